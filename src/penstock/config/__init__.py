@@ -1,0 +1,1 @@
+"""Loads and validates the tree of settings that the other packages declare."""

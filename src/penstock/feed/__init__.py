@@ -1,0 +1,1 @@
+"""Everything that imports pyspark: source, writer, window planner, barrier."""

@@ -1,0 +1,1 @@
+"""The storage layout and its protocols: paths, schema files, index files, CSV."""

@@ -1,0 +1,1 @@
+"""The meta database: subscriptions, ownership, progress."""

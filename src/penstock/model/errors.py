@@ -1,0 +1,167 @@
+"""The error root and the code table.
+
+Every error that Penstock raises on purpose is a ``PenstockError``: picklable, with a stable code from ``CODES``, and a text that
+begins with ``[CODE]``, because Spark strips exception types between executor and driver and only the text survives
+(``PenstockError.from_text`` finds the code again). The kind says what the caller does:
+
+========== =====================================================
+TRANSIENT  retry with backoff
+BLOCKED    an operator acts; the hint says how
+INVALID    fix the request or the configuration
+CORRUPT    stop; data is not what was written
+FENCED     stop; another owner lives
+BUG        crash; Penstock broke its own rule
+========== =====================================================
+
+An unknown code counts as BLOCKED. ``docs/errors.md`` is generated from the table. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ErrorKind(StrEnum):
+    """What the caller of a failed operation does about it."""
+
+    TRANSIENT = "TRANSIENT"
+    BLOCKED = "BLOCKED"
+    INVALID = "INVALID"
+    CORRUPT = "CORRUPT"
+    FENCED = "FENCED"
+    BUG = "BUG"
+
+
+class CodeEntry(NamedTuple):
+    """One row of the code table."""
+
+    kind: ErrorKind
+    meaning: str
+    hint: str
+
+
+CODES: dict[str, CodeEntry] = {
+    "CONFIG_INVALID": CodeEntry(
+        ErrorKind.INVALID, "The configuration does not validate.", "Fix every path that the message lists, then try again."
+    ),
+    "TABLE_UNKNOWN": CodeEntry(
+        ErrorKind.INVALID, "A table or pattern matches nothing upstream.", "List the tables of the source and correct the name."
+    ),
+    "SINK_URI_INVALID": CodeEntry(
+        ErrorKind.INVALID,
+        "The sink URI cannot be understood.",
+        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+    ),
+    "SINK_UNWRITABLE": CodeEntry(
+        ErrorKind.BLOCKED, "The target refuses writes.", "Check that it exists, its permissions and its credentials."
+    ),
+    "SINK_OCCUPIED": CodeEntry(
+        ErrorKind.INVALID, "The target holds files of another feed.", "Choose an empty prefix, or remove the other feed's files."
+    ),
+    "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
+    "SINK_CONFLICT": CodeEntry(
+        ErrorKind.CORRUPT,
+        "A published file exists with different bytes.",
+        "Something else writes to this prefix; move the feed to its own prefix.",
+    ),
+    "UPSTREAM_UNREACHABLE": CodeEntry(
+        ErrorKind.TRANSIENT, "The upstream does not answer.", "Check the address, that the server runs, and the network between."
+    ),
+    "UPSTREAM_REFUSED": CodeEntry(ErrorKind.BLOCKED, "The upstream refused the request.", "Read its message; check the privileges."),
+    "EPOCH_NOT_MATCH": CodeEntry(ErrorKind.TRANSIENT, "A range was split, merged or moved.", "Ranges are looked up again."),
+    "NOT_LEADER": CodeEntry(ErrorKind.TRANSIENT, "The store does not lead the range.", "The leader is looked up again."),
+    "REGION_NOT_FOUND": CodeEntry(ErrorKind.TRANSIENT, "The store does not hold the range.", "Ranges are looked up again."),
+    "CONGESTED": CodeEntry(ErrorKind.TRANSIENT, "The store or the log service is congested.", "It is retried after a pause."),
+    "TXN_CONFLICT": CodeEntry(ErrorKind.TRANSIENT, "A transaction met a lock or a newer write.", "Retry the whole transaction."),
+    "STALE_READ": CodeEntry(ErrorKind.BLOCKED, "History does not reach back to the requested ts.", "Take a new snapshot of the table."),
+    "OBJECT_MISSING": CodeEntry(
+        ErrorKind.CORRUPT, "An object that the manifest names is gone.", "Restore it, or remove the span's store and capture again."
+    ),
+    "OBJECT_CORRUPT": CodeEntry(
+        ErrorKind.CORRUPT, "Stored bytes fail their checksum or magic.", "Restore the file, or remove the span's store and capture again."
+    ),
+    "WAL_CORRUPT": CodeEntry(
+        ErrorKind.CORRUPT, "The write-ahead log is damaged before its end.", "Remove the span's store and capture again."
+    ),
+    "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
+    "RESOLVED_TS_VIOLATED": CodeEntry(
+        ErrorKind.CORRUPT, "A row arrived at or below a resolved ts that was already emitted.", "The span is pulled again; report it."
+    ),
+    "DECODE_FAILED": CodeEntry(
+        ErrorKind.CORRUPT, "Bytes from the upstream do not decode.", "Check that the source's version is supported; report it."
+    ),
+    "SCHEMA_UNKNOWN": CodeEntry(
+        ErrorKind.TRANSIENT, "No schema version is known for a row.", "The schema history is loaded again from the upstream."
+    ),
+    "TYPE_UNSUPPORTED": CodeEntry(ErrorKind.INVALID, "A column type is not supported.", "Exclude the table or change the column."),
+    "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
+    "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
+    "FEED_FAILED": CodeEntry(ErrorKind.BLOCKED, "The feed stopped with an error.", "See the cause in `penstock feed show`."),
+    "FENCED": CodeEntry(ErrorKind.FENCED, "Another owner holds the lease.", "Nothing to do: the other owner goes on."),
+    "META_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The meta database does not answer.", "Check its URL and health."),
+    "META_INCOMPATIBLE": CodeEntry(
+        ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
+    ),
+    "SERVER_UNREACHABLE": CodeEntry(
+        ErrorKind.INVALID, "No Penstock server answers.", "Start one with `penstock server`, or pass --server."
+    ),
+    "VERIFY_MISMATCH": CodeEntry(
+        ErrorKind.CORRUPT, "Replayed files differ from the upstream.", "Keep both sides and report the first differing keys."
+    ),
+    "FILE_MALFORMED": CodeEntry(
+        ErrorKind.CORRUPT, "A file of the storage layout does not parse.", "The message names file and line; restore the file."
+    ),
+    "TICKET_INVALID": CodeEntry(ErrorKind.INVALID, "A Flight ticket is malformed or not signed by this server.", "Plan again."),
+    "CANCELLED": CodeEntry(ErrorKind.TRANSIENT, "The operation was cancelled before it ended.", "Run it again."),
+    "MISSING_DEPENDENCY": CodeEntry(ErrorKind.INVALID, "An optional dependency is not installed.", "Install the named extra."),
+    "INTERNAL": CodeEntry(ErrorKind.BUG, "Penstock broke one of its own rules.", "Report it with the log."),
+}
+
+_TEXT_CODE = re.compile(r"\[([A-Z][A-Z0-9_]+)\] ([^\n]*)")
+
+
+class PenstockError(Exception):
+    """The root of all errors that Penstock raises on purpose."""
+
+    def __init__(self, code: str, detail: str, hint: str | None = None) -> None:
+        self.code = code
+        self.detail = detail
+        self._hint = hint
+        super().__init__(code, detail, hint)
+
+    @property
+    def kind(self) -> ErrorKind:
+        """Return what the caller does; an unknown code is BLOCKED."""
+        entry = CODES.get(self.code)
+        return entry.kind if entry else ErrorKind.BLOCKED
+
+    @property
+    def hint(self) -> str:
+        """Return the way out, the error's own or its code's."""
+        if self._hint is not None:
+            return self._hint
+        entry = CODES.get(self.code)
+        return entry.hint if entry else "Report it with the log."
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.detail}"
+
+    @classmethod
+    def from_text(cls, text: str) -> PenstockError:
+        """Find the first error in a text that crossed a process boundary, such as a Spark failure."""
+        for match in _TEXT_CODE.finditer(text):
+            if match.group(1) in CODES:
+                return cls(match.group(1), match.group(2).strip())
+        return cls("FEED_FAILED", text.strip().splitlines()[0] if text.strip() else "no message")
+
+
+class InvariantError(PenstockError):
+    """An own rule is broken: code INTERNAL, kind BUG."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("INTERNAL", detail)
+
+    def __reduce__(self) -> tuple[type[InvariantError], tuple[str]]:
+        return (InvariantError, (self.detail,))

@@ -1,0 +1,41 @@
+"""Spans: a table's part of the key space, ``[start_key, end_key)``.
+
+Keys inside a span are row keys without the table prefix: memory-comparable bytes, so their byte order is the order of the primary key.
+``b""`` as end means "to the end of the table". Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Span(msgspec.Struct, frozen=True, order=True):
+    """A contiguous range of a table's keys."""
+
+    table_id: int
+    start_key: bytes = b""
+    end_key: bytes = b""
+
+    def contains(self, key: bytes) -> bool:
+        """Return whether a row key lies in the span."""
+        return self.start_key <= key and (not self.end_key or key < self.end_key)
+
+    def intersect(self, other: Span) -> Span | None:
+        """Return the common part, or None where there is none."""
+        if self.table_id != other.table_id:
+            return None
+        start = max(self.start_key, other.start_key)
+        ends = [e for e in (self.end_key, other.end_key) if e]
+        end = min(ends) if ends else b""
+        if end and start >= end:
+            return None
+        return Span(self.table_id, start, end)
+
+    def covers(self, other: Span) -> bool:
+        """Return whether the other span lies wholly in this one."""
+        return self.intersect(other) == other
+
+
+DDL_TABLE_ID = 0
+DDL_SPAN = Span(DDL_TABLE_ID)
+"""The span in which a source publishes its DDL events, with a resolved ts of its own."""

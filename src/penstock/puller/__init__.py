@@ -1,0 +1,1 @@
+"""Region workers, event processor, frontier, span pipeline, and the log service made of them."""

@@ -1,0 +1,1 @@
+"""The server process: API, claiming and supervising subscriptions."""

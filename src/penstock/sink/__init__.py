@@ -1,0 +1,1 @@
+"""Targets: one folder each, all behind ``penstock.sink.contract``."""

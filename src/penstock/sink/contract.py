@@ -1,0 +1,110 @@
+"""What a target is to a feed, whatever it is.
+
+A sink lives inside one Spark task for one window. Events of one dispatcher are FIFO through one channel; nothing is promised across
+dispatchers but the window. Runs on executors; ``write_block_event`` and ``publish_checkpoint`` run beside the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.model.ddl import DdlEvent
+from penstock.model.table import TableSchema
+
+
+class DispatcherId(msgspec.Struct, frozen=True, order=True):
+    """Names a dispatcher: a table's id and which of its spans. ``span`` is 0 and ``spans`` 1 where the table is not split."""
+
+    table_id: int
+    span: int = 0
+    spans: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.table_id}-{self.span}"
+
+
+class DispatcherWork(msgspec.Struct, frozen=True):
+    """What one dispatcher does in one window, planned on the driver; it is the same for every attempt of the window.
+
+    ``position`` is the sink's own record of where the dispatcher stands after the last committed window (for the storage sink: file
+    numbers); ``{}`` at first.
+    """
+
+    dispatcher: DispatcherId
+    table: TableSchema
+    from_ts: int
+    to_ts: int
+    position: dict[str, int] = {}
+
+
+class DmlEvent(msgspec.Struct):
+    """Ordered change rows of one dispatcher and one table version: ``_ts``, ``_op``[, ``_key``], then the table's columns.
+
+    ``_key`` and BEFORE rows are there only where the sink asked for old values. Rows are ordered by commit ts, at one ts tombstones
+    first, then by key. ``post_enqueue`` fires once when the sink has taken the event over (wake), ``post_flush`` once when it is
+    durable in the target. A failure fires neither.
+    """
+
+    dispatcher: DispatcherId
+    table: TableSchema
+    records: pa.RecordBatch
+    post_enqueue: Callable[[], None] | None = None
+    post_flush: Callable[[], None] | None = None
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """One file that a window published."""
+
+    path: str
+    rows: int
+    nbytes: int
+
+
+class DispatcherResult(msgspec.Struct, frozen=True):
+    """What one dispatcher did in one window; it crosses from the task to the driver in the commit message."""
+
+    dispatcher: DispatcherId
+    position: dict[str, int]
+    rows: int
+    nbytes: int
+    max_commit_ts: int
+    files: tuple[WrittenFile, ...] = ()
+
+
+class Sink(Protocol):
+    """A target inside one task. Not thread safe towards its caller: one thread calls it."""
+
+    def open_dispatcher(self, work: DispatcherWork) -> None:
+        """Begin a dispatcher's window. Called once per dispatcher and attempt, before its first event."""
+
+    def add_dml_event(self, event: DmlEvent) -> None:
+        """Take over an event. Never blocks on the target and never does slow I/O, apart from back-pressure of a full spool."""
+
+    def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
+        """Drain everything the dispatcher was given before; durable when it returns. Called for every involved dispatcher."""
+
+    def close_dispatcher(self, dispatcher: DispatcherId) -> DispatcherResult:
+        """Flush what is left of the window and return the result; everything is durable when it returns."""
+
+    def close(self) -> None:
+        """Release resources. After an error nothing more is flushed."""
+
+
+class SinkMaintainer(Protocol):
+    """The part of a target that acts once per feed, beside the driver."""
+
+    def check(self, feed: str) -> None:
+        """Raise unless the target is writable and empty or this feed's own. Called at creation; leaves nothing behind when it raises."""
+
+    def claim(self, feed: str) -> None:
+        """Mark the target as this feed's. Idempotent."""
+
+    def write_block_event(self, event: DdlEvent) -> Sequence[str]:
+        """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
+
+    def publish_checkpoint(self, checkpoint_ts: int) -> None:
+        """Publish that every row with a commit ts at or below this one is in the target. Never goes back."""

@@ -1,0 +1,1 @@
+"""The storage sink: files in the open layout, on any object store."""

@@ -1,0 +1,1 @@
+"""Upstreams: one folder each, all behind ``penstock.source.contract``."""

@@ -1,0 +1,1 @@
+"""The embedded range-sharded data server, its client and its workload."""

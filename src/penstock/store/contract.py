@@ -1,0 +1,100 @@
+"""The event store as its callers see it.
+
+The log service appends and advances; readers collect changes, in the same process or on executors through Flight. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.ddl import DdlEvent
+from penstock.model.span import Span
+
+
+class Hint(Enum):
+    """How a step of a changes handle relates to later steps."""
+
+    SNAPSHOT = "Snapshot"
+    TAIL_WIP = "Tail_WIP"
+    TAIL_DONE = "Tail_Done"
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """One step: rows that came to be, rows that ceased, and the hint. At least one side is not empty.
+
+    Each side is a sequence of batches in order, because one step may span schema versions: each batch is of one table version and
+    ordered by (commit ts, key). With TAIL_DONE no later step holds a commit ts at or below this step's largest.
+    """
+
+    data: tuple[ChangeBatch, ...]
+    tombstones: tuple[ChangeBatch, ...]
+    hint: Hint
+
+
+class EndOfRange(msgspec.Struct, frozen=True):
+    """The range is read to its end. Never confused with an empty step or a cancellation."""
+
+    to_ts: int
+
+
+class ChangesHandle(Protocol):
+    """Reads ``(from_ts, to_ts]`` of one span, lower ts first, at one ts deletes first."""
+
+    def next(self) -> Changes | EndOfRange:
+        """Return the next step, or the end. Raises ``STALE_READ``, ``OBJECT_MISSING``, ``OBJECT_CORRUPT`` or ``CANCELLED``."""
+
+    def close(self) -> None:
+        """Release what the handle holds; ``next`` raises ``CANCELLED`` afterwards. May be called twice and from another thread."""
+
+
+class SpanWindow(msgspec.Struct, frozen=True):
+    """A planned read: how many rows and bytes (estimated where an object is cut) a span has in ``(from_ts, to_ts]``."""
+
+    span_id: int
+    rows: int
+    nbytes: int
+
+
+class WindowPlan(msgspec.Struct, frozen=True):
+    """Where a window over several spans ends: ``to_ts`` is a ts at or below every resolved ts, at the first DDL, within the byte bound."""
+
+    from_ts: int
+    to_ts: int
+    resolved_ts: int
+    spans: tuple[SpanWindow, ...]
+    ddls: tuple[DdlEvent, ...]
+    """DDLs of the asked tables whose commit ts is ``to_ts``."""
+
+
+class EventStore(Protocol):
+    """Appends for the puller, reads for feeds. Thread safe."""
+
+    def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
+        """Open or create a span's store; return the ts from which the puller must go on (the persisted resolved ts, or ``start_ts``)."""
+
+    def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
+        """Queue batches; call back exactly once, from another thread, when all of them are durable.
+
+        Returns False if the span is not registered (then nothing is called back). Rows that the store already holds (pulled again after
+        a restart) are recognised by commit ts and key and not stored twice.
+        """
+
+    def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
+        """Queue a DDL for the schema log; same callback rule. A DDL that is already there is dropped."""
+
+    def advance_resolved_ts(self, span_id: int, ts: int) -> None:
+        """Declare that no row at or below this ts will come. Never goes back; made durable with the next group commit."""
+
+    def resolved_ts(self, span_id: int) -> int:
+        """Return the span's resolved ts."""
+
+    def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
+        """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
+
+    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+        """Choose where a window that starts at ``from_ts`` ends. ``to_ts == from_ts`` means that nothing new is resolved."""
