@@ -6,6 +6,8 @@ Keys inside a span are row keys without the table prefix: memory-comparable byte
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 
@@ -15,6 +17,12 @@ class Span(msgspec.Struct, frozen=True, order=True):
     table_id: int
     start_key: bytes = b""
     end_key: bytes = b""
+
+    @property
+    def span_id(self) -> int:
+        """Return the span's id: a positive 63-bit number that depends on nothing but the span, so every process agrees on it."""
+        text = b"%d|%s|%s" % (self.table_id, self.start_key.hex().encode(), self.end_key.hex().encode())
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1 or 1
 
     def contains(self, key: bytes) -> bool:
         """Return whether a row key lies in the span."""
