@@ -1,0 +1,39 @@
+# Penstock's commands. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench chaos lint proto docs
+
+RUN := scripts/run.sh
+NAME ?= feed
+ARGS ?=
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Install what is missing (Python, Java, packages) into this clone; quick when nothing is
+	@scripts/setup.sh
+
+demo: setup ## Set up, then carry a live workload to files and verify every row; ARGS="--seconds 20 --keep"
+	@$(RUN) penstock demo $(ARGS)
+
+test: setup lint ## Set up, lint, then run every test but the chaos ones; ARGS="tests/unit -k span"
+	@$(RUN) python -m pytest -q -m "not chaos" $(ARGS)
+
+bench: setup ## Run a benchmark; NAME=feed ARGS=--quick
+	@$(RUN) penstock bench $(NAME) --json $(ARGS)
+
+chaos: setup ## Run the slow tests that kill processes
+	@$(RUN) python -m pytest -q -m chaos $(ARGS)
+
+lint: setup ## Check style, formatting, types and layers
+	@$(RUN) ruff check src tests scripts
+	@$(RUN) ruff format --check src tests scripts
+	@$(RUN) mypy
+	@$(RUN) lint-imports
+
+proto: setup ## Generate the gRPC modules from the .proto files
+	@$(RUN) python -m pip install -q -c constraints.txt grpcio-tools
+	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src src/penstock/source/proto/*.proto
+
+docs: setup ## Generate docs/errors.md from the code table
+	@$(RUN) python scripts/errors_doc.py
