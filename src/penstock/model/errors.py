@@ -100,6 +100,9 @@ CODES: dict[str, CodeEntry] = {
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
     "FEED_FAILED": CodeEntry(ErrorKind.BLOCKED, "The feed stopped with an error.", "See the cause in `penstock feed show`."),
     "FENCED": CodeEntry(ErrorKind.FENCED, "Another owner holds the lease.", "Nothing to do: the other owner goes on."),
+    "WINDOW_OUT_OF_ORDER": CodeEntry(
+        ErrorKind.TRANSIENT, "A window does not start at the feed's checkpoint.", "The feed goes on from its checkpoint; nothing to do."
+    ),
     "META_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The meta database does not answer.", "Check its URL and health."),
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
@@ -112,6 +115,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILE_MALFORMED": CodeEntry(
         ErrorKind.CORRUPT, "A file of the storage layout does not parse.", "The message names file and line; restore the file."
+    ),
+    "SPARK_UNAVAILABLE": CodeEntry(
+        ErrorKind.BLOCKED, "Spark did not start.", "Check Java 17 (`java -version`), the master and the memory of the machine."
     ),
     "TICKET_INVALID": CodeEntry(ErrorKind.INVALID, "A Flight ticket is malformed or not signed by this server.", "Plan again."),
     "CANCELLED": CodeEntry(ErrorKind.TRANSIENT, "The operation was cancelled before it ended.", "Run it again."),

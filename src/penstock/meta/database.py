@@ -1,0 +1,223 @@
+"""The meta database: feeds, their tables, their owner, their progress.
+
+Every method is one transaction, and safe from any thread and any process. Methods that take an ``epoch`` are fenced: they raise
+``FENCED`` and change nothing once another owner holds the lease, or it was released, or the feed was removed. State changes are
+compare-and-set.
+Runs in the server and wherever a window is planned or committed; there it is opened anew from its URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.meta import ownership, windows
+from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.records import FeedProgress, FeedRecord, PendingWindow, ReachedState, RequestedState, SubscribeRecord
+from penstock.meta.tables import feed, meta_version, pending_window, progress, subscribe
+from penstock.meta.windows import Positions
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import PenstockError
+
+_ERROR_TEXT_CHARS_MAX = 8_192
+
+
+class MetaDatabase:
+    """One open meta database. Create as many as there are processes; threads share one."""
+
+    def __init__(self, url: str, clock: Clock | None = None, settings: MetaSettings | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._engine = MetaEngine(url, settings or MetaSettings())
+
+    def __repr__(self) -> str:
+        return f"MetaDatabase({self._engine.shown_url})"
+
+    def __enter__(self) -> MetaDatabase:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Called once, by the owner."""
+        self._engine.close()
+
+    # Feeds
+
+    def create_feed(self, record: FeedRecord, tables: Sequence[SubscribeRecord]) -> FeedRecord:
+        """Add a feed and its tables, all or nothing; raise ``FEED_EXISTS``. Owner, epoch, times and totals of the record are set here."""
+        now_ms = self._clock.now_ms()
+        with self._engine.write() as connection:
+            # On MySQL and PostgreSQL this row's lock also puts concurrent creations of one name in order.
+            floor = connection.execute(sa.select(meta_version.c.epoch_floor).with_for_update()).scalar_one()
+            if connection.execute(sa.select(feed.c.name).where(feed.c.name == record.name)).first() is not None:
+                raise PenstockError("FEED_EXISTS", f"feed {record.name} exists")
+            created = FeedRecord(
+                record.name,
+                record.uuid,
+                record.config,
+                requested_state=record.requested_state,
+                epoch=floor,
+                checkpoint_ts=record.checkpoint_ts,
+                created_ms=now_ms,
+                updated_ms=now_ms,
+            )
+            connection.execute(feed.insert().values(**_columns(created)))
+            if tables:
+                rows = [_columns(msgspec.structs.replace(table, subscribe_name=record.name)) for table in tables]
+                connection.execute(subscribe.insert(), rows)
+        return created
+
+    def get_feed(self, name: str) -> FeedRecord:
+        """Return a feed; raise ``FEED_UNKNOWN``."""
+        with self._engine.read() as connection:
+            row = connection.execute(sa.select(feed).where(feed.c.name == name)).first()
+        if row is None:
+            raise _unknown(name)
+        return _feed_record(row)
+
+    def list_feeds(self) -> list[FeedRecord]:
+        """Return all feeds by name."""
+        with self._engine.read() as connection:
+            return [_feed_record(row) for row in connection.execute(sa.select(feed).order_by(feed.c.name))]
+
+    def feed_tables(self, name: str) -> list[SubscribeRecord]:
+        """Return the tables of a feed by name; empty where there is no such feed."""
+        query = sa.select(subscribe).where(subscribe.c.subscribe_name == name).order_by(subscribe.c.db_name, subscribe.c.table_name)
+        with self._engine.read() as connection:
+            return [SubscribeRecord(**row._mapping) for row in connection.execute(query)]
+
+    def remove_feed(self, name: str) -> None:
+        """Delete a feed with its tables, progress and recorded window; raise ``FEED_UNKNOWN``. Its last owner is fenced from then on."""
+        with self._engine.write() as connection:
+            floor = connection.execute(sa.select(meta_version.c.epoch_floor).with_for_update()).scalar_one()
+            row = ownership.locked_feed(connection, name)
+            if row is None:
+                raise _unknown(name)
+            connection.execute(meta_version.update().values(epoch_floor=max(floor, row.epoch)))
+            connection.execute(pending_window.delete().where(pending_window.c.feed == name))
+            connection.execute(progress.delete().where(progress.c.subscribe_name == name))
+            connection.execute(subscribe.delete().where(subscribe.c.subscribe_name == name))
+            connection.execute(feed.delete().where(feed.c.name == name))
+
+    # States
+
+    def set_requested_state(self, name: str, expected: RequestedState, new: RequestedState) -> bool:
+        """Change what is asked of a feed; return False where it was not in the expected state (any more)."""
+        with self._engine.write() as connection:
+            changed = connection.execute(
+                feed.update()
+                .where(feed.c.name == name, feed.c.requested_state == expected.value)
+                .values(requested_state=new.value, updated_ms=self._clock.now_ms())
+            ).rowcount
+            if new is RequestedState.REMOVED and changed:
+                connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(cancel=1))
+        return changed == 1
+
+    def set_reached_state(self, name: str, epoch: int, expected: ReachedState, new: ReachedState) -> bool:
+        """Record where a feed is; return False where it was not in the expected state. Fenced. RUNNING clears the error."""
+        values: dict[str, Any] = {"reached_state": new.value, "updated_ms": self._clock.now_ms()}
+        if new is ReachedState.RUNNING:
+            values |= {"error_code": "", "error_text": ""}
+        with self._engine.write() as connection:
+            row = ownership.fenced_feed(connection, name, epoch)
+            if row.reached_state != expected.value:
+                return False
+            connection.execute(feed.update().where(feed.c.name == name).values(**values))
+        return True
+
+    def record_error(self, name: str, epoch: int, code: str, text: str, state: ReachedState = ReachedState.FAILED) -> None:
+        """Record why a feed is in this state. Fenced. The caller has masked secrets in the text."""
+        with self._engine.write() as connection:
+            ownership.fenced_feed(connection, name, epoch)
+            connection.execute(
+                feed.update()
+                .where(feed.c.name == name)
+                .values(
+                    reached_state=state.value,
+                    error_code=code,
+                    error_text=text[:_ERROR_TEXT_CHARS_MAX],
+                    updated_ms=self._clock.now_ms(),
+                )
+            )
+
+    # Ownership
+
+    def claim(self, name: str, owner: str, lease_ms: int, now_ms: int | None = None) -> int | None:
+        """Take a free or expired lease; return its epoch, or None where another owner's lease is alive or the feed is gone.
+
+        The epoch grows by one with every new holder. A holder that claims again while its lease is alive keeps its epoch.
+        """
+        with self._engine.write() as connection:
+            return ownership.claim(connection, name, owner, lease_ms, self._now(now_ms))
+
+    def renew(self, name: str, owner: str, epoch: int, lease_ms: int, now_ms: int | None = None) -> None:
+        """Extend a lease; raise ``FENCED`` where it is lost."""
+        with self._engine.write() as connection:
+            ownership.renew(connection, name, owner, epoch, lease_ms, self._now(now_ms))
+
+    def release(self, name: str, owner: str, epoch: int) -> bool:
+        """Give a lease back, so that any server can take it at once; return False where it was lost before."""
+        with self._engine.write() as connection:
+            return ownership.release(connection, name, owner, epoch, self._clock.now_ms())
+
+    # Windows and progress
+
+    def begin_window(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
+        """Record a window before its first file is written. Fenced.
+
+        Where a window that starts at ``from_ts`` is already recorded, that one is returned, whatever the arguments say, so that a replay
+        has the same end and plan. Raises ``WINDOW_OUT_OF_ORDER`` unless ``from_ts`` is the feed's checkpoint.
+        """
+        wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
+        with self._engine.write() as connection:
+            return windows.begin(connection, wanted)
+
+    def pending_window(self, name: str) -> PendingWindow | None:
+        """Return the recorded window of a feed, or None."""
+        with self._engine.read() as connection:
+            return windows.pending(connection, name)
+
+    def commit_window(
+        self, name: str, epoch: int, from_ts: int, to_ts: int, positions: Positions, rows: int = 0, nbytes: int = 0, files: int = 0
+    ) -> bool:
+        """Make a window's end the checkpoint, with the positions of its dispatchers, in one transaction. Fenced.
+
+        Returns False, and changes nothing, where the checkpoint is already there. Raises ``WINDOW_OUT_OF_ORDER`` unless the window is the
+        recorded one. Call it only after everything of the window is durable in the target.
+        """
+        window = PendingWindow(name, from_ts, to_ts, "", epoch)
+        with self._engine.write() as connection:
+            now_ms = self._clock.now_ms()
+            return windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms)
+
+    def progress(self, name: str) -> FeedProgress:
+        """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""
+        with self._engine.read() as connection:
+            found = windows.read_progress(connection, name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    def _now(self, now_ms: int | None) -> int:
+        return self._clock.now_ms() if now_ms is None else now_ms
+
+
+def _unknown(name: str) -> PenstockError:
+    return PenstockError("FEED_UNKNOWN", f"feed {name} does not exist")
+
+
+def _columns(record: msgspec.Struct) -> dict[str, Any]:
+    """Return a record's fields for an insert; enums as the text that they are."""
+    return {name: getattr(value, "value", value) for name, value in msgspec.structs.asdict(record).items()}
+
+
+def _feed_record(row: sa.Row[Any]) -> FeedRecord:
+    values = dict(row._mapping)
+    values["requested_state"] = RequestedState(values["requested_state"])
+    values["reached_state"] = ReachedState(values["reached_state"])
+    return FeedRecord(**values)

@@ -1,0 +1,105 @@
+"""The rows of the meta database as values.
+
+A feed's configuration and its sink URI may hold credentials: the database keeps them, so the records carry them, but no ``repr`` shows
+them; whoever shows a feed masks it first (``penstock.config.masking``). Requested and reached state are two fields, because what was asked
+for and what is so are two facts. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+
+class RequestedState(StrEnum):
+    """What the operator asked for."""
+
+    RUNNING = "running"
+    REMOVED = "removed"
+
+
+class ReachedState(StrEnum):
+    """Where the feed is."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class ProgressStage(IntEnum):
+    """How far a dispatcher is in register, pull snapshot, pull log."""
+
+    REGISTERED = 0
+    SNAPSHOT = 1
+    LOG = 2
+
+
+class FeedRecord(msgspec.Struct, frozen=True):
+    """One feed. ``owner`` is empty where nobody holds the lease; ``checkpoint_ts`` is 0 before a snapshot."""
+
+    name: str
+    uuid: str
+    config: str
+    requested_state: RequestedState = RequestedState.RUNNING
+    reached_state: ReachedState = ReachedState.CREATED
+    error_code: str = ""
+    error_text: str = ""
+    owner: str = ""
+    epoch: int = 0
+    lease_until_ms: int = 0
+    checkpoint_ts: int = 0
+    created_ms: int = 0
+    updated_ms: int = 0
+    windows_total: int = 0
+    rows_total: int = 0
+    nbytes_total: int = 0
+    files_total: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"FeedRecord(name={self.name!r}, requested={self.requested_state.value}, reached={self.reached_state.value}, "
+            f"owner={self.owner!r}, epoch={self.epoch}, checkpoint_ts={self.checkpoint_ts})"
+        )
+
+
+class SubscribeRecord(msgspec.Struct, frozen=True):
+    """One table of a feed; ``subscribe_name`` is the feed's name."""
+
+    db_name: str
+    table_name: str
+    subscribe_name: str
+    table_id: int
+    cluster_id: int = 0
+    db_id: int = 0
+    master_addrs: str = ""
+    sink: str = ""
+    cancel: int = 0
+    owner: str = ""
+
+    def __repr__(self) -> str:
+        return f"SubscribeRecord({self.db_name}.{self.table_name}, table_id={self.table_id}, feed={self.subscribe_name!r})"
+
+
+class PendingWindow(msgspec.Struct, frozen=True):
+    """A window ``(from_ts, to_ts]`` that is recorded before its first file is written, so that a replay has the same end."""
+
+    feed: str
+    from_ts: int
+    to_ts: int
+    plan: str
+    epoch: int
+    begun_ms: int = 0
+
+
+class FeedProgress(msgspec.Struct, frozen=True):
+    """What a feed delivered. ``positions`` maps a dispatcher to the sink's own record of where it stands."""
+
+    checkpoint_ts: int
+    positions: dict[str, dict[str, int]]
+    windows: int = 0
+    rows: int = 0
+    nbytes: int = 0
+    files: int = 0

@@ -1,0 +1,97 @@
+"""The tables of the meta database, as SQLAlchemy Core knows them.
+
+``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
+run all tables of a feed together, ``pending_window`` the window that is being written. Only plain column types, so that the same
+definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+META_VERSION = 1
+"""Grows with every change that an older Penstock could not read."""
+
+metadata = sa.MetaData()
+
+_NAME = sa.String(190)
+"""Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
+_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+meta_version = sa.Table(
+    "meta_version",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("epoch_floor", sa.BigInteger, nullable=False),
+    comment="One row. epoch_floor: the largest epoch that a removed feed reached, so that a feed of the same name starts above it.",
+)
+
+feed = sa.Table(
+    "feed",
+    metadata,
+    sa.Column("name", _NAME, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False),
+    sa.Column("config", _TEXT, nullable=False),
+    sa.Column("requested_state", sa.String(16), nullable=False),
+    sa.Column("reached_state", sa.String(16), nullable=False),
+    sa.Column("error_code", sa.String(64), nullable=False),
+    sa.Column("error_text", _TEXT, nullable=False),
+    sa.Column("owner", _NAME, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint_ts", sa.BigInteger, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+    sa.Column("windows_total", sa.BigInteger, nullable=False),
+    sa.Column("rows_total", sa.BigInteger, nullable=False),
+    sa.Column("nbytes_total", sa.BigInteger, nullable=False),
+    sa.Column("files_total", sa.BigInteger, nullable=False),
+)
+
+subscribe = sa.Table(
+    "subscribe",
+    metadata,
+    sa.Column("cluster_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("db_name", _NAME, primary_key=True),
+    sa.Column("table_name", _NAME, primary_key=True),
+    sa.Column("subscribe_name", _NAME, primary_key=True),
+    sa.Column("db_id", sa.BigInteger, nullable=False),
+    sa.Column("table_id", sa.BigInteger, nullable=False),
+    sa.Column("master_addrs", _TEXT, nullable=False),
+    sa.Column("sink", _TEXT, nullable=False),
+    sa.Column("cancel", sa.Integer, nullable=False),
+    sa.Column("owner", _NAME, nullable=False),
+    sa.Index("subscribe_by_name", "subscribe_name"),
+)
+
+progress = sa.Table(
+    "progress",
+    metadata,
+    sa.Column("db_name", _NAME, primary_key=True),
+    sa.Column("table_name", _NAME, primary_key=True),
+    sa.Column("subscribe_name", _NAME, primary_key=True),
+    sa.Column("range_id", sa.String(64), primary_key=True),
+    sa.Column("progress_stage", sa.Integer, nullable=False),
+    sa.Column("progress_init_snapshot_version", sa.BigInteger, nullable=False),
+    sa.Column("progress_current_snapshot_version", sa.BigInteger, nullable=False),
+    sa.Column("progress_last_snapshot_key", _TEXT, nullable=False),
+    sa.Column("progress_last_log_index", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint_ts", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("position", _TEXT, nullable=False),
+    sa.Index("progress_by_name", "subscribe_name", "range_id", unique=True),
+    comment="range_id is the dispatcher, as text.",
+)
+
+pending_window = sa.Table(
+    "pending_window",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("from_ts", sa.BigInteger, nullable=False),
+    sa.Column("to_ts", sa.BigInteger, nullable=False),
+    sa.Column("plan", _TEXT, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("begun_ms", sa.BigInteger, nullable=False),
+)

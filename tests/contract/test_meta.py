@@ -1,0 +1,316 @@
+"""The contract of the meta database: all-or-nothing creation, ownership, exactly-once windows, several processes at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import sqlite_url
+from penstock.meta.records import FeedProgress, FeedRecord, ReachedState, RequestedState, SubscribeRecord
+from penstock.model.errors import ErrorKind, PenstockError
+
+LEASE_MS = 10_000
+POSITION = {"100/2026-11-15": 3}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return sqlite_url(tmp_path / "meta.db")
+
+
+@pytest.fixture
+def meta(url: str) -> Iterator[MetaDatabase]:
+    with MetaDatabase(url) as database:
+        yield database
+
+
+def tables(feed: str, *names: str) -> list[SubscribeRecord]:
+    return [SubscribeRecord("shop", name, feed, table_id=100 + i, sink="s3://bucket/x") for i, name in enumerate(names)]
+
+
+def make(meta: MetaDatabase, name: str = "orders", checkpoint_ts: int = 0) -> FeedRecord:
+    return meta.create_feed(FeedRecord(name, f"uuid-{name}", "{}", checkpoint_ts=checkpoint_ts), tables(name, "orders", "items"))
+
+
+def claimed(meta: MetaDatabase, owner: str = "a", now_ms: int = 1_000) -> int:
+    epoch = meta.claim("orders", owner, LEASE_MS, now_ms)
+    assert epoch is not None
+    return epoch
+
+
+def refused(code: str) -> pytest.RaisesExc[PenstockError]:
+    return pytest.RaisesExc(PenstockError, check=lambda error: error.code == code)
+
+
+class TestFeeds:
+    def test_created_feed_is_read_back(self, meta: MetaDatabase) -> None:
+        created = make(meta)
+        assert meta.get_feed("orders") == created
+        assert created.requested_state is RequestedState.RUNNING
+        assert created.reached_state is ReachedState.CREATED
+        assert created.created_ms > 0
+        assert [(t.db_name, t.table_name, t.table_id) for t in meta.feed_tables("orders")] == [
+            ("shop", "items", 101),
+            ("shop", "orders", 100),
+        ]
+
+    def test_second_feed_of_a_name_changes_nothing(self, meta: MetaDatabase) -> None:
+        created = make(meta)
+        with refused("FEED_EXISTS"):
+            meta.create_feed(FeedRecord("orders", "other", "{}"), tables("orders", "more"))
+        assert meta.list_feeds() == [created]
+        assert {t.table_name for t in meta.feed_tables("orders")} == {"orders", "items"}
+
+    def test_creation_is_all_or_nothing(self, meta: MetaDatabase) -> None:
+        with pytest.raises(PenstockError):
+            meta.create_feed(FeedRecord("orders", "u", "{}"), tables("orders", "orders", "orders"))
+        assert meta.list_feeds() == []
+        assert meta.feed_tables("orders") == []
+
+    def test_removed_feed_leaves_nothing(self, meta: MetaDatabase) -> None:
+        make(meta)
+        make(meta, "other")
+        epoch = claimed(meta)
+        meta.begin_window("orders", epoch, 0, 10, "{}")
+        meta.commit_window("orders", epoch, 0, 10, {"100-0": POSITION})
+        meta.begin_window("orders", epoch, 10, 20, "{}")
+        meta.remove_feed("orders")
+        assert [f.name for f in meta.list_feeds()] == ["other"]
+        assert meta.feed_tables("orders") == []
+        assert meta.pending_window("orders") is None
+        for call in (meta.get_feed, meta.progress, meta.remove_feed):
+            with refused("FEED_UNKNOWN"):
+                call("orders")
+        make(meta)
+        assert meta.progress("orders") == FeedProgress(0, {})
+
+    def test_states_change_by_compare_and_set(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        assert meta.set_reached_state("orders", epoch, ReachedState.CREATED, ReachedState.RUNNING)
+        assert not meta.set_reached_state("orders", epoch, ReachedState.CREATED, ReachedState.STOPPED)
+        assert meta.get_feed("orders").reached_state is ReachedState.RUNNING
+        assert meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+        assert not meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+        assert all(t.cancel == 1 for t in meta.feed_tables("orders"))
+
+    def test_running_clears_the_error(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", ReachedState.RETRYING)
+        found = meta.get_feed("orders")
+        assert (found.reached_state, found.error_code, found.error_text) == (ReachedState.RETRYING, "SINK_UNAVAILABLE", "no answer")
+        assert meta.set_reached_state("orders", epoch, ReachedState.RETRYING, ReachedState.RUNNING)
+        assert meta.get_feed("orders").error_code == ""
+
+
+class TestOwnership:
+    def test_live_lease_is_not_taken(self, meta: MetaDatabase) -> None:
+        make(meta)
+        assert meta.claim("orders", "a", LEASE_MS, 1_000) == 1
+        assert meta.claim("orders", "b", LEASE_MS, 1_000 + LEASE_MS - 1) is None
+        assert meta.claim("orders", "a", LEASE_MS, 2_000) == 1
+        assert {t.owner for t in meta.feed_tables("orders")} == {"a"}
+
+    def test_expired_lease_is_taken_with_a_larger_epoch(self, meta: MetaDatabase) -> None:
+        make(meta)
+        first = claimed(meta, "a", 1_000)
+        assert meta.claim("orders", "b", LEASE_MS, 1_000 + LEASE_MS) == first + 1
+        with refused("FENCED"):
+            meta.renew("orders", "a", first, LEASE_MS, 1_001 + LEASE_MS)
+        assert meta.get_feed("orders").owner == "b"
+
+    def test_expired_but_untaken_lease_can_be_renewed(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta, "a", 1_000)
+        meta.renew("orders", "a", epoch, LEASE_MS, 50_000)
+        assert meta.claim("orders", "b", LEASE_MS, 50_001) is None
+
+    def test_released_lease_is_free_and_fences(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta, "a", 1_000)
+        assert meta.release("orders", "a", epoch)
+        assert not meta.release("orders", "a", epoch)
+        with refused("FENCED"):
+            meta.begin_window("orders", epoch, 0, 10, "{}")
+        assert meta.claim("orders", "b", LEASE_MS, 1_001) == epoch + 1
+
+    def test_unknown_feed_cannot_be_claimed(self, meta: MetaDatabase) -> None:
+        assert meta.claim("nothing", "a", LEASE_MS, 1_000) is None
+
+    def test_owner_of_a_removed_feed_stays_fenced_when_the_name_comes_back(self, meta: MetaDatabase) -> None:
+        make(meta)
+        old = claimed(meta, "a")
+        meta.remove_feed("orders")
+        with refused("FENCED"):
+            meta.renew("orders", "a", old, LEASE_MS, 2_000)
+        make(meta)
+        new = claimed(meta, "b")
+        assert new > old
+        with refused("FENCED"):
+            meta.begin_window("orders", old, 0, 10, "{}")
+
+
+class TestWindows:
+    def test_committed_window_moves_checkpoint_positions_and_totals(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        begun = meta.begin_window("orders", epoch, 0, 10, '{"p":1}')
+        assert meta.pending_window("orders") == begun
+        assert meta.commit_window("orders", epoch, 0, 10, {"100-0": POSITION, "101-0": {}}, rows=7, nbytes=70, files=2)
+        assert meta.pending_window("orders") is None
+        assert meta.progress("orders") == FeedProgress(10, {"100-0": POSITION, "101-0": {}}, windows=1, rows=7, nbytes=70, files=2)
+
+        meta.begin_window("orders", epoch, 10, 25, "{}")
+        assert meta.commit_window("orders", epoch, 10, 25, {"100-0": {"k": 9}, "999-1": {"n": 1}}, rows=1, nbytes=5, files=1)
+        expected = {"100-0": {"k": 9}, "101-0": {}, "999-1": {"n": 1}}
+        assert meta.progress("orders") == FeedProgress(25, expected, windows=2, rows=8, nbytes=75, files=3)
+        assert meta.get_feed("orders").checkpoint_ts == 25
+
+    def test_replay_gets_the_recorded_end(self, meta: MetaDatabase) -> None:
+        make(meta)
+        first = claimed(meta, "a", 1_000)
+        meta.begin_window("orders", first, 0, 10, '{"end":10}')
+        second = claimed(meta, "b", 1_000 + LEASE_MS)
+        again = meta.begin_window("orders", second, 0, 99, '{"end":99}')
+        assert (again.from_ts, again.to_ts, again.plan, again.epoch) == (0, 10, '{"end":10}', second)
+        assert meta.commit_window("orders", second, 0, 10, {})
+        assert meta.progress("orders").checkpoint_ts == 10
+
+    def test_commit_counts_once(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        meta.begin_window("orders", epoch, 0, 10, "{}")
+        assert meta.commit_window("orders", epoch, 0, 10, {"100-0": POSITION}, rows=5)
+        assert not meta.commit_window("orders", epoch, 0, 10, {"100-0": {"k": 1}}, rows=5)
+        assert meta.progress("orders") == FeedProgress(10, {"100-0": POSITION}, windows=1, rows=5)
+
+    @pytest.mark.parametrize("from_ts", [0, 9, 11])
+    def test_window_must_start_at_the_checkpoint(self, meta: MetaDatabase, from_ts: int) -> None:
+        make(meta, checkpoint_ts=10)
+        with refused("WINDOW_OUT_OF_ORDER"):
+            meta.begin_window("orders", claimed(meta), from_ts, 20, "{}")
+        assert meta.pending_window("orders") is None
+
+    def test_empty_window_is_refused(self, meta: MetaDatabase) -> None:
+        make(meta, checkpoint_ts=10)
+        with pytest.raises(PenstockError) as caught:
+            meta.begin_window("orders", claimed(meta), 10, 10, "{}")
+        assert caught.value.kind is ErrorKind.BUG
+
+    @pytest.mark.parametrize("window", [(0, 11), (1, 20)])
+    def test_only_the_recorded_window_is_committed(self, meta: MetaDatabase, window: tuple[int, int]) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        meta.begin_window("orders", epoch, 0, 10, "{}")
+        with refused("WINDOW_OUT_OF_ORDER"):
+            meta.commit_window("orders", epoch, *window, {"100-0": POSITION})
+        assert meta.progress("orders") == FeedProgress(0, {})
+
+    def test_lost_owner_changes_nothing(self, meta: MetaDatabase) -> None:
+        make(meta)
+        old = claimed(meta, "a", 1_000)
+        meta.begin_window("orders", old, 0, 10, "{}")
+        new = claimed(meta, "b", 1_000 + LEASE_MS)
+        before = (meta.get_feed("orders"), meta.progress("orders"), meta.pending_window("orders"))
+        calls = [
+            lambda: meta.begin_window("orders", old, 0, 10, "{}"),
+            lambda: meta.commit_window("orders", old, 0, 10, {"100-0": POSITION}),
+            lambda: meta.record_error("orders", old, "INTERNAL", "x"),
+            lambda: meta.set_reached_state("orders", old, ReachedState.CREATED, ReachedState.RUNNING),
+        ]
+        for call in calls:
+            with refused("FENCED"):
+                call()
+        assert (meta.get_feed("orders"), meta.progress("orders"), meta.pending_window("orders")) == before
+        assert meta.commit_window("orders", new, 0, 10, {})
+
+    def test_thousand_dispatchers(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        expected: dict[str, dict[str, int]] = {}
+        for number in (1, 2):
+            meta.begin_window("orders", epoch, number - 1, number, "{}")
+            changed = {f"{i}-0": {"n": number} for i in range(1_000) if number == 1 or i % 3 == 0}
+            assert meta.commit_window("orders", epoch, number - 1, number, changed)
+            expected |= changed
+        assert meta.progress("orders").positions == expected
+
+
+RACER = """
+import json, sys
+from penstock.meta.database import MetaDatabase
+from penstock.model.errors import PenstockError
+
+owner, url, lease_ms = sys.argv[1], sys.argv[2], 1
+committed, fenced = 0, 0
+print("ready", flush=True)
+sys.stdin.readline()
+with MetaDatabase(url) as meta:
+    for attempt in range(5_000):
+        if committed == 25:
+            break
+        epoch = meta.claim("orders", owner, lease_ms)
+        if epoch is None:
+            continue
+        try:
+            start = meta.progress("orders").checkpoint_ts
+            window = meta.begin_window("orders", epoch, start, start + 1 + attempt % 3, owner)
+            committed += meta.commit_window("orders", epoch, window.from_ts, window.to_ts, {"100-0": {"end": window.to_ts}}, rows=1)
+        except PenstockError as error:
+            assert error.code in {"FENCED", "WINDOW_OUT_OF_ORDER"}, error
+            fenced += 1
+print(json.dumps({"committed": committed, "fenced": fenced}))
+"""
+
+
+class TestProcesses:
+    def test_racing_owners_commit_each_window_once(self, meta: MetaDatabase, url: str) -> None:
+        make(meta)
+        racers = [
+            subprocess.Popen([sys.executable, "-c", RACER, name, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for name in ("a", "b")
+        ]
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        results = []
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        for racer in racers:
+            out, _ = racer.communicate(timeout=60)
+            assert racer.returncode == 0
+            results.append(json.loads(out))
+        found = meta.progress("orders")
+        assert found.rows == found.windows == sum(r["committed"] for r in results)
+        assert [r["committed"] for r in results] == [25, 25]
+        assert found.positions == {"100-0": {"end": found.checkpoint_ts}}
+
+    def test_a_new_database_is_opened_by_many_threads_at_once(self, url: str) -> None:
+        start, errors = threading.Barrier(6), []
+
+        def open_it(number: int) -> None:
+            start.wait()
+            try:
+                with MetaDatabase(url) as database:
+                    database.create_feed(FeedRecord(f"f{number}", "u", "{}"), [])
+            except PenstockError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=open_it, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        with MetaDatabase(url) as database:
+            assert [f.name for f in database.list_feeds()] == [f"f{n}" for n in range(6)]

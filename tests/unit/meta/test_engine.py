@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import MetaSettings, sqlite_url
+from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.errors import PenstockError
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    MetaDatabase(sqlite_url(tmp_path / "meta.db")).close()
+    with closing(sqlite3.connect(tmp_path / "meta.db")) as raw, raw:
+        raw.execute("UPDATE meta_version SET version = 99")
+    with pytest.raises(PenstockError, match="99") as caught:
+        MetaDatabase(sqlite_url(tmp_path / "meta.db"))
+    assert caught.value.code == "META_INCOMPATIBLE"
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meta.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(PenstockError) as caught:
+        MetaDatabase(sqlite_url(tmp_path / "meta.db"))
+    assert caught.value.code == "META_INCOMPATIBLE"
+
+
+def test_missing_directory_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError) as caught:
+        MetaDatabase(sqlite_url(tmp_path / "none" / "meta.db"))
+    assert caught.value.code == "META_UNAVAILABLE"
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "no url"])
+def test_urls_that_cannot_be_shared_are_refused(url: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        MetaDatabase(url)
+    assert caught.value.code == "CONFIG_INVALID"
+
+
+def test_a_locked_database_is_unavailable_within_the_timeout(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "meta.db")
+    with (
+        MetaDatabase(url, settings=MetaSettings(busy_timeout_s=0.05)) as meta,
+        closing(sqlite3.connect(tmp_path / "meta.db", isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(PenstockError) as caught:
+            meta.create_feed(FeedRecord("f", "u", "{}"), [])
+        other.execute("ROLLBACK")
+        assert caught.value.code == "META_UNAVAILABLE"
+        assert meta.list_feeds() == []
+        meta.create_feed(FeedRecord("f", "u", "{}"), [])
+
+
+def test_commits_survive_a_crash_of_the_machine(tmp_path: Path) -> None:
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db")) as meta, meta._engine.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_no_text_shows_secrets(tmp_path: Path) -> None:
+    record = FeedRecord("f", "u", '{"sink":"s3://b/?secret-access-key=hunter2"}')
+    table = SubscribeRecord("d", "t", "f", 1, sink="s3://b/?secret-access-key=hunter2")
+    texts = [repr(record), repr(table)]
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db")) as meta, pytest.raises(PenstockError) as caught:
+        meta.create_feed(record, [table, table])
+    texts += [str(caught.value), str(caught.value.__cause__)]
+    assert not [text for text in texts if "hunter2" in text]
