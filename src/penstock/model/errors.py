@@ -85,6 +85,18 @@ CODES: dict[str, CodeEntry] = {
     "WAL_CORRUPT": CodeEntry(
         ErrorKind.CORRUPT, "The write-ahead log is damaged before its end.", "Remove the span's store and capture again."
     ),
+    "OBJECT_UNAVAILABLE": CodeEntry(
+        ErrorKind.TRANSIENT, "The object store of the event store did not answer.", "It is retried; check the object store's health."
+    ),
+    "SPAN_UNKNOWN": CodeEntry(
+        ErrorKind.INVALID, "The event store holds no such span.", "Register the span first; after a take-over, plan the window again."
+    ),
+    "WINDOW_INVALID": CodeEntry(
+        ErrorKind.INVALID, "A window ends before it starts or beyond the resolved ts.", "Read only windows that plan_window gave."
+    ),
+    "STORE_UNREACHABLE": CodeEntry(
+        ErrorKind.TRANSIENT, "The event store's Flight service does not answer.", "It is retried; check that the log service runs."
+    ),
     "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
     "RESOLVED_TS_VIOLATED": CodeEntry(
         ErrorKind.CORRUPT, "A row arrived at or below a resolved ts that was already emitted.", "The span is pulled again; report it."
@@ -125,7 +137,7 @@ CODES: dict[str, CodeEntry] = {
     "INTERNAL": CodeEntry(ErrorKind.BUG, "Penstock broke one of its own rules.", "Report it with the log."),
 }
 
-_TEXT_CODE = re.compile(r"\[([A-Z][A-Z0-9_]+)\] ([^\n]*)")
+_TEXT_CODE = re.compile(r"\[([A-Z][A-Z0-9_]+)\]([ \t]|$)", re.MULTILINE)
 
 
 class PenstockError(Exception):
@@ -154,13 +166,16 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         return f"[{self.code}] {self.detail}"
 
-    @classmethod
-    def from_text(cls, text: str) -> PenstockError:
-        """Find the first error in a text that crossed a process boundary, such as a Spark failure."""
+    @staticmethod
+    def from_text(text: str) -> PenstockError:
+        """Find the first error in a text that crossed a process boundary, such as a Spark failure.
+
+        Spark puts conditions of its own, such as ``[STREAM_FAILED]``, before ours on the same line; they are passed over.
+        """
         for match in _TEXT_CODE.finditer(text):
             if match.group(1) in CODES:
-                return cls(match.group(1), match.group(2).strip())
-        return cls("FEED_FAILED", text.strip().splitlines()[0] if text.strip() else "no message")
+                return PenstockError(match.group(1), text[match.end() :].partition("\n")[0].strip())
+        return PenstockError("FEED_FAILED", text.strip().splitlines()[0] if text.strip() else "no message")
 
 
 class InvariantError(PenstockError):

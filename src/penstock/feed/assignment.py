@@ -1,0 +1,80 @@
+"""Which dispatchers a feed has, and everything that a planner or a task must know to work for it.
+
+An assignment is made once, when the feed is created, and stays as it is: the division of a table in dispatchers is part of the
+file names, so a replay must find the same one. ``FeedContext`` travels to the planner process and to executors inside the pickled
+data source, never through Spark options, which Spark prints. Runs anywhere; imports no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.feed.settings import FeedSettings
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.sink.contract import DispatcherId
+from penstock.source.contract import Upstream
+
+
+class Dispatcher(msgspec.Struct, frozen=True):
+    """One dispatcher: its id, the span it delivers, and the table's name when the feed was created."""
+
+    id: DispatcherId
+    span: Span
+    schema: str
+    table: str
+
+
+class FeedContext(msgspec.Struct, frozen=True):
+    """What the planner and the tasks of one run of a feed need. Holds secrets: never print it."""
+
+    feed: str
+    epoch: int
+    meta_url: str
+    flight_location: str
+    flight_token: str
+    sink_uri: str
+    sink_options: dict[str, str]
+    dispatchers: tuple[Dispatcher, ...]
+    settings: FeedSettings
+    snapshot_ts: int
+    """The ts of the first window where the feed begins with a snapshot."""
+    partitions: int
+
+    def __repr__(self) -> str:
+        return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"
+
+    @property
+    def span_ids(self) -> list[int]:
+        """Return the ids of all spans that the feed reads."""
+        return [d.span.span_id for d in self.dispatchers]
+
+    @property
+    def table_ids(self) -> list[int]:
+        """Return the ids of all tables of the feed, each once."""
+        return sorted({d.id.table_id for d in self.dispatchers})
+
+
+def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_per_table: int) -> tuple[Dispatcher, ...]:
+    """Divide each table in at most the given number of spans, along the upstream's ranges."""
+    found: list[Dispatcher] = []
+    for table in sorted(tables, key=lambda t: t.table_id):
+        spans = _divide(Span(table.table_id), upstream, spans_per_table)
+        found.extend(
+            Dispatcher(DispatcherId(table.table_id, index, len(spans)), span, table.schema, table.table)
+            for index, span in enumerate(spans)
+        )
+    return tuple(found)
+
+
+def _divide(whole: Span, upstream: Upstream, count: int) -> list[Span]:
+    if count == 1:
+        return [whole]
+    prefix = upstream.key_span(whole)[0]
+    borders = [r.start_key[len(prefix) :] for r in upstream.ranges(whole) if r.start_key > prefix and r.start_key.startswith(prefix)]
+    count = min(count, len(borders) + 1)
+    cuts = [borders[(i * (len(borders) + 1)) // count - 1] for i in range(1, count)]
+    starts, ends = [b"", *cuts], [*cuts, b""]
+    return [Span(whole.table_id, start, end) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,42 @@
+"""The DDL barrier and the commit of a window, with the driver as maintainer.
+
+When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in the meta database
+(fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads progress. Runs beside the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.feed.assignment import FeedContext
+from penstock.meta.database import MetaDatabase
+from penstock.sink.catalog import open_maintainer
+from penstock.sink.contract import DispatcherResult
+from penstock.store.contract import WindowPlan
+
+
+def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherResult]) -> None:
+    """Commit the window that the planner recorded; a window that is already committed only has its checkpoint published again."""
+    meta = MetaDatabase(context.meta_url)
+    maintainer = open_maintainer(context.sink_uri, context.sink_options)
+    try:
+        pending = meta.pending_window(context.feed)
+        if pending is not None:
+            plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+            for ddl in plan.ddls:
+                maintainer.write_block_event(ddl)
+            meta.commit_window(
+                context.feed,
+                context.epoch,
+                pending.from_ts,
+                pending.to_ts,
+                {str(r.dispatcher): r.position for r in results},
+                rows=sum(r.rows for r in results),
+                nbytes=sum(r.nbytes for r in results),
+                files=sum(len(r.files) for r in results),
+            )
+        maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+    finally:
+        meta.close()

@@ -1,0 +1,99 @@
+"""One run of a feed: a Structured Streaming query from the event store to the sink.
+
+The run owns its query and its disposable Spark checkpoint directory; progress lives in the meta database. It ends by ``stop``, or by itself when a
+window fails; ``error`` then gives the first Penstock error found in Spark's text. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.feed.assignment import FeedContext
+from penstock.feed.source import feed_source
+from penstock.feed.writer import feed_sink
+from penstock.meta.database import MetaDatabase
+from penstock.model.errors import InvariantError, PenstockError
+from penstock.sink.catalog import open_maintainer
+
+log = logging.getLogger(__name__)
+
+
+class SparkFeedRun:
+    """A feed's query, from start to stop. ``start`` and ``stop`` are called by one thread; the rest may be called by any."""
+
+    def __init__(self, session: SparkSession, context: FeedContext, work_dir: Path | None = None) -> None:
+        self._session = session
+        self._context = context
+        self._parent = work_dir
+        self._checkpoint_dir: Path | None = None
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Publish the last committed checkpoint (a crash may have come before it) and start the query."""
+        if self._query is not None:
+            raise InvariantError("a feed run starts once")
+        self._repair_published_checkpoint()
+        run_id = uuid.uuid4().hex
+        source, sink = f"penstock_feed_source_{run_id}", f"penstock_feed_sink_{run_id}"
+        self._session.dataSource.register(feed_source(self._context, source))
+        self._session.dataSource.register(feed_sink(self._context, sink))
+        if self._parent is not None:
+            self._parent.mkdir(parents=True, exist_ok=True)
+        self._checkpoint_dir = Path(tempfile.mkdtemp(prefix="feed-", dir=self._parent))
+        interval_ms = max(1, round(self._context.settings.flush_interval_s * 1000))
+        self._query = (
+            self._session.readStream.format(source)
+            .load()
+            .writeStream.format(sink)
+            .option("checkpointLocation", self._checkpoint_dir.as_uri())
+            .queryName(f"penstock {self._context.feed} {run_id[:8]}")
+            .trigger(processingTime=f"{interval_ms} milliseconds")
+            .start()
+        )
+        log.info("feed run started", extra={"feed": self._context.feed, "epoch": self._context.epoch})
+
+    def stop(self) -> None:
+        """Stop the query and remove its Spark checkpoint; a window under way is done again by the next run, with the same files."""
+        if self._query is not None:
+            with contextlib.suppress(PySparkException):
+                self._query.stop()
+        if self._checkpoint_dir is not None:
+            shutil.rmtree(self._checkpoint_dir, ignore_errors=True)
+            self._checkpoint_dir = None
+
+    @property
+    def active(self) -> bool:
+        """Return whether the query runs."""
+        return self._query is not None and bool(self._query.isActive)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the query has ended, at most the given seconds; return whether it has."""
+        if self._query is None:
+            return True
+        try:
+            return bool(self._query.awaitTermination(timeout_s))
+        except PySparkException:
+            return True
+
+    def error(self) -> PenstockError | None:
+        """Return why the query ended by itself, or None."""
+        failure = self._query.exception() if self._query is not None else None
+        return PenstockError.from_text(str(failure)) if failure is not None else None
+
+    def _repair_published_checkpoint(self) -> None:
+        meta = MetaDatabase(self._context.meta_url)
+        try:
+            checkpoint_ts = meta.progress(self._context.feed).checkpoint_ts
+        finally:
+            meta.close()
+        if checkpoint_ts:
+            open_maintainer(self._context.sink_uri, self._context.sink_options).publish_checkpoint(checkpoint_ts)

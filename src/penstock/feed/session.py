@@ -1,0 +1,75 @@
+"""The Spark session of a server, of a test process or of a benchmark: one per process.
+
+Executors must run the driver's interpreter and be able to import the package; both hold for local masters and for a loopback cluster, and are set here.
+Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.model.errors import PenstockError
+
+LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
+
+# An opaque row is a whole batch of changes: a handful of them is as much as one Arrow message between JVM and Python should hold.
+_OPAQUE_ROWS_PER_MESSAGE = 2
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """Where Spark runs.
+
+    Attributes:
+        master: `local[*]`, `local-cluster[executors,cores,MiB]` or `spark://host:port`.
+        driver_memory: the JVM heap of the driver, and of all executors with a local master.
+        conf: further Spark settings, as they are.
+    """
+
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def open_session(settings: SparkSettings, app_name: str = "penstock") -> SparkSession:
+    """Return the process's session, started if there is none."""
+    package_parent = str(Path(penstock.__file__).resolve().parent.parent)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    python_path = os.pathsep.join(dict.fromkeys([package_parent, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+    os.environ["PYTHONPATH"] = python_path
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if settings.master.startswith("local") else "")
+    if not os.environ["SPARK_LOCAL_IP"]:
+        del os.environ["SPARK_LOCAL_IP"]
+    builder = SparkSession.builder.master(settings.master).appName(app_name)
+    log4j = f"-Dlog4j2.configurationFile=file:{LOG4J_FILE} --add-modules=jdk.incubator.vector"
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": log4j,
+        "spark.executor.extraJavaOptions": log4j,
+        "spark.executorEnv.PYTHONPATH": python_path,
+        "spark.executorEnv.POLARS_MAX_THREADS": "1",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(_OPAQUE_ROWS_PER_MESSAGE),
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.metricsEnabled": "false",
+        **settings.conf,
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise PenstockError(
+            "SPARK_UNAVAILABLE", f"Spark did not start with master {settings.master!r}: {text[0] if text else 'no message'}"
+        ) from error

@@ -1,0 +1,41 @@
+"""Settings of a feed that do not depend on its target. Runs anywhere; imports no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """How a feed moves.
+
+    Attributes:
+        flush_interval_s: the trigger interval, and so the time between published checkpoints.
+        window_bytes_max: a window ends early where it would hold more than this, so that it ends within a flush interval.
+        spans_per_table: into how many dispatchers a table is divided, at most one per upstream range; with more than one, file names carry the dispatcher.
+        partitions: Spark tasks per window; 0 takes the session's parallelism.
+        start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still has them.
+    """
+
+    flush_interval_s: float = 5.0
+    window_bytes_max: int = 512 * MIB
+    spans_per_table: int = 1
+    partitions: int = 0
+    start_ts: int = 0
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        found = []
+        if not 0.1 <= self.flush_interval_s <= 600:
+            found.append(("flush-interval", "must be between 100 ms and 10 min"))
+        if self.window_bytes_max < MIB:
+            found.append(("window-bytes-max", "must be at least 1 MiB"))
+        if not 1 <= self.spans_per_table <= 1000:
+            found.append(("spans-per-table", "must be between 1 and 1000"))
+        if not 0 <= self.partitions <= 10_000:
+            found.append(("partitions", "must be between 0 (automatic) and 10000"))
+        if self.start_ts < 0:
+            found.append(("start-ts", "must not be negative"))
+        return found

@@ -1,0 +1,98 @@
+"""The feed's writer: takes opaque rows to the sink on executors, and commits windows beside the driver.
+
+A task opens a sink, hands it the events of its dispatchers and returns their results as the commit message. The commit acts as the maintainer of the
+barrier: schema files of the DDL that ended the window, then progress (fenced, one transaction), then the published checkpoint. Each step is idempotent, so a
+crash between two of them is repaired by the next attempt of the same window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.feed.assignment import FeedContext
+from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.opaque import RowKind
+from penstock.model.batch import read_ipc
+from penstock.model.errors import InvariantError
+from penstock.model.table import TableSchema
+from penstock.sink.catalog import open_sink
+from penstock.sink.contract import DispatcherResult, DispatcherWork, DmlEvent, Sink
+
+
+@dataclass
+class WindowPart(WriterCommitMessage):
+    """The commit message of one task: the results of its dispatchers, as JSON."""
+
+    results: bytes
+
+
+class FeedStreamWriter(DataSourceStreamArrowWriter):
+    """Writes windows on executors and commits them beside the driver."""
+
+    def __init__(self, context: FeedContext) -> None:
+        self._context = context
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WindowPart:
+        """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
+        sink = open_sink(self._context.sink_uri, self._context.sink_options)
+        try:
+            results = _deliver(sink, iterator)
+        finally:
+            sink.close()
+        return WindowPart(msgspec.json.encode(results))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
+        results: list[DispatcherResult] = []
+        for message in messages:
+            if isinstance(message, WindowPart):
+                results.extend(msgspec.json.decode(message.results, type=list[DispatcherResult]))
+        commit_recorded_window(self._context, results)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Leave everything as it is: published files are the same in the next attempt, and nothing was committed."""
+
+
+def _deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:
+    results: list[DispatcherResult] = []
+    work: DispatcherWork | None = None
+    table: TableSchema | None = None
+    for rows in iterator:
+        kinds, payloads = rows.column("kind").to_numpy(), rows.column("payload")
+        for index, kind in enumerate(kinds):
+            payload = payloads[index].as_buffer()
+            if kind == RowKind.OPEN:
+                work = msgspec.json.decode(payload, type=DispatcherWork)
+                table = work.table
+                sink.open_dispatcher(work)
+            elif work is None or table is None:
+                raise InvariantError("an opaque row outside OPEN and CLOSE")
+            elif kind == RowKind.SCHEMA:
+                table = TableSchema.from_json(bytes(payload))
+            elif kind == RowKind.BATCH:
+                sink.add_dml_event(DmlEvent(work.dispatcher, table, read_ipc(payload)))
+            else:
+                results.append(sink.close_dispatcher(work.dispatcher))
+                work = table = None
+    if work is not None:
+        raise InvariantError(f"dispatcher {work.dispatcher} was not closed")
+    return results
+
+
+def feed_sink(context: FeedContext, format_name: str) -> type[DataSource]:
+    """Return the data sink class of one run of a feed; the context travels inside the pickled class."""
+
+    class FeedSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002, N802
+            return FeedStreamWriter(context)
+
+    return FeedSink

@@ -1,0 +1,29 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.feed.packing import pack_by_bytes
+
+
+def test_largest_items_go_to_different_groups():
+    groups = pack_by_bytes([(10, "a"), (90, "b"), (80, "c"), (5, "d")], 2)
+    assert groups == [["b"], ["a", "c", "d"]] or groups == [["b", "d"], ["a", "c"]]
+    assert {"b"} <= set(groups[0])
+    assert {"c"} <= set(groups[1])
+
+
+def test_fewer_items_than_partitions_gives_no_empty_group():
+    assert pack_by_bytes([(1, "a")], 8) == [["a"]]
+    assert pack_by_bytes([], 8) == []
+
+
+@given(st.lists(st.integers(0, 1 << 30), max_size=60), st.integers(1, 9))
+def test_every_item_once_and_no_group_far_above_the_fair_share(sizes, partitions):
+    items = [(size, index) for index, size in enumerate(sizes)]
+    groups = pack_by_bytes(items, partitions)
+    assert sorted(i for g in groups for i in g) == list(range(len(sizes)))
+    assert all(g for g in groups)
+    assert len(groups) == min(partitions, len(sizes))
+    if groups:
+        fair = sum(max(1, s) for s in sizes) / len(groups)
+        assert max(sum(max(1, sizes[i]) for i in g) for g in groups) <= fair + max(1, *sizes, 1)
+    assert pack_by_bytes(items, partitions) == groups
