@@ -82,7 +82,7 @@ def commit_ts_array(records: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[
 
 
 def sort_changes(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the records ordered by (commit ts, op side, key); a batch already in commit-ts order without ties is returned as it is."""
+    """Return the records ordered by (commit ts, key); a batch already in commit-ts order without ties is returned as it is."""
     ts = commit_ts_array(records)
     if bool(np.all(ts[1:] > ts[:-1])):
         return records

@@ -13,13 +13,15 @@ from penstock.model.clock import Clock
 
 LOGICAL_BITS = 18
 LOGICAL_MAX = (1 << LOGICAL_BITS) - 1
+PHYSICAL_MS_MAX = (1 << (64 - LOGICAL_BITS)) - 1
 TS_ZERO = 0
 TS_MAX = (1 << 64) - 1
+_UNIX_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def compose_ts(physical_ms: int, logical: int = 0) -> int:
     """Return the ts of a physical millisecond and a logical counter."""
-    if physical_ms < 0 or not 0 <= logical <= LOGICAL_MAX:
+    if not 0 <= physical_ms <= PHYSICAL_MS_MAX or not 0 <= logical <= LOGICAL_MAX:
         raise ValueError(f"ts out of range: physical_ms={physical_ms}, logical={logical}")
     return (physical_ms << LOGICAL_BITS) | logical
 
@@ -36,7 +38,7 @@ def logical(ts: int) -> int:
 
 def to_datetime(ts: int) -> dt.datetime:
     """Return the UTC wall-clock time of a ts."""
-    return dt.datetime.fromtimestamp(physical_ms(ts) / 1000, tz=dt.UTC)
+    return _UNIX_EPOCH + dt.timedelta(milliseconds=physical_ms(ts))
 
 
 def lag_seconds(ts: int, clock: Clock) -> float:
