@@ -104,6 +104,9 @@ CODES: dict[str, CodeEntry] = {
     "DECODE_FAILED": CodeEntry(
         ErrorKind.CORRUPT, "Bytes from the upstream do not decode.", "Check that the source's version is supported; report it."
     ),
+    "PREWRITE_MISSING": CodeEntry(
+        ErrorKind.TRANSIENT, "A commit came from a range without its prewrite.", "The range is registered again from its resolved ts."
+    ),
     "SCHEMA_UNKNOWN": CodeEntry(
         ErrorKind.TRANSIENT, "No schema version is known for a row.", "The schema history is loaded again from the upstream."
     ),
