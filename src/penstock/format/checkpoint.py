@@ -1,0 +1,29 @@
+"""The ``metadata`` object: the checkpoint of the whole target as compact JSON.
+
+Invariant: every change with a commit ts at or below the checkpoint is in the target. Runs beside the driver and wherever a target is read.
+"""
+
+from __future__ import annotations
+
+import json
+
+from penstock.model.errors import PenstockError
+from penstock.model.timestamp import TS_MAX
+
+_KEY = "checkpoint-ts"
+
+
+def render_checkpoint(checkpoint_ts: int) -> bytes:
+    """Return the content of ``metadata``."""
+    return f'{{"{_KEY}":{checkpoint_ts}}}'.encode()
+
+
+def parse_checkpoint(content: bytes, path: str = "metadata") -> int:
+    """Return the checkpoint ts that ``metadata`` holds, however its JSON is spaced."""
+    try:
+        value = json.loads(content)[_KEY]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: no {_KEY!r} in it") from error
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= TS_MAX:
+        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {_KEY!r} is not a ts")
+    return value

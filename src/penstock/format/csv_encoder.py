@@ -1,0 +1,246 @@
+"""The CSV encoder: ordered change rows of one table version to the bytes of a data file, columns at a time.
+
+Two engines, one result: tables without FLOAT and DOUBLE in a dialect that polars speaks go through its writer; everything else through
+the kernels of ``csv_kernels`` (which are only imported then). Invariants: bytes depend on rows, table and settings alone; the encoding
+of rows in two parts is the concatenation of the parts' encodings. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.format.csv_dialect import BinaryEncoding, CsvSettings, row_columns
+from penstock.model.batch import Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.model.types import BINARY_KINDS, TypeKind
+
+if TYPE_CHECKING:
+    from penstock.format.csv_kernels import Bytes
+
+FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
+_NO_FLAGS: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+_LETTERS_PLAIN = np.frombuffer(b"IUD?", np.uint8)
+_LETTERS_OLD = np.frombuffer(b"IIDD", np.uint8)
+_IS_UPDATE = np.array([False, True, False, True])
+
+
+def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -> bytes:
+    """Return the rows as CSV, without a header.
+
+    BEFORE rows are written only with ``output_old_value``: then an update is a D row and an I row, both marked as an update.
+    """
+    if not settings.output_old_value:
+        ops = records.column(OP).to_numpy(zero_copy_only=True)
+        if bool((ops == Op.BEFORE).any()):
+            records = records.filter(pc.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
+    if records.num_rows == 0:
+        return b""
+    columns = row_columns(table)
+    if speaks_polars(columns, settings):
+        return _encode_polars(table, columns, records, settings)
+    return _encode_kernels(table, columns, records, settings)
+
+
+def speaks_polars(columns: Sequence[Column], settings: CsvSettings) -> bool:
+    """Return whether polars' writer gives exactly this dialect for these columns."""
+    return (
+        len(settings.delimiter.encode()) == 1
+        and len(settings.quote.encode()) == 1
+        and not any(c.type.kind in FLOAT_KINDS for c in columns)
+    )
+
+
+def _encode_polars(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
+    ops = records.column(OP).to_numpy(zero_copy_only=True)
+    letters = ("I", "I", "D", "D") if settings.output_old_value else ("I", "U", "D", "D")
+    fields = [
+        pl.Series("operation", letters, dtype=pl.String).gather(ops),
+        pl.repeat(table.table, records.num_rows, eager=True).alias("table"),
+        pl.repeat(table.schema, records.num_rows, eager=True).alias("schema"),
+    ]
+    if settings.include_commit_ts:
+        fields.append(pl.Series("commit-ts", records.column(COMMIT_TS)))
+    if settings.output_old_value:
+        fields.append(pl.Series("is-update", _IS_UPDATE[ops]))
+    # Column names may repeat the names of the fields before them; numbers cannot.
+    fields.extend(text_values(c, records.column(c.field_name), settings.binary_encoding).alias(f"{at}") for at, c in enumerate(columns))
+    out = io.BytesIO()
+    pl.DataFrame(fields).write_csv(
+        out,
+        include_header=False,
+        separator=settings.delimiter,
+        quote_char=settings.quote,
+        quote_style="non_numeric",
+        null_value=settings.null,
+        line_terminator=settings.line_end.decode(),
+    )
+    return out.getvalue()
+
+
+def text_values(column: Column, values: pa.Array, binary_encoding: BinaryEncoding) -> pl.Series:
+    """Return a column as polars has to write it: names of ENUM and SET, text of binary values, everything else as it is."""
+    series = pl.Series(values)
+    kind = column.type.kind
+    if kind is TypeKind.ENUM:
+        return _enum_names(column, series)
+    if kind is TypeKind.SET:
+        return _set_names(column, series)
+    if kind in BINARY_KINDS:
+        return series.bin.encode(binary_encoding.value)
+    return series
+
+
+def _enum_names(column: Column, indexes: pl.Series) -> pl.Series:
+    # MySQL shows the error value 0 as an empty text.
+    names = pl.Series(["", *column.type.elems], dtype=pl.String)
+    if (indexes.max() or 0) >= len(names):  # type: ignore[operator]
+        raise PenstockError("DECODE_FAILED", f"column {column.name}: an ENUM index beyond its {len(column.type.elems)} elements")
+    return names.gather(indexes)
+
+
+def _set_names(column: Column, masks: pl.Series) -> pl.Series:
+    elems = column.type.elems
+    if len(elems) < 64 and (masks.max() or 0) >= 1 << len(elems):  # type: ignore[operator]
+        raise PenstockError("DECODE_FAILED", f"column {column.name}: a SET bit beyond its {len(elems)} elements")
+    if not elems:
+        return masks.cast(pl.String).replace("0", "")
+    mask = pl.col("mask")
+    parts = [pl.when(mask.and_(pl.lit(1 << at, dtype=pl.UInt64)) != 0).then(pl.lit(name)) for at, name in enumerate(elems)]
+    joined = pl.concat_str(parts, separator=",", ignore_nulls=True)
+    return pl.DataFrame({"mask": masks}).select(pl.when(mask.is_not_null()).then(joined).alias("names")).to_series()
+
+
+def _encode_kernels(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
+    sheet = _Sheet(records.num_rows, settings)
+    ops = records.column(OP).to_numpy(zero_copy_only=True)
+    quote = settings.quote.encode()
+    sheet.constant(quote)
+    sheet.letters((_LETTERS_OLD if settings.output_old_value else _LETTERS_PLAIN)[ops])
+    sheet.constant(quote + sheet.delimiter + sheet.text_constant(table.table) + sheet.delimiter + sheet.text_constant(table.schema))
+    if settings.include_commit_ts:
+        sheet.constant(sheet.delimiter)
+        sheet.integers(records.column(COMMIT_TS))
+    if settings.output_old_value:
+        sheet.constant(sheet.delimiter)
+        sheet.text(pa.array(["false", "true"]).take(pa.array(_IS_UPDATE[ops].astype(np.int8))), bare=True)
+    for column in columns:
+        sheet.constant(sheet.delimiter)
+        sheet.column(column, records.column(column.field_name))
+    sheet.constant(settings.line_end)
+    return sheet.render()
+
+
+class _Sheet:
+    """Fields of all rows, first measured, then put in place."""
+
+    def __init__(self, rows: int, settings: CsvSettings) -> None:
+        from penstock.format import csv_kernels
+
+        self._kernels = csv_kernels
+        self._lengths = np.zeros(rows, np.int64)
+        self._constant_length = 0
+        self._puts: list[tuple[str, tuple[object, ...]]] = []
+        self._quote = settings.quote.encode()
+        self.delimiter = settings.delimiter.encode()
+        self._delimiter_bytes = _bytes(self.delimiter)
+        self._null = _bytes(settings.null.encode())
+        self._binary_encoding = settings.binary_encoding
+        self._mode = csv_kernels.QUOTED if self._quote else csv_kernels.ESCAPED
+
+    def constant(self, text: bytes) -> None:
+        """Add the same bytes to every row."""
+        if text:
+            self._constant_length += len(text)
+            self._puts.append(("put_constant", (_bytes(text),)))
+
+    def text_constant(self, text: str) -> bytes:
+        """Return one text as a field of this dialect."""
+        if self._quote:
+            return self._quote + text.encode().replace(self._quote, self._quote * 2) + self._quote
+        one = _Sheet.__new__(_Sheet)
+        one.__dict__.update(self.__dict__, _lengths=np.zeros(1, np.int64), _constant_length=0, _puts=[])
+        one.text(pa.array([text]))
+        return one.render()
+
+    def letters(self, letters: Bytes) -> None:
+        """Add one byte per row."""
+        self._constant_length += 1
+        self._puts.append(("put_letters", (letters,)))
+
+    def column(self, column: Column, values: pa.Array) -> None:
+        """Add a table column."""
+        if column.type.kind in FLOAT_KINDS:
+            self.floats(values)
+        elif pa.types.is_integer(values.type) and column.type.kind not in {TypeKind.ENUM, TypeKind.SET}:
+            self.integers(values)
+        elif pa.types.is_string(values.type):
+            self.text(values)
+        else:
+            series = text_values(column, values, self._binary_encoding)
+            self.text(pc.cast(series.to_arrow(), pa.large_string()))
+
+    def integers(self, values: pa.Array) -> None:
+        """Add whole numbers, bare."""
+        valid = _validity(values)
+        numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+        if numbers.dtype.kind == "i":
+            wide = numbers.astype(np.int64)
+            negative = wide < 0
+            magnitudes = np.where(negative, (~wide).view(np.uint64) + np.uint64(1), wide.view(np.uint64))
+        else:
+            negative, magnitudes = _NO_FLAGS, numbers.astype(np.uint64)
+        self._kernels.add_int_lengths(magnitudes, negative, valid, len(self._null), self._lengths)
+        self._puts.append(("put_ints", (magnitudes, negative, valid, self._null)))
+
+    def floats(self, values: pa.Array) -> None:
+        """Add floats as Go's %v writes them, bare."""
+        valid = _validity(values)
+        offsets, data = _text_buffers(pc.cast(values.fill_null(0), pa.large_string()))
+        self._text(*self._kernels.go_floats(offsets, data), valid, self._kernels.BARE)
+
+    def text(self, values: pa.Array, *, bare: bool = False) -> None:
+        """Add texts, quoted or escaped as the dialect has it, or as they are."""
+        offsets, data = _text_buffers(values)
+        self._text(offsets, data, _validity(values), self._kernels.BARE if bare else self._mode)
+
+    def _text(self, offsets: npt.NDArray[np.int64], data: Bytes, valid: npt.NDArray[np.bool_], mode: int) -> None:
+        quote = self._quote[0] if self._quote else 0
+        self._kernels.add_text_lengths(offsets, data, valid, mode, quote, self._delimiter_bytes, len(self._null), self._lengths)
+        self._puts.append(("put_text", (offsets, data, valid, mode, quote, self._delimiter_bytes, self._null)))
+
+    def render(self) -> bytes:
+        """Return all rows."""
+        ends = np.cumsum(self._lengths + self._constant_length)
+        out = np.empty(int(ends[-1]), np.uint8)
+        positions = ends - self._lengths - self._constant_length
+        for kernel, arguments in self._puts:
+            getattr(self._kernels, kernel)(*arguments, out, positions)
+        return out.tobytes()
+
+
+def _bytes(text: bytes) -> Bytes:
+    return np.frombuffer(text, np.uint8)
+
+
+def _validity(values: pa.Array) -> npt.NDArray[np.bool_]:
+    if values.null_count == 0:
+        return _NO_FLAGS
+    flags: npt.NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _text_buffers(values: pa.Array) -> tuple[npt.NDArray[np.int64], Bytes]:
+    """Return offsets and bytes of a string array, whatever slice it is."""
+    _, offsets, data = values.buffers()
+    width = np.int64 if pa.types.is_large_string(values.type) else np.int32
+    starts = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)

@@ -1,0 +1,196 @@
+"""Compiled kernels that find the fields of CSV rows and read them column by column.
+
+``tokenize`` is one scan that notes where each field of a block of rows begins and ends and of which sort it is; a ``take_*`` kernel then
+reads one column of the block. The scan never goes back and always moves on, so any input ends. Kernels release the interpreter
+lock and are cached on disk. Runs wherever a target is read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.format.csv_kernels import Bytes, Flags, Longs, _delimiter_at, jit
+
+PLAIN = 0
+CODED = 1
+NULL = 2
+
+OK = 0
+UNTERMINATED_QUOTE = 1
+GARBAGE_AFTER_QUOTE = 2
+TOO_MANY_FIELDS = 3
+TOO_FEW_FIELDS = 4
+UNTERMINATED_LINE = 5
+ESCAPE_AT_END = 6
+
+ERROR_TEXTS = {
+    UNTERMINATED_QUOTE: "a quoted field does not end",
+    GARBAGE_AFTER_QUOTE: "neither delimiter nor line end follows a quoted field",
+    TOO_MANY_FIELDS: "more fields than the schema has",
+    TOO_FEW_FIELDS: "fewer fields than the schema has",
+    UNTERMINATED_LINE: "the last line does not end",
+    ESCAPE_AT_END: "a backslash stands at the end of the file",
+}
+
+_BACKSLASH = 92
+
+
+@jit
+def _scan_quoted(data: Bytes, at: int, quote: int) -> tuple[int, int]:
+    """Return the position of the closing quote, or -1, and whether quotes are doubled inside."""
+    end = len(data)
+    sort = PLAIN
+    while at < end:
+        if data[at] == quote:
+            if at + 1 < end and data[at + 1] == quote:
+                sort = CODED
+                at += 2
+                continue
+            return at, sort
+        at += 1
+    return -1, sort
+
+
+@jit
+def _scan_bare(data: Bytes, at: int, escaping: bool, delimiter: Bytes, terminator: Bytes) -> tuple[int, int]:
+    """Return the end of an unquoted field, or -1 at a dangling escape, and whether something in it is escaped."""
+    end = len(data)
+    sort = PLAIN
+    while at < end:
+        byte = data[at]
+        if escaping and byte == _BACKSLASH:
+            sort = CODED
+            if at + 1 >= end:
+                return -1, sort
+            at += 2
+            continue
+        if byte == delimiter[0] and _delimiter_at(data, at, end, delimiter):
+            break
+        if byte == terminator[0] and _delimiter_at(data, at, end, terminator):
+            break
+        at += 1
+    return at, sort
+
+
+@jit
+def _equals(data: Bytes, start: int, end: int, text: Bytes) -> bool:
+    return end - start == len(text) and _delimiter_at(data, start, end, text)
+
+
+@jit
+def tokenize(
+    data: Bytes,
+    at: int,
+    quote: int,
+    delimiter: Bytes,
+    terminator: Bytes,
+    null: Bytes,
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    sorts: npt.NDArray[np.uint8],
+) -> tuple[int, int, int]:
+    """Fill the (rows, columns) arrays from position ``at`` on.
+
+    ``quote`` is -1 in escape mode. Returns rows found, where the next row begins (or the faulty one), and an error code.
+    """
+    rows, columns = starts.shape
+    size = len(data)
+    row = 0
+    while row < rows and at < size:
+        line = at
+        column = 0
+        while True:
+            if column == columns:
+                return row, line, TOO_MANY_FIELDS
+            if quote >= 0 and at < size and data[at] == quote:
+                starts[row, column] = at + 1
+                close, sort = _scan_quoted(data, at + 1, quote)
+                if close < 0:
+                    return row, line, UNTERMINATED_QUOTE
+                ends[row, column] = close
+                at = close + 1
+            else:
+                starts[row, column] = at
+                stop, sort = _scan_bare(data, at, quote < 0, delimiter, terminator)
+                if stop < 0:
+                    return row, line, ESCAPE_AT_END
+                ends[row, column] = stop
+                if _equals(data, at, stop, null):
+                    sort = NULL
+                at = stop
+            sorts[row, column] = sort
+            column += 1
+            if at >= size:
+                return row, line, UNTERMINATED_LINE
+            if _delimiter_at(data, at, size, delimiter):
+                at += len(delimiter)
+            elif _delimiter_at(data, at, size, terminator):
+                at += len(terminator)
+                break
+            else:
+                return row, line, GARBAGE_AFTER_QUOTE
+        if column < columns:
+            return row, line, TOO_FEW_FIELDS
+        row += 1
+    return row, at, OK
+
+
+@jit
+def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int) -> tuple[Longs, Bytes]:
+    """Return offsets and bytes of one column's texts, with doubled quotes and escapes undone; NULL gives nothing."""
+    rows = len(starts)
+    total = 0
+    for row in range(rows):
+        if sorts[row] != NULL:
+            total += ends[row] - starts[row]
+    out = np.empty(total, np.uint8)
+    offsets = np.empty(rows + 1, np.int64)
+    offsets[0] = 0
+    to = 0
+    for row in range(rows):
+        sort = sorts[row]
+        at, end = starts[row], ends[row]
+        if sort == NULL:
+            at = end
+        while at < end:
+            byte = data[at]
+            if sort == CODED:
+                if quote >= 0 and byte == quote:
+                    at += 1
+                elif quote < 0 and byte == _BACKSLASH:
+                    at += 1
+                    byte = data[at]
+                    if byte == 114:
+                        byte = 13
+                    elif byte == 110:
+                        byte = 10
+            out[to] = byte
+            to += 1
+            at += 1
+        offsets[row + 1] = to
+    return offsets, out[:to]
+
+
+@jit
+def take_ints(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, magnitudes: npt.NDArray[np.uint64], negative: Flags) -> int:
+    """Read one column's whole numbers; return the first row that holds none or one beyond 64 bits, or -1."""
+    limit = np.uint64(1844674407370955161)
+    for row in range(len(starts)):
+        at, end = starts[row], ends[row]
+        value = np.uint64(0)
+        negative[row] = False
+        if sorts[row] != NULL:
+            if at < end and data[at] == 45:
+                negative[row] = True
+                at += 1
+            if at >= end:
+                return row
+            while at < end:
+                digit = np.uint64(data[at]) - np.uint64(48)
+                if digit > np.uint64(9) or value > limit or (value == limit and digit > np.uint64(5)):
+                    return row
+                value = value * np.uint64(10) + digit
+                at += 1
+        magnitudes[row] = value
+    return -1
