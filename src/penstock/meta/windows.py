@@ -2,7 +2,7 @@
 
 Invariants: a feed has at most one recorded window, it starts at the feed's checkpoint, and once recorded its end never changes until it
 is committed; the checkpoint, the positions of the dispatchers and the removal of the window move in one transaction, and only for the
-epoch that holds the lease. Every function runs inside the caller's transaction. Runs where windows are planned and committed (driver, server).
+epoch that holds the lease. Every function runs inside the caller's transaction. Runs where windows are planned and committed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""The configuration of a server process, as a user writes it. Runs in the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.meta.engine import MetaSettings, sqlite_url
+
+_PORT_MAX = 65_535
+
+
+@dataclass(frozen=True)
+class SupervisorSettings:
+    """How a server claims and restarts feeds.
+
+    Attributes:
+        lease_s: how long a feed stays with a server that does not renew; another one takes it afterwards.
+        scan_interval_s: how often new and abandoned feeds are looked for.
+        backoff_s: the first pause before a restart after a transient error; it doubles up to ``backoff_max_s``.
+        restarts_max: transient failures in a row, without progress between them, after which the feed fails.
+        feeds_max: how many feeds one server runs.
+    """
+
+    lease_s: float = 15.0
+    scan_interval_s: float = 1.0
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+    restarts_max: int = 20
+    feeds_max: int = 64
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        found = []
+        if not 1 <= self.lease_s <= 3600:
+            found.append(("lease", "must be between 1 s and 1 h"))
+        if not 0.05 <= self.scan_interval_s <= self.lease_s:
+            found.append(("scan-interval", "must be between 50 ms and the lease"))
+        if not 0 < self.backoff_s <= self.backoff_max_s:
+            found.append(("backoff", "must be positive and at most backoff-max"))
+        if not 0 <= self.restarts_max <= 1_000_000:
+            found.append(("restarts-max", "must be between 0 and 1000000"))
+        if not 1 <= self.feeds_max <= 10_000:
+            found.append(("feeds-max", "must be between 1 and 10000"))
+        return found
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """Where Spark runs: its master, the driver's heap, further settings as they are."""
+
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process."""
+
+    source: str
+    data_dir: Path = Path("penstock-data")
+    meta_url: str | None = None
+    owner: str | None = None
+    http_host: str = "127.0.0.1"
+    http_port: int = 8300
+    flight_host: str = "127.0.0.1"
+    flight_port: int = 0
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    meta: MetaSettings = field(default_factory=MetaSettings)
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+
+    def __repr__(self) -> str:
+        return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        ports = {"http-port": self.http_port, "flight-port": self.flight_port}
+        found = [(key, f"must be between 0 (any free port) and {_PORT_MAX}") for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
+        if "://" not in self.source:
+            found.append(("source", "must be a URI like dataserver://host:port"))
+        return found
+
+    @property
+    def effective_meta_url(self) -> str:
+        """Return the meta database's URL: the given one, or an embedded database in the data directory."""
+        return self.meta_url or sqlite_url(self.data_dir / "meta.db")

@@ -1,0 +1,120 @@
+"""The configuration of a feed, as a user writes it.
+
+Keys of ``FeedSettings`` stand at the top; everything under ``sink`` but its URI belongs to the target and is checked by the target's own
+settings. ``sink = "file:///dir"`` is short for a table with that ``uri``. The tree may hold credentials: mask it before showing it.
+Imports no Spark. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.config.loader import Problems, dump, merge, read
+from penstock.feed.settings import FeedSettings
+from penstock.model.errors import PenstockError
+from penstock.sink.storage.settings import StorageSinkSettings
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+_PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
+
+
+@dataclass(frozen=True)
+class SinkConfig:
+    """A target: its URI and the options of its kind, keys dotted (``csv.delimiter``), values as texts."""
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "SinkConfig(...)"
+
+
+@dataclass(frozen=True)
+class FeedConfig:
+    """A feed: which tables go where, and how."""
+
+    name: str
+    tables: tuple[str, ...]
+    sink: dict[str, Any]
+    source: str | None = None
+    settings: FeedSettings = field(default_factory=FeedSettings, metadata={"flatten": True})
+
+    def __repr__(self) -> str:
+        return f"FeedConfig(name={self.name!r}, tables={self.tables})"
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        found = []
+        if not _NAME.fullmatch(self.name):
+            found.append(("name", "must be 1 to 63 letters, digits, '_', '-' or '.', and begin with a letter or digit"))
+        if not self.tables:
+            found.append(("tables", "must name at least one table"))
+        found += [
+            (f"tables[{at}]", f"must look like database.table or database.*, not {pattern!r}")
+            for at, pattern in enumerate(self.tables)
+            if not _PATTERN.fullmatch(pattern)
+        ]
+        return found
+
+    @property
+    def target(self) -> SinkConfig:
+        """Return the target's URI and flat options."""
+        options = {key: value for key, value in self.sink.items() if key != "uri"}
+        return SinkConfig(str(self.sink["uri"]), flatten(options))
+
+
+def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
+    """Build and check a feed's configuration, the target's options included; every problem at once.
+
+    Raises ``SINK_URI_INVALID`` where the URI is the only problem, ``CONFIG_INVALID`` otherwise.
+    """
+    if isinstance(tree.get("sink"), str):
+        tree = merge(tree, {"sink": {"uri": tree["sink"]}})
+    problems = Problems()
+    config = read(FeedConfig, tree, "", problems)
+    uri_error = _check_sink(tree.get("sink"), problems)
+    if uri_error is not None:
+        if not problems:
+            raise uri_error
+        problems.add("sink.uri", uri_error.detail)
+    problems.raise_if_any()
+    assert config is not None
+    return config
+
+
+def dump_feed_config(config: FeedConfig) -> dict[str, Any]:
+    """Return the tree that ``load_feed_config`` builds the same configuration from."""
+    return dump(config)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a nested tree with dotted keys and texts as values, the form in which options reach a target."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            flat[f"{prefix}{key}"] = str(value).lower()
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def _check_sink(sink: Any, problems: Problems) -> PenstockError | None:
+    """Let the target check its options; return the error of its URI, if that is what is wrong."""
+    if not isinstance(sink, Mapping):
+        return None
+    uri = sink.get("uri")
+    if not isinstance(uri, str) or not uri:
+        problems.add("sink.uri", "is required" if uri is None else "must be a text")
+        return None
+    try:
+        StorageSinkSettings.from_uri(uri, flatten({key: value for key, value in sink.items() if key != "uri"}))
+    except PenstockError as error:
+        if error.code == "SINK_URI_INVALID":
+            return error
+        problems.add_error("sink", error)
+    return None

@@ -1,0 +1,127 @@
+"""One value of a configuration: text or a TOML value in, a typed value out.
+
+Sizes are bytes (``64MiB``, ``1GB``, ``4096``), durations end in the unit of the field that takes them (``5s``, ``250ms``, ``2m``, ``1h``).
+Every function raises ``ValueError`` with a text that says what would be right; the loader adds the path. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+_SIZE_UNITS: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}ib": 1 << (10 * power) for power, prefix in enumerate("kmgtp", 1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgtp", 1)},
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
+
+
+def parse_size(value: Any) -> int:
+    """Return a number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"must not be negative, not {value}")
+        return value
+    match = re.fullmatch(_SIZE, str(value).strip())
+    unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
+    if not isinstance(value, str) or match is None or unit is None:
+        raise ValueError(f"must be a size like 64MiB, not {shown(value)}")
+    number = match.group(1)
+    return round(float(number) * unit) if "." in number else int(number) * unit
+
+
+def parse_duration_ms(value: Any, plain_unit_ms: int) -> float:
+    """Return milliseconds; a plain number is in the unit that the field's own name says."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match:
+            return float(match.group(1)) * _DURATION_MS[match.group(2)]
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise ValueError("must be a duration like 5s or 250ms")
+    return float(value) * plain_unit_ms
+
+
+def parse_bool(value: Any) -> bool:
+    """Return a truth value."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _TRUE | _FALSE:
+        return value.strip().lower() in _TRUE
+    raise ValueError(f"must be true or false, not {shown(value)}")
+
+
+def parse_int(value: Any) -> int:
+    """Return a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
+        return int(value)
+    raise ValueError(f"must be a whole number, not {shown(value)}")
+
+
+def parse_float(value: Any) -> float:
+    """Return a finite number."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if abs(number) < float("inf"):
+            return number
+    raise ValueError(f"must be a number, not {shown(value)}")
+
+
+def parse_str(value: Any) -> str:
+    """Return a text; numbers are not taken for texts, so that a forgotten quote is noticed."""
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"must be a text, not {shown(value)}")
+
+
+def parse_path(value: Any) -> Path:
+    """Return a path of this machine."""
+    if isinstance(value, Path):
+        return value
+    text = parse_str(value)
+    if not text:
+        raise ValueError("must name a path")
+    return Path(text).expanduser()
+
+
+def parse_enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
+    """Return the member with this value, or with this name without regard to case."""
+    if isinstance(value, kind):
+        return value
+    for member in kind:
+        if value == member.value or (isinstance(value, str) and value.lower() in {member.name.lower(), str(member.value).lower()}):
+            return member
+    raise ValueError(f"must be one of {', '.join(str(m.value) for m in kind)}, not {shown(value)}")
+
+
+def parse_table(value: Any) -> dict[str, Any]:
+    """Return a table whose keys the component that takes it knows itself."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError(f"must be a table, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error may show it: short, and its kind where that is what is wrong."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
