@@ -22,34 +22,39 @@ PY
 }
 
 ensure_python() {
-  python=$(find_python) || {
-    apt_install "Python 3.$PYTHON_MINOR_MIN or newer" python3 python3-venv
-    python=$(find_python) || fail "no Python 3.$PYTHON_MINOR_MIN or newer here, nor in the package sources" "Install one and run: PYTHON=/path/to/python3 make setup"
-  }
+  python=$(find_python) || install_python
+  python=$(find_python) ||
+    fail "no Python 3.$PYTHON_MINOR_MIN or newer here, nor in the package sources" "Install one and run: PYTHON=/path/to/python3 make setup"
   if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
-    local package=python3-venv
-    # Debian ships the venv module apart from each interpreter; its default interpreter has a package without the minor version.
-    [ "$(basename "$python")" = python3 ] || package="$(basename "$python")-venv"
-    apt_install "Python's venv module" "$package"
+    # Debian ships the venv module apart from each interpreter, under the interpreter's name.
+    apt_install "Python's venv module" "$(basename "$python")-venv"
   fi
 }
 
+install_python() {
+  local package purpose="Python 3.$PYTHON_MINOR_MIN or newer"
+  apt_update "$purpose" python3 python3-venv
+  for package in "${PYTHON_PACKAGES[@]}"; do
+    apt_knows "$package" || continue
+    apt_install "$purpose" "$package" "$package-venv"
+    ! find_python >/dev/null || return 0
+  done
+}
+
 ensure_java() {
-  find_java_home >/dev/null && return 0
-  local package
-  if command -v apt-cache >/dev/null 2>&1 && as_root true; then
-    apt_update
-    for package in "${JAVA_PACKAGES[@]}"; do
-      if apt-cache show "$package" >/dev/null 2>&1; then
-        apt_install "Java (Spark runs on it)" "$package"
-        break
-      fi
-    done
-  else
-    apt_install "Java (Spark runs on it)" "${JAVA_PACKAGES[0]}"
-  fi
+  find_java_home >/dev/null || install_java
   find_java_home >/dev/null ||
     fail "no Java $JAVA_MAJOR_MIN or newer here, nor in the package sources" "Install one, set JAVA_HOME to it, and run make setup again."
+}
+
+install_java() {
+  local package purpose="Java (Spark runs on it)"
+  apt_update "$purpose" "${JAVA_PACKAGES[0]}"
+  for package in "${JAVA_PACKAGES[@]}"; do
+    apt_knows "$package" || continue
+    apt_install "$purpose" "$package"
+    ! find_java_home >/dev/null || return 0
+  done
 }
 
 ensure_servers() {
@@ -62,7 +67,8 @@ ensure_servers() {
 
 ensure_venv() {
   local wanted
-  if [ -x .venv/bin/python ] && python_fits .venv/bin/python; then
+  # pip is there last, so a creation that was cut short does not count.
+  if [ -x .venv/bin/pip ] && python_fits .venv/bin/python; then
     wanted=$(wanted_stamp .venv/bin/python)
     if [ -x .venv/bin/penstock ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
       say "up to date"

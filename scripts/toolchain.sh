@@ -5,7 +5,8 @@
 PYTHON_MINOR_MIN=11
 JAVA_MAJOR_MIN=17
 
-# Newest first where a release carries more than one; the first that the package index knows is taken.
+# What a release of Debian or Ubuntu may call them, in the order in which they are tried. python3 is the release's own.
+PYTHON_PACKAGES=(python3 python3.13 python3.12 python3.11)
 JAVA_PACKAGES=(openjdk-17-jre-headless openjdk-21-jre-headless)
 
 # Further Debian packages that the tests and the demo start, such as database servers. None today.
@@ -36,21 +37,29 @@ apt_updated=no
 apt_install() {
   local purpose=$1
   shift
-  command -v apt-get >/dev/null 2>&1 ||
-    fail "$purpose is missing and this is not Debian or Ubuntu" "Install $* (or what your system calls it), then run make setup again."
-  as_root true ||
-    fail "$purpose is missing and installing it needs root" "Run: sudo apt-get update && sudo apt-get install -y $*"
-  apt_update
+  apt_update "$purpose" "$@"
   say "installing $* for $purpose"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 "$@" ||
     fail "apt-get could not install $*" "Read its message above; check the package sources and the network."
 }
 
+# apt_update PURPOSE PACKAGE...: refreshes the package index, or says what to install by hand where that is not possible.
 apt_update() {
+  local purpose=$1
+  shift
   [ "$apt_updated" = no ] || return 0
+  command -v apt-get >/dev/null 2>&1 ||
+    fail "$purpose is missing and this is not Debian or Ubuntu" "Install $* (or what your system calls it), then run make setup again."
+  as_root true ||
+    fail "$purpose is missing and installing it needs root" "Run: sudo apt-get update && sudo apt-get install -y $*"
   say "refreshing the package index"
   as_root apt-get update -qq -o DPkg::Lock::Timeout=120 || fail "apt-get update failed" "Check the package sources and the network."
   apt_updated=yes
+}
+
+# apt_knows PACKAGE: whether the package index has it.
+apt_knows() {
+  apt-cache show "$1" >/dev/null 2>&1
 }
 
 # python_fits PROGRAM: whether it is a Python that is new enough.
