@@ -1,0 +1,222 @@
+"""The data server's client: an ``Upstream``, and the calls with which a workload writes.
+
+Every call has a deadline; nobody answering is ``UPSTREAM_UNREACHABLE`` with the address. Runs in the log service, the server, on executors, and with a
+workload. Safe for many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.errors import CODES, PenstockError
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.source.contract import RangeEpoch, RangeInfo
+from penstock.source.dataserver.decoder import DataServerDecoder, SchemaCache
+from penstock.source.dataserver.keys import full_span
+from penstock.source.dataserver.transaction import Txn
+from penstock.source.proto import dataserver_pb2 as pb
+from penstock.source.proto import dataserver_pb2_grpc
+
+T = TypeVar("T")
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Deadlines and page sizes."""
+
+    call_timeout_s: float = 5.0
+    read_timeout_s: float = 600.0
+    read_page_rows: int = 8_192
+    message_bytes_max: int = 64 << 20
+
+
+class DataServerUpstream:
+    """A connection to an embedded data server."""
+
+    def __init__(self, uri: str, settings: ClientSettings | None = None) -> None:
+        self.uri = uri
+        self.address = parse_uri(uri)
+        self._settings = settings or ClientSettings()
+        limit = self._settings.message_bytes_max
+        options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+        self._channel = grpc.insecure_channel(self.address, options=options)
+        self._stub = dataserver_pb2_grpc.DataServerStub(self._channel)
+        self._schemas = SchemaCache(self._fetch_history)
+        self._decoder = DataServerDecoder(self._schemas)
+
+    # -- Upstream
+
+    def current_ts(self) -> int:
+        """Return a ts that is larger than every commit acknowledged before."""
+        return int(self._call(self._stub.GetTs, pb.Empty()).ts)
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return the newest version of every table."""
+        return self.list_tables_at(0)
+
+    def list_tables_at(self, ts: int) -> Sequence[TableSchema]:
+        """Return the tables that lived at a ts, in the version of that time; 0 is now."""
+        answer = self._call(self._stub.ListTables, pb.ListTablesRequest(ts=ts))
+        return [TableSchema.from_json(t) for t in answer.table_schemas]
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table, oldest first."""
+        return list(self._fetch_history(table_id)[0])
+
+    def key_span(self, span: Span) -> tuple[bytes, bytes]:
+        """Return the full keys of a span."""
+        return full_span(span)
+
+    def ranges(self, span: Span) -> Sequence[RangeInfo]:
+        """Return the ranges that cover a span now, in key order."""
+        found = self.list_ranges(*full_span(span))
+        if not found:
+            raise PenstockError("TABLE_UNKNOWN", f"no table has id {span.table_id}")
+        return found
+
+    def decoder(self) -> DataServerDecoder:
+        """Return the decoder that shares this client's schema cache."""
+        return self._decoder
+
+    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+        """Yield the state of a span as of a ts as INSERT rows of the version of that ts, in key order."""
+        table = self._schemas.history(span.table_id, covers_ts=ts).at(ts)
+        start_key, end_key = full_span(span)
+        request = pb.ReadRowsRequest(start_key=start_key, end_key=end_key, ts=ts, limit_rows=self._settings.read_page_rows)
+        pages = self._translated(lambda: self._stub.ReadRows(request, timeout=self._settings.read_timeout_s))
+        while True:
+            page = self._translated(lambda: next(pages, None))
+            if page is None:
+                return
+            keys = pa.array(page.keys, pa.binary())
+            values = pa.array(page.values, pa.binary())
+            commit_ts = np.array(page.commit_ts, dtype=np.uint64)
+            yield from self._decoder.decode_rows(span.span_id, table, commit_ts, keys, values)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> DataServerUpstream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- writing
+
+    def txn(self) -> Txn:
+        """Begin a transaction; use it in a ``with`` block."""
+        return Txn(self)
+
+    def begin(self) -> int:
+        """Return the start ts of a new transaction."""
+        return self.current_ts()
+
+    def prewrite(self, start_ts: int, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Lock full keys with their new values (None: delete)."""
+        mutations = [pb.Mutation(op=2 if v is None else 1, key=k, value=v) for k, v in zip(keys, values, strict=True)]
+        self._call(self._stub.Prewrite, pb.PrewriteRequest(start_ts=start_ts, primary=keys[0] if keys else b"", mutations=mutations))
+
+    def commit(self, start_ts: int) -> int:
+        """Commit a transaction; return its commit ts."""
+        return int(self._call(self._stub.Commit, pb.CommitRequest(start_ts=start_ts)).commit_ts)
+
+    def rollback(self, start_ts: int) -> None:
+        """Roll a transaction back."""
+        self._call(self._stub.Rollback, pb.RollbackRequest(start_ts=start_ts))
+
+    def execute_ddl(self, query: str) -> int:
+        """Execute a DDL; return its commit ts."""
+        return int(self._call(self._stub.ExecuteDdl, pb.DdlRequest(query=query)).commit_ts)
+
+    def table(self, schema: str, table: str) -> TableSchema:
+        """Return a live table by name."""
+        for found in self.list_tables():
+            if (found.schema.lower(), found.table.lower()) == (schema.lower(), table.lower()):
+                return found
+        raise PenstockError("TABLE_UNKNOWN", f"table {schema}.{table} does not exist")
+
+    # -- placement
+
+    def list_ranges(self, start_key: bytes, end_key: bytes) -> Sequence[RangeInfo]:
+        """Return the ranges that touch ``[start_key, end_key)`` of the key space."""
+        return _infos(self._call(self._stub.ListRanges, pb.ListRangesRequest(start_key=start_key, end_key=end_key)))
+
+    def split(self, key: bytes) -> Sequence[RangeInfo]:
+        """Split the range of a full key at that key."""
+        return _infos(self._call(self._stub.Split, pb.SplitRequest(key=key)))
+
+    def merge(self, left_range_id: int) -> Sequence[RangeInfo]:
+        """Merge a range with its right neighbour."""
+        return _infos(self._call(self._stub.Merge, pb.MergeRequest(left_range_id=left_range_id)))
+
+    def move_leader(self, range_id: int, store_id: int) -> Sequence[RangeInfo]:
+        """Let another store lead a range."""
+        return _infos(self._call(self._stub.MoveLeader, pb.MoveLeaderRequest(range_id=range_id, store_id=store_id)))
+
+    # -- parts
+
+    def _fetch_history(self, table_id: int) -> tuple[Sequence[TableSchema], int]:
+        answer = self._call(self._stub.SchemaHistory, pb.SchemaHistoryRequest(table_id=table_id))
+        return [TableSchema.from_json(t) for t in answer.table_schemas], int(answer.ts)
+
+    def _call(self, method: Callable[..., T], request: object) -> T:
+        return self._translated(lambda: method(request, timeout=self._settings.call_timeout_s))
+
+    def _translated(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            raise self._failure(error) from error
+        except ValueError as error:
+            # grpc's answer to the use of a closed channel.
+            raise PenstockError("UPSTREAM_UNREACHABLE", f"the connection to {self.address} is closed") from error
+
+    def _failure(self, error: grpc.RpcError) -> PenstockError:
+        details = error.details() or ""
+        if details.startswith("["):
+            found = PenstockError.from_text(details)
+            if found.code in CODES and found.code != "FEED_FAILED":
+                return found
+        if error.code() in _UNREACHABLE:
+            return PenstockError("UPSTREAM_UNREACHABLE", f"the data server at {self.address} does not answer ({error.code().name})")
+        return PenstockError("UPSTREAM_REFUSED", f"the data server at {self.address} answered {error.code().name}: {details}")
+
+
+def parse_uri(uri: str) -> str:
+    """Return ``host:port`` of a ``dataserver://`` URI."""
+    parts = urlsplit(uri)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "dataserver" or not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise PenstockError("CONFIG_INVALID", f"upstream: expected dataserver://host:port, got {parts.scheme}://{parts.hostname or ''}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}"
+
+
+def _infos(answer: pb.ListRangesResponse) -> list[RangeInfo]:
+    return [
+        RangeInfo(
+            int(r.range_id),
+            int(r.table_id),
+            bytes(r.start_key),
+            bytes(r.end_key),
+            RangeEpoch(int(r.epoch.conf_ver), int(r.epoch.version)),
+            int(r.store_id),
+            r.store_addr,
+        )
+        for r in answer.ranges
+    ]

@@ -1,0 +1,43 @@
+"""How numeric kernels are compiled: without the GIL, cached on disk, and typed for the checker.
+
+Kernels take flat numpy arrays only (numba has no good answer for lists of buffers) and report a bad row by its number instead of raising.
+Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+F = TypeVar("F", bound=Callable[..., object])
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+INT32_MAX = (1 << 31) - 1
+EMPTY_U8: U8 = np.zeros(0, dtype=np.uint8)
+
+
+def kernel(function: F) -> F:
+    """Compile a function on its first call, or take it from the cache on disk."""
+    return cast("F", numba.njit(nogil=True, cache=True)(function))
+
+
+def binary_view(array: pa.Array) -> tuple[U8, I64]:
+    """Return the bytes of a binary or string array and its n + 1 offsets into them. Nulls are zero-length. The bytes are not copied."""
+    if len(array) == 0:
+        return EMPTY_U8, np.zeros(1, dtype=np.int64)
+    _, offsets, data = array.buffers()
+    view = np.frombuffer(offsets, dtype=np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return (np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else EMPTY_U8), view
+
+
+def binary_array(data: U8, offsets: I64) -> pa.Array:
+    """Return a binary array over bytes and offsets that a kernel filled. The bytes are not copied."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)

@@ -1,0 +1,289 @@
+"""Schemas: every version of every table of the data server, and what each DDL does to them.
+
+A DDL is planned without side effects (``plan`` raises, or returns the event it would log), then applied. A version's number is the commit ts of its DDL. A
+column keeps its id for ever, a table keeps its id through a rename and gets a new one when truncated. Dropped tables keep their history:
+a reader that is behind still needs it. Not thread safe: the engine calls it under its lock. Runs in the data server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import sqlglot
+from sqlglot import exp
+
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_TABLE_ID
+from penstock.model.table import Column, SchemaHistory, TableSchema
+from penstock.source.dataserver.columndef import build_column, check_modify, has_clock_default
+from penstock.source.dataserver.keys import check_key_column
+
+_RENAME_TABLE = re.compile(r"^\s*RENAME\s+TABLE\s+(\S+)\s+TO\s+(\S+?)\s*;?\s*$", re.IGNORECASE)
+_ACTION_TYPES: list[tuple[type, DdlType]] = [
+    (exp.ColumnDef, DdlType.ADD_COLUMN),
+    (exp.Drop, DdlType.DROP_COLUMN),
+    (exp.ModifyColumn, DdlType.MODIFY_COLUMN),
+    (exp.RenameColumn, DdlType.MODIFY_COLUMN),
+]
+
+
+class Schemas:
+    """The databases, the tables that live, and the histories of all tables that ever lived."""
+
+    def __init__(self) -> None:
+        self._databases: set[str] = set()
+        self._live: dict[tuple[str, str], TableSchema] = {}
+        self._by_id: dict[int, TableSchema] = {}
+        self._histories: dict[int, SchemaHistory] = {}
+        self._column_ids: dict[int, int] = {}
+        self._lifetimes: dict[int, tuple[int, int | None]] = {}
+        self._next_table_id = DDL_TABLE_ID + 1
+
+    def live(self, table_id: int) -> TableSchema | None:
+        """Return the newest version of a table that is not dropped."""
+        return self._by_id.get(table_id)
+
+    def table(self, schema: str, table: str) -> TableSchema:
+        """Return a live table by name."""
+        found = self._live.get((schema.lower(), table.lower()))
+        if found is None:
+            raise PenstockError("TABLE_UNKNOWN", f"table {schema}.{table} does not exist")
+        return found
+
+    def tables_at(self, ts: int | None) -> list[TableSchema]:
+        """Return the tables that live now, or lived at a ts, in the version of that time."""
+        if ts is None:
+            return sorted(self._by_id.values(), key=lambda t: t.table_id)
+        lived = [i for i, (born, died) in sorted(self._lifetimes.items()) if born <= ts and (died is None or died > ts)]
+        return [self._histories[i].at(ts) for i in lived]
+
+    def history(self, table_id: int) -> tuple[TableSchema, ...]:
+        """Return all versions of a table, oldest first; also of a dropped one."""
+        found = self._histories.get(table_id)
+        if found is None:
+            raise PenstockError("TABLE_UNKNOWN", f"no table has id {table_id}")
+        return found.versions()
+
+    def plan(self, query: str) -> Callable[[int], DdlEvent | None]:
+        """Parse and check a DDL; return what makes its event at a commit ts, or None from it where IF [NOT] EXISTS makes it a no-op."""
+        renamed = _RENAME_TABLE.match(query)
+        text = f"ALTER TABLE {renamed.group(1)} RENAME TO {renamed.group(2)}" if renamed else query
+        try:
+            statements = sqlglot.parse(text, dialect="mysql")
+        except sqlglot.errors.SqlglotError as error:
+            raise PenstockError("UPSTREAM_REFUSED", f"the DDL does not parse: {str(error).splitlines()[0]}") from error
+        if len(statements) != 1 or statements[0] is None:
+            raise PenstockError("UPSTREAM_REFUSED", "exactly one DDL statement is expected")
+        statement = statements[0]
+        if isinstance(statement, exp.Create):
+            return self._plan_create(statement, query)
+        if isinstance(statement, exp.Drop):
+            return self._plan_drop(statement, query)
+        if isinstance(statement, exp.TruncateTable):
+            return self._plan_truncate(statement, query)
+        if isinstance(statement, exp.Alter):
+            return self._plan_alter(statement, query)
+        raise PenstockError("UPSTREAM_REFUSED", f"the embedded data server does not execute {type(statement).__name__.upper()} statements")
+
+    def apply(self, event: DdlEvent) -> None:
+        """Make a planned event true."""
+        if event.type == DdlType.CREATE_SCHEMA:
+            self._databases.add(event.schema.lower())
+        if event.type == DdlType.DROP_SCHEMA:
+            self._databases.discard(event.schema.lower())
+        for table_id in event.dropped_table_ids:
+            gone = self._by_id.pop(table_id)
+            self._live.pop(_name(gone))
+            self._lifetimes[table_id] = (self._lifetimes[table_id][0], event.commit_ts)
+        for table in event.tables:
+            before = self._by_id.get(table.table_id)
+            if before is not None:
+                self._live.pop(_name(before))
+            self._live[_name(table)] = self._by_id[table.table_id] = table
+            self._histories.setdefault(table.table_id, SchemaHistory(table.table_id)).add(table)
+            self._lifetimes.setdefault(table.table_id, (event.commit_ts, None))
+            self._next_table_id = max(self._next_table_id, table.table_id + 1)
+            newest = max((c.id for c in table.columns), default=0)
+            self._column_ids[table.table_id] = max(self._column_ids.get(table.table_id, 0), newest)
+
+    def _plan_create(self, statement: exp.Create, query: str) -> Callable[[int], DdlEvent | None]:
+        exists = bool(statement.args.get("exists"))
+        if statement.kind in ("DATABASE", "SCHEMA"):
+            name = statement.this.name
+            if name.lower() in self._databases:
+                return _no_op(exists, f"database {name} exists")
+            return lambda ts: DdlEvent(ts, DdlType.CREATE_SCHEMA, query, name)
+        if statement.kind != "TABLE" or not isinstance(statement.this, exp.Schema):
+            raise PenstockError("UPSTREAM_REFUSED", f"CREATE {statement.kind} is not supported by the embedded data server")
+        schema, table = self._target(statement.this.this)
+        if schema.lower() not in self._databases:
+            raise PenstockError("UPSTREAM_REFUSED", f"database {schema} does not exist", f"CREATE DATABASE {schema} first.")
+        if (schema.lower(), table.lower()) in self._live:
+            return _no_op(exists, f"table {schema}.{table} exists")
+        columns = _columns_of(statement.this)
+        table_id = self._next_table_id
+        return lambda ts: DdlEvent(ts, DdlType.CREATE_TABLE, query, schema, (TableSchema(table_id, schema, table, ts, columns),))
+
+    def _plan_drop(self, statement: exp.Drop, query: str) -> Callable[[int], DdlEvent | None]:
+        targets = statement.args.get("tables") or [statement.this]
+        exists = bool(statement.args.get("exists"))
+        if statement.kind in ("DATABASE", "SCHEMA"):
+            name = targets[0].name
+            if name.lower() not in self._databases:
+                return _no_op(exists, f"database {name} does not exist")
+            dropped = tuple(t.table_id for t in self._by_id.values() if t.schema.lower() == name.lower())
+            return lambda ts: DdlEvent(ts, DdlType.DROP_SCHEMA, query, name, dropped_table_ids=dropped)
+        if statement.kind != "TABLE" or len(targets) != 1:
+            raise PenstockError("UPSTREAM_REFUSED", f"DROP {statement.kind} of {len(targets)} targets is not supported")
+        schema, table = self._target(targets[0])
+        if (schema.lower(), table.lower()) not in self._live:
+            return _no_op(exists, f"table {schema}.{table} does not exist", "TABLE_UNKNOWN")
+        gone = self.table(schema, table)
+        return lambda ts: DdlEvent(ts, DdlType.DROP_TABLE, query, gone.schema, dropped_table_ids=(gone.table_id,))
+
+    def _plan_truncate(self, statement: exp.TruncateTable, query: str) -> Callable[[int], DdlEvent | None]:
+        old = self.table(*self._target(statement.expressions[0]))
+        table_id = self._next_table_id
+
+        def build(ts: int) -> DdlEvent:
+            new = msgspec.structs.replace(old, table_id=table_id, version=ts)
+            return DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,))
+
+        return build
+
+    def _plan_alter(self, statement: exp.Alter, query: str) -> Callable[[int], DdlEvent | None]:
+        old = self.table(*self._target(statement.this))
+        actions = statement.args.get("actions") or []
+        if len(actions) == 1 and isinstance(actions[0], exp.AlterRename):
+            return self._plan_rename(old, actions[0].this, query)
+        columns = list(old.columns)
+        types = []
+        next_id = self._column_ids[old.table_id] + 1
+        for action in actions:
+            types.append(_action_type(action))
+            columns = _apply_action(old, columns, action, next_id)
+            next_id = max(next_id, max(c.id for c in columns) + 1)
+        if not types:
+            raise PenstockError("UPSTREAM_REFUSED", "this ALTER TABLE is not supported by the embedded data server")
+        ddl_type = types[0] if len(set(types)) == 1 else DdlType.MULTI_SCHEMA_CHANGE
+        changed = tuple(columns)
+
+        def build(ts: int) -> DdlEvent:
+            return DdlEvent(ts, ddl_type, query, old.schema, (msgspec.structs.replace(old, version=ts, columns=changed),))
+
+        return build
+
+    def _plan_rename(self, old: TableSchema, target: exp.Table, query: str) -> Callable[[int], DdlEvent | None]:
+        schema, table = self._target(target, old.schema)
+        if (schema.lower(), table.lower()) in self._live:
+            raise PenstockError("UPSTREAM_REFUSED", f"table {schema}.{table} exists")
+        if schema.lower() not in self._databases:
+            raise PenstockError("UPSTREAM_REFUSED", f"database {schema} does not exist")
+
+        def build(ts: int) -> DdlEvent:
+            new = msgspec.structs.replace(old, schema=schema, table=table, version=ts)
+            return DdlEvent(ts, DdlType.RENAME_TABLE, query, schema, (new,), old_names=((old.table_id, old.schema, old.table),))
+
+        return build
+
+    def _target(self, table: exp.Expression, schema: str = "") -> tuple[str, str]:
+        database = table.args.get("db")
+        name = database.name if database is not None else schema
+        if not name:
+            raise PenstockError("UPSTREAM_REFUSED", f"write the database before the table: <database>.{table.name}")
+        return name, table.name
+
+
+def _name(table: TableSchema) -> tuple[str, str]:
+    return table.schema.lower(), table.table.lower()
+
+
+def _no_op(allowed: bool, why: str, code: str = "UPSTREAM_REFUSED") -> Callable[[int], None]:
+    if not allowed:
+        raise PenstockError(code, why)
+    return lambda ts: None
+
+
+def _columns_of(schema: exp.Schema) -> tuple[Column, ...]:
+    columns: list[Column] = []
+    keys: list[str] = []
+    for item in schema.expressions:
+        if isinstance(item, exp.ColumnDef):
+            columns.append(build_column(item, len(columns) + 1))
+        elif isinstance(item, exp.PrimaryKey):
+            keys.extend(part.name.lower() for part in item.expressions)
+    names = [c.name.lower() for c in columns]
+    unknown = [k for k in keys if k not in names]
+    if unknown or len(set(names)) != len(names) or not columns:
+        raise PenstockError("UPSTREAM_REFUSED", f"unknown key columns {unknown}, or a column name stands twice, or there are no columns")
+    done = [msgspec.structs.replace(c, primary_key=True, nullable=False) if c.name.lower() in keys else c for c in columns]
+    for column in done:
+        if column.primary_key:
+            check_key_column(column)
+    return tuple(done)
+
+
+def _action_type(action: exp.Expression) -> DdlType:
+    for kind, ddl_type in _ACTION_TYPES:
+        if isinstance(action, kind):
+            return ddl_type
+    raise PenstockError("UPSTREAM_REFUSED", f"ALTER TABLE ... {type(action).__name__} is not supported by the embedded data server")
+
+
+def _apply_action(table: TableSchema, columns: list[Column], action: exp.Expression, next_id: int) -> list[Column]:
+    if isinstance(action, exp.ColumnDef):
+        return _add(columns, action, next_id)
+    if isinstance(action, exp.Drop):
+        names = [t.name for t in action.args.get("tables") or [action.this]]
+        gone = [columns[_find(table, columns, name)] for name in names]
+        if any(c.primary_key for c in gone) or len(gone) == len(columns):
+            raise PenstockError("UPSTREAM_REFUSED", f"column {gone[0].name} cannot be dropped: it is in the primary key or the last one")
+        return [c for c in columns if c not in gone]
+    if isinstance(action, exp.RenameColumn):
+        at = _find(table, columns, action.this.name)
+        _check_free(columns, action.args["to"].name)
+        columns[at] = msgspec.structs.replace(columns[at], name=action.args["to"].name)
+        return columns
+    renamed = action.args.get("rename_from")
+    at = _find(table, columns, renamed.name if renamed is not None else action.this.name)
+    new = build_column(action.this, columns[at].id)
+    check_modify(columns[at], new)
+    if new.name.lower() != columns[at].name.lower():
+        _check_free(columns, new.name)
+    columns[at] = new
+    return columns
+
+
+def _add(columns: list[Column], definition: exp.ColumnDef, next_id: int) -> list[Column]:
+    new = build_column(definition, next_id)
+    _check_free(columns, new.name)
+    if new.primary_key or (not new.nullable and new.default is None) or has_clock_default(new):
+        raise PenstockError(
+            "UPSTREAM_REFUSED", f"column {new.name} cannot be added: stored rows need a constant DEFAULT or NULL, and the key is fixed"
+        )
+    position = definition.args.get("position")
+    if position is None:
+        return [*columns, new]
+    if position.args.get("position") == "FIRST":
+        return [new, *columns]
+    after = position.this.name.lower()
+    names = [c.name.lower() for c in columns]
+    if after not in names:
+        raise PenstockError("UPSTREAM_REFUSED", f"column {position.this.name} does not exist")
+    at = names.index(after) + 1
+    return [*columns[:at], new, *columns[at:]]
+
+
+def _find(table: TableSchema, columns: list[Column], name: str) -> int:
+    for at, column in enumerate(columns):
+        if column.name.lower() == name.lower():
+            return at
+    raise PenstockError("UPSTREAM_REFUSED", f"column {name} does not exist in {table.full_name}")
+
+
+def _check_free(columns: list[Column], name: str) -> None:
+    if any(c.name.lower() == name.lower() for c in columns):
+        raise PenstockError("UPSTREAM_REFUSED", f"column {name} exists")

@@ -1,0 +1,190 @@
+"""The gRPC services of one store: the change stream and the data server's own calls, over the shared engine.
+
+An error travels as a status whose details begin with ``[CODE]``; the client turns it back. Any store answers placement, schema, transaction and
+read calls; the change stream and the pull calls are answered for the ranges that the store leads. Runs in the data server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import grpc
+
+from penstock.model.errors import ErrorKind, PenstockError
+from penstock.source.contract import RangeInfo
+from penstock.source.dataserver.engine import Engine
+from penstock.source.dataserver.eventfeed import EventFeedSettings, Stream
+from penstock.source.dataserver.pull import PullService
+from penstock.source.proto import cdc_pb2, cdc_pb2_grpc, dataserver_pb2_grpc
+from penstock.source.proto import dataserver_pb2 as pb
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+READ_PAGE_ROWS = 4_096
+READ_PAGE_ROWS_MAX = 65_536
+_STATUS = {ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT, ErrorKind.TRANSIENT: grpc.StatusCode.ABORTED}
+
+
+class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServerServicer):
+    """Both services of one store."""
+
+    def __init__(self, engine: Engine, store_id: int, settings: EventFeedSettings) -> None:
+        self._engine = engine
+        self._store_id = store_id
+        self._settings = settings
+        self._pull = PullService(engine, store_id)
+        self._streams: set[Stream] = set()
+        self._lock = threading.Lock()
+
+    def close_streams(self) -> None:
+        """End all change streams, so that their threads return."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.close()
+
+    def EventFeed(  # noqa: N802
+        self, request_iterator: Iterator[cdc_pb2.ChangeDataRequest], context: grpc.ServicerContext
+    ) -> Iterator[cdc_pb2.ChangeDataEvent]:
+        """Serve one change stream."""
+        stream = Stream(self._engine, self._store_id, self._settings)
+        with self._lock:
+            self._streams.add(stream)
+        context.add_callback(stream.close)
+        reader = threading.Thread(target=_read_requests, args=(request_iterator, stream), name=f"eventfeed-{self._store_id}", daemon=True)
+        reader.start()
+        try:
+            yield from stream.messages()
+        finally:
+            stream.close()
+            with self._lock:
+                self._streams.discard(stream)
+
+    def GetTs(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.TsResponse:  # noqa: N802
+        """Return a fresh ts."""
+        return pb.TsResponse(ts=self._engine.current_ts())
+
+    def ListTables(self, request: pb.ListTablesRequest, context: grpc.ServicerContext) -> pb.ListTablesResponse:  # noqa: N802
+        """Return the tables of now or of a ts."""
+
+        def answer() -> pb.ListTablesResponse:
+            ts = int(request.ts) or self._engine.current_ts()
+            return pb.ListTablesResponse(ts=ts, table_schemas=[t.to_json() for t in self._engine.list_tables(ts)])
+
+        return _guarded(context, answer)
+
+    def SchemaHistory(self, request: pb.SchemaHistoryRequest, context: grpc.ServicerContext) -> pb.SchemaHistoryResponse:  # noqa: N802
+        """Return all versions of a table."""
+
+        def answer() -> pb.SchemaHistoryResponse:
+            versions, ts = self._engine.schema_history(int(request.table_id))
+            return pb.SchemaHistoryResponse(table_schemas=[v.to_json() for v in versions], ts=ts)
+
+        return _guarded(context, answer)
+
+    def ListRanges(self, request: pb.ListRangesRequest, context: grpc.ServicerContext) -> pb.ListRangesResponse:  # noqa: N802
+        """Return the ranges of a part of the key space."""
+        return _guarded(context, lambda: _ranges(self._engine.list_ranges(request.start_key, request.end_key)))
+
+    def ExecuteDdl(self, request: pb.DdlRequest, context: grpc.ServicerContext) -> pb.DdlResponse:  # noqa: N802
+        """Execute a DDL."""
+        return _guarded(context, lambda: pb.DdlResponse(commit_ts=self._engine.execute_ddl(request.query)))
+
+    def Prewrite(self, request: pb.PrewriteRequest, context: grpc.ServicerContext) -> pb.TxnResponse:  # noqa: N802
+        """Lock the keys of a transaction."""
+
+        def answer() -> pb.TxnResponse:
+            keys = [m.key for m in request.mutations]
+            values = [m.value if m.op == 1 else None for m in request.mutations]
+            self._engine.prewrite(int(request.start_ts), keys, values)
+            return pb.TxnResponse()
+
+        return _guarded(context, answer)
+
+    def Commit(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.TxnResponse:  # noqa: N802
+        """Commit a transaction."""
+        return _guarded(context, lambda: pb.TxnResponse(commit_ts=self._engine.commit(int(request.start_ts))))
+
+    def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.TxnResponse:  # noqa: N802
+        """Roll a transaction back."""
+
+        def answer() -> pb.TxnResponse:
+            self._engine.rollback(int(request.start_ts))
+            return pb.TxnResponse()
+
+        return _guarded(context, answer)
+
+    def Split(self, request: pb.SplitRequest, context: grpc.ServicerContext) -> pb.ListRangesResponse:  # noqa: N802
+        """Split a range."""
+        return _guarded(context, lambda: _ranges(self._engine.split(request.key)))
+
+    def Merge(self, request: pb.MergeRequest, context: grpc.ServicerContext) -> pb.ListRangesResponse:  # noqa: N802
+        """Merge two neighbours."""
+        return _guarded(context, lambda: _ranges(self._engine.merge(int(request.left_range_id))))
+
+    def MoveLeader(self, request: pb.MoveLeaderRequest, context: grpc.ServicerContext) -> pb.ListRangesResponse:  # noqa: N802
+        """Move a range's leader."""
+        return _guarded(context, lambda: _ranges(self._engine.move_leader(int(request.range_id), int(request.store_id))))
+
+    def CdcRegister(self, request: pb.CdcRegisterRequest, context: grpc.ServicerContext) -> pb.CdcRegisterResponse:  # noqa: N802
+        """Register a subscriber for a range."""
+        return _guarded(context, lambda: self._pull.register(request))
+
+    def CdcPullSnapshot(self, request: pb.CdcPullSnapshotRequest, context: grpc.ServicerContext) -> pb.CdcPullSnapshotResponse:  # noqa: N802
+        """Return a page of a snapshot."""
+        return _guarded(context, lambda: self._pull.pull_snapshot(request))
+
+    def CdcPullLog(self, request: pb.CdcPullLogRequest, context: grpc.ServicerContext) -> pb.CdcPullLogResponse:  # noqa: N802
+        """Return a page of the log."""
+        return _guarded(context, lambda: self._pull.pull_log(request))
+
+    def ReadRows(self, request: pb.ReadRowsRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadRowsResponse]:  # noqa: N802
+        """Stream the state of a part of the key space as of a ts."""
+        page_rows = min(request.limit_rows or READ_PAGE_ROWS, READ_PAGE_ROWS_MAX)
+        pages = self._engine.read(request.start_key, request.end_key, int(request.ts), page_rows)
+        while True:
+            page = _guarded(context, lambda: next(pages, None))
+            if page is None:
+                return
+            yield pb.ReadRowsResponse(keys=page[0], values=page[1], commit_ts=page[2])
+
+
+def _read_requests(requests: Iterator[cdc_pb2.ChangeDataRequest], stream: Stream) -> None:
+    try:
+        for request in requests:
+            stream.handle(request)
+    except grpc.RpcError:
+        log.debug("change stream was cancelled by its client")
+    except Exception:
+        # A stream whose requests are not read any more would look alive: it must end, and say why here.
+        log.exception("change stream failed")
+        stream.close()
+
+
+def _ranges(infos: list[RangeInfo]) -> pb.ListRangesResponse:
+    return pb.ListRangesResponse(
+        ranges=[
+            pb.RangeInfo(
+                range_id=i.range_id,
+                table_id=i.table_id,
+                start_key=i.start_key,
+                end_key=i.end_key,
+                epoch=cdc_pb2.RegionEpoch(conf_ver=i.epoch.conf_ver, version=i.epoch.version),
+                store_id=i.store_id,
+                store_addr=i.store_addr,
+            )
+            for i in infos
+        ]
+    )
+
+
+def _guarded(context: grpc.ServicerContext, answer: Callable[[], T]) -> T:
+    """Return the answer, or end the call with the error's code in its details."""
+    try:
+        return answer()
+    except PenstockError as error:
+        context.abort(_STATUS.get(error.kind, grpc.StatusCode.FAILED_PRECONDITION), str(error))
+        raise
