@@ -25,7 +25,18 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_DELETE, RAW_SCHEMA
 from penstock.puller.prewrite_table import PrewriteTable, drop_slot, find_slot, put_slot
-from penstock.puller.wire_scan import COMMIT, INITIALIZED, KEY_LEN, KEY_OFF, OLD_LEN, OLD_OFF, PREWRITE, VALUE_LEN, VALUE_OFF, ScannedMessage
+from penstock.puller.wire_scan import (
+    COMMIT,
+    INITIALIZED,
+    KEY_LEN,
+    KEY_OFF,
+    OLD_LEN,
+    OLD_OFF,
+    PREWRITE,
+    VALUE_LEN,
+    VALUE_OFF,
+    ScannedMessage,
+)
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
@@ -192,7 +203,7 @@ def _concat(parts: list[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
-assert COMMIT == 2  # noqa: S101 - the kernels below write the numbers of the wire out
+assert COMMIT == 2
 
 
 @numba.njit(nogil=True, cache=True)

@@ -58,7 +58,7 @@ class LogPullerMetrics:
         self.regions = Gauge(REGIONS, "Regions by state of their feed.", ["state"], registry=on)
         self.resolved_lag = Gauge(RESOLVED_LAG_SECONDS, "How far the slowest span's resolved ts is behind the clock.", registry=on)
         self.lagging_regions = Gauge(LAGGING_REGIONS, "Regions whose resolved ts is further behind than the settings allow.", registry=on)
-        self.entries = Counter(ENTRIES_TOTAL, "Entries received, by log type.", ["type"], registry=on)
+        self.entries = Counter(ENTRIES_TOTAL, "Entries received.", registry=on)
         self.received_bytes = Counter(RECEIVED_BYTES_TOTAL, "Bytes of change-data messages received.", registry=on)
         self.matcher_pending = Gauge(MATCHER_PENDING, "Prewrites that wait for their commit or rollback.", registry=on)
         self.errors = Counter(ERRORS_TOTAL, "Region and stream errors, by code.", ["code"], registry=on)

@@ -33,7 +33,7 @@ class PipelineState:
         return len(self._pending) - self._head
 
     def add_data(self, weight: int) -> int:
-        """Number a data batch."""
+        """Give a data batch its number."""
         seq = self.next_data_seq
         self.next_data_seq = seq + 1
         self.inflight[seq] = weight

@@ -94,13 +94,13 @@ def find_slot(state, start_ts, places, arena, ts, data, off, size):  # type: ign
     """Return (slot of the prewrite or -1, first slot where it could be put or -1)."""
     slots = len(state)
     if slots == 0:
-        return -1, -1
+        return np.int64(-1), np.int64(-1)
     mask = np.uint64(slots - 1)
     at = np.int64(hash_key(ts, data, off, size) & mask)
-    free = -1
+    free = np.int64(-1)
     for _ in range(slots):
         if state[at] == 0:
-            return -1, free if free >= 0 else at
+            return np.int64(-1), free if free >= 0 else at
         if state[at] == 2:
             if free < 0:
                 free = at
@@ -114,7 +114,7 @@ def find_slot(state, start_ts, places, arena, ts, data, off, size):  # type: ign
             if same:
                 return at, free
         at = (at + 1) & np.int64(mask)
-    return -1, free
+    return np.int64(-1), free
 
 
 @numba.njit(nogil=True, cache=True)

@@ -7,6 +7,8 @@ an event with two different bodies and unknown entry types are refused, because 
 where they are: the columns hold offsets into the message. Runs in the log service.
 """
 
+# ruff: noqa: C901, PLR0911, PLR0912, PLR1714 - kernels are flat on purpose, and numba compares numbers faster than it builds sets
+
 from __future__ import annotations
 
 from typing import Any
@@ -251,7 +253,7 @@ def _scan_entries(data, pos, end, fill, counts, entry_u64, entry_u8, places):  #
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912
+def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
     """Scan one ``Event``."""
     at = counts[0]
     kind = 0

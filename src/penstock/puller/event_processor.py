@@ -1,0 +1,241 @@
+"""The region event processor: turns region events into data batches and span resolved ts.
+
+Sharded by region id over worker threads: everything of one region runs in one thread in the order of arrival, which is all the order
+that the span pipeline needs, because a span's resolved ts is the minimum over its regions and a region's resolved ts is applied only
+after its earlier rows were handed over. A shard that waits for quota holds its regions' resolved ts back with it, and, through the
+bounded inbox, the streams of the stores. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.raw import RawBatch
+from penstock.puller.matcher import Entries
+from penstock.puller.metrics import LogPullerMetrics
+from penstock.puller.quota import ByteQuota
+from penstock.puller.region_feed_state import RegionFeedState
+from penstock.puller.replay import drop_replayed
+from penstock.puller.span_pipeline import SpanPipeline
+from penstock.puller.subscribed_span import SubscribedSpan
+
+_log = logging.getLogger(__name__)
+
+OnRegionError = Callable[[RegionFeedState, PenstockError], None]
+
+
+@dataclass(frozen=True)
+class EventProcessorSettings:
+    """Sizes of the event processor; ``workers = 0`` means one per core. ``inbox_bytes`` bounds what waits before matching."""
+
+    workers: int = 0
+    queue_size: int = 4096
+    inbox_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _EntriesEvent:
+    state: RegionFeedState
+    entries: Entries
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ResolvedEvent:
+    states: Sequence[RegionFeedState]
+    ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorEvent:
+    state: RegionFeedState
+    error: PenstockError
+
+
+_Event = _EntriesEvent | _ResolvedEvent | _ErrorEvent
+
+
+class RegionEventProcessor:
+    """Routes events to shards. ``dispatch_*`` may block: that is the back-pressure which reaches the stream."""
+
+    def __init__(
+        self,
+        settings: EventProcessorSettings,
+        pipeline: SpanPipeline,
+        clock: Clock,
+        metrics: LogPullerMetrics,
+        on_region_error: OnRegionError,
+    ) -> None:
+        self._inbox = ByteQuota(settings.inbox_bytes)
+        count = settings.workers or os.cpu_count() or 1
+        self._shards = [
+            _Shard(f"region-events-{i}", settings.queue_size, self._inbox, pipeline, clock, metrics, on_region_error) for i in range(count)
+        ]
+
+    def dispatch_entries(self, state: RegionFeedState, entries: Entries, nbytes: int) -> bool:
+        """Hand over a region's entries; False once closed."""
+        if not self._inbox.acquire(nbytes):
+            return False
+        if self._shard(state).put(_EntriesEvent(state, entries, nbytes)):
+            return True
+        self._inbox.release(nbytes)
+        return False
+
+    def dispatch_resolved(self, states: Sequence[RegionFeedState], ts: int) -> None:
+        """Hand over one resolved ts for one region or for many of one subscription."""
+        if len(states) == 1:
+            self._shard(states[0]).put(_ResolvedEvent(states, ts))
+            return
+        by_shard: dict[int, list[RegionFeedState]] = {}
+        for state in states:
+            by_shard.setdefault(state.region_id % len(self._shards), []).append(state)
+        for index, part in by_shard.items():
+            self._shards[index].put(_ResolvedEvent(part, ts))
+
+    def dispatch_error(self, state: RegionFeedState, error: PenstockError) -> None:
+        """Hand over the end of a region's feed, behind everything that it sent before."""
+        self._shard(state).put(_ErrorEvent(state, error))
+
+    def close(self) -> None:
+        """Stop the shards; what is queued is dropped. The pipeline is closed before, so no shard hangs on its quota."""
+        self._inbox.close()
+        for shard in self._shards:
+            shard.close()
+
+    def _shard(self, state: RegionFeedState) -> _Shard:
+        return self._shards[state.region_id % len(self._shards)]
+
+
+class _Shard:
+    """One thread and its bounded queue."""
+
+    def __init__(
+        self,
+        name: str,
+        queue_size: int,
+        inbox: ByteQuota,
+        pipeline: SpanPipeline,
+        clock: Clock,
+        metrics: LogPullerMetrics,
+        on_region_error: OnRegionError,
+    ) -> None:
+        self._queue: deque[_Event] = deque()
+        self._queue_size = max(1, queue_size)
+        self._closed = False
+        self._changed = threading.Condition()
+        self._inbox = inbox
+        self._pipeline = pipeline
+        self._clock = clock
+        self._metrics = metrics
+        self._on_region_error = on_region_error
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, event: _Event) -> bool:
+        with self._changed:
+            while len(self._queue) >= self._queue_size and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._queue.append(event)
+            self._changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                event = self._queue.popleft()
+                self._changed.notify_all()
+            self._handle(event)
+
+    def _handle(self, event: _Event) -> None:
+        try:
+            if isinstance(event, _EntriesEvent):
+                self._on_entries(event)
+            elif isinstance(event, _ResolvedEvent):
+                self._on_resolved(event)
+            else:
+                self._end_feed(event.state, event.error)
+        except Exception as error:  # noqa: BLE001 - the shard serves other spans too: a defect fails the span that met it
+            state = event.states[0] if isinstance(event, _ResolvedEvent) else event.state
+            _log.exception("event processor: unexpected failure", extra={"sub_id": state.span.sub_id, "region_id": state.region_id})
+            state.span.fail(error if isinstance(error, PenstockError) else InvariantError(f"{type(error).__name__}: {error}"))
+
+    def _on_entries(self, event: _EntriesEvent) -> None:
+        try:
+            state = event.state
+            if not state.live:
+                self._metrics.stale_messages.inc()
+                return
+            pending = state.matcher.pending
+            try:
+                records = state.matcher.feed(event.entries, state.span.start_ts)
+            except PenstockError as error:
+                # The bytes or the order are wrong: the region begins again from its resolved ts, with a new matcher.
+                self._metrics.matcher_pending.dec(pending)
+                self._end_feed(state, error, counted=True)
+                return
+            self._metrics.matcher_pending.inc(state.matcher.pending - pending)
+            if state.matcher.initialized:
+                state.mark_initialized()
+            if records is not None:
+                self._emit(state, records)
+        finally:
+            self._inbox.release(event.nbytes)
+
+    def _emit(self, state: RegionFeedState, records: pa.RecordBatch) -> None:
+        piece = state.piece
+        if piece.priors:
+            rows = records.num_rows
+            records = drop_replayed(records, piece.priors)
+            self._metrics.replayed_entries.inc(rows - records.num_rows)
+            if records.num_rows == 0:
+                return
+        commit_ts = records.column(0).to_numpy()
+        if int(commit_ts.min()) <= piece.resolved_ts:
+            late = int(np.count_nonzero(commit_ts <= np.uint64(piece.resolved_ts)))
+            self._metrics.violations.inc(late)
+            detail = f"region {state.region_id}: {late} rows at or below resolved ts {piece.resolved_ts}"
+            state.span.fail(PenstockError("RESOLVED_TS_VIOLATED", detail))
+            return
+        piece.delivered.add(records, int(commit_ts.max()))
+        self._pipeline.enqueue_data(state.span.registration, RawBatch(state.region_id, records))
+
+    def _on_resolved(self, event: _ResolvedEvent) -> None:
+        spans: dict[int, SubscribedSpan] = {}
+        for state in event.states:
+            if state.live and state.matcher.initialized:
+                state.span.raise_resolved(state.piece, event.ts)
+                spans[state.span.request_id] = state.span
+        now_s = self._clock.monotonic_s()
+        for span in spans.values():
+            ts = span.take_resolved(now_s)
+            if ts is not None:
+                self._pipeline.enqueue_resolved(span.registration, ts)
+
+    def _end_feed(self, state: RegionFeedState, error: PenstockError, counted: bool = False) -> None:
+        if not counted:
+            self._metrics.matcher_pending.dec(state.matcher.pending)
+        self._metrics.errors.labels(error.code).inc()
+        if state.stop():
+            self._on_region_error(state, error)

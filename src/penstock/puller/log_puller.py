@@ -1,0 +1,266 @@
+"""The log puller: subscribes spans, finds their ranges, and keeps every piece of every span fed.
+
+Owns the subscriptions, one region worker per store, and the schedule of range lookups. One thread looks ranges up, locks what is
+unlocked, and asks the worker of the leader's store for it; a region that fails gives its piece back and the span is looked up again after
+a bounded backoff. Since the range lock always partitions the span, a piece is either fed or scheduled: nothing is forgotten.
+Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import ErrorKind, InvariantError, PenstockError
+from penstock.model.span import Span
+from penstock.model.timestamp import compose_ts, lag_seconds
+from penstock.puller.event_processor import EventProcessorSettings, RegionEventProcessor
+from penstock.puller.metrics import LogPullerMetrics
+from penstock.puller.region_errors import RegionBusyError
+from penstock.puller.region_feed_state import RegionFeedState
+from penstock.puller.region_worker import Channels, RegionWorker, RegionWorkerSettings
+from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
+from penstock.puller.subscribed_span import SpanState, SubscribedSpan
+from penstock.source.contract import RangeInfo, Upstream
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LogPullerSettings:
+    """Intervals and backoffs of the puller, and the settings of its parts."""
+
+    advance_interval_s: float = 0.1
+    retry_min_s: float = 0.02
+    retry_busy_s: float = 0.2
+    retry_max_s: float = 5.0
+    tick_s: float = 1.0
+    lagging_s: float = 60.0
+    """A region whose resolved ts is further behind than this counts as lagging."""
+    processor: EventProcessorSettings = field(default_factory=EventProcessorSettings)
+    worker: RegionWorkerSettings = field(default_factory=RegionWorkerSettings)
+
+
+class SpanProgress(msgspec.Struct, frozen=True):
+    """Where a subscription stands. ``regions_waiting`` counts pieces that no region feeds now."""
+
+    resolved_ts: int
+    regions: int
+    regions_waiting: int
+    state: SpanState
+    last_error: str
+
+
+class LogPuller:
+    """Pulls the logs of many spans. Thread safe."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        pipeline: SpanPipeline,
+        settings: LogPullerSettings | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        metrics: LogPullerMetrics | None = None,
+        channels: Channels | None = None,
+    ) -> None:
+        self.settings = settings or LogPullerSettings()
+        self.metrics = metrics or LogPullerMetrics()
+        self._upstream = upstream
+        self._pipeline = pipeline
+        self._clock = clock or SystemClock()
+        self._rng = rng or system_random()
+        self._channels = channels
+        self._processor = RegionEventProcessor(self.settings.processor, pipeline, self._clock, self.metrics, self._on_region_error)
+        self._request_ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._spans: dict[int, SubscribedSpan] = {}
+        self._workers: dict[str, RegionWorker] = {}
+        self._due: list[tuple[float, int, SubscribedSpan]] = []
+        self._order = itertools.count()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="log-puller", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, span: Span, start_ts: int, consume: Consume, advance: Advance, on_failed: OnError | None = None) -> int:
+        """Pull everything of a span with a commit ts above ``start_ts``; return the span's id.
+
+        Args:
+            span: what to pull; must not be subscribed now.
+            start_ts: rows at or below it are not delivered.
+            consume: gets ``RawBatch`` es, full keys; see the span pipeline.
+            advance: gets growing resolved ts, each after all data before it is persisted.
+            on_failed: called once, from a thread of the puller, if the span stops with an error. It must only take note: the owner
+                unsubscribes from a thread of its own.
+        """
+        keys = self._upstream.key_span(span)
+        with self._lock:
+            if self._closed:
+                raise PenstockError("CANCELLED", "the log puller is closed")
+            if span.span_id in self._spans:
+                raise InvariantError(f"span {span.span_id} is subscribed twice")
+            subscribed = SubscribedSpan(span, next(self._request_ids), start_ts, keys, self.settings.advance_interval_s, on_failed)
+            self._spans[span.span_id] = subscribed
+        subscribed.registration = self._pipeline.register(span.span_id, consume, advance, subscribed.fail)
+        self._schedule(subscribed, 0.0)
+        return span.span_id
+
+    def unsubscribe(self, span_id: int) -> None:
+        """Stop pulling a span: neither of its functions is called after this returns. Does nothing if it is not subscribed."""
+        with self._lock:
+            span = self._spans.pop(span_id, None)
+            workers = list(self._workers.values())
+        if span is None:
+            return
+        span.stop()
+        for worker in workers:
+            worker.stop_span(span)
+        self._pipeline.unregister(span.registration)
+
+    def progress(self, span_id: int) -> SpanProgress | None:
+        """Return where a subscription stands, None if there is none."""
+        with self._lock:
+            span = self._spans.get(span_id)
+        if span is None:
+            return None
+        regions, waiting = span.regions()
+        return SpanProgress(span.resolved_ts(), regions, waiting, span.state, str(span.last_error) if span.last_error else "")
+
+    def close(self) -> None:
+        """Stop everything. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""
+        with self._lock:
+            self._closed = True
+            spans, workers = list(self._spans.values()), list(self._workers.values())
+            self._spans.clear()
+        self._wake.set()
+        for span in spans:
+            span.stop()
+        self._processor.close()
+        for worker in workers:
+            worker.close()
+        self._thread.join()
+
+    def _on_region_error(self, state: RegionFeedState, error: PenstockError) -> None:
+        """Give a region's piece back; runs in the region's shard, behind all that the region sent."""
+        span = state.span
+        if not span.running:
+            return
+        if error.kind not in {ErrorKind.TRANSIENT, ErrorKind.BUG} and error.code != "DECODE_FAILED":
+            span.fail(error)
+            return
+        span.last_error = error
+        _log.info("log puller: region ended", extra={"region_id": state.region_id, "sub_id": span.sub_id, "code": error.code})
+        self._schedule(span, span.unlock_range(state.piece, self._delay_of(error), self._clock.monotonic_s()))
+
+    def _delay_of(self, error: PenstockError) -> Callable[[int], float]:
+        """Return the pause before the n-th attempt in a row."""
+        first_s = self.settings.retry_min_s
+        if isinstance(error, RegionBusyError):
+            first_s = max(self.settings.retry_busy_s, error.backoff_ms / 1000)
+        longest_s = max(self.settings.retry_max_s, first_s)
+
+        def delay_s(failures: int) -> float:
+            return min(longest_s, first_s * 2.0 ** min(failures - 1, 20)) * (0.75 + self._rng.random() / 4)
+
+        return delay_s
+
+    def _schedule(self, span: SubscribedSpan, delay_s: float) -> None:
+        """Look the span's ranges up after a pause, or earlier if that is planned already."""
+        due_s = self._clock.monotonic_s() + delay_s
+        with self._lock:
+            if span.due_s is not None and span.due_s <= due_s:
+                return
+            span.due_s = due_s
+            heapq.heappush(self._due, (due_s, next(self._order), span))
+        self._wake.set()
+
+    def _run(self) -> None:
+        next_tick_s = self._clock.monotonic_s() + self.settings.tick_s
+        while not self._closed:
+            self._wake.clear()
+            now_s = self._clock.monotonic_s()
+            for span in self._take_due(now_s):
+                self._look_up(span)
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + self.settings.tick_s
+                self._tick()
+            with self._lock:
+                first_s = min(self._due[0][0] if self._due else next_tick_s, next_tick_s)
+            self._clock.wait(self._wake, max(0.0, first_s - self._clock.monotonic_s()))
+
+    def _take_due(self, now_s: float) -> list[SubscribedSpan]:
+        spans = []
+        with self._lock:
+            while self._due and self._due[0][0] <= now_s:
+                due_s, _, span = heapq.heappop(self._due)
+                if span.due_s == due_s:
+                    span.due_s = None
+                    spans.append(span)
+        return spans
+
+    def _look_up(self, span: SubscribedSpan) -> None:
+        """Lock and request every range of the span that nobody feeds and that may be tried now."""
+        if not span.running:
+            return
+        try:
+            ranges = self._upstream.ranges(span.span)
+        except PenstockError as error:
+            self.metrics.errors.labels(error.code).inc()
+            span.last_error = error
+            span.lookup_failures += 1
+            self._schedule(span, self._delay_of(error)(span.lookup_failures))
+            return
+        now_s = self._clock.monotonic_s()
+        requested = sum(self._request(span, info, now_s) for info in ranges)
+        span.lookup_failures = 0 if requested else span.lookup_failures + 1
+        retry_s = span.next_retry_s(now_s)
+        if retry_s is not None:
+            # Pieces that could not be locked wait for a neighbour's error or for the upstream's ranges to cover them.
+            busy_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(span.lookup_failures, 20))
+            self._schedule(span, max(retry_s, busy_s))
+
+    def _request(self, span: SubscribedSpan, info: RangeInfo, now_s: float) -> bool:
+        piece = span.lock_range(info.start_key, info.end_key, info.range_id, now_s)
+        if piece is None:
+            return False
+        worker = self._worker(info.store_addr)
+        state = RegionFeedState(span, info, piece, worker) if worker is not None else None
+        if worker is not None and state is not None and worker.add_region(state):
+            return True
+        span.unlock_range(piece, lambda _: self.settings.retry_busy_s, now_s)
+        return False
+
+    def _worker(self, store_addr: str) -> RegionWorker | None:
+        with self._lock:
+            if self._closed:
+                return None
+            worker = self._workers.get(store_addr)
+            if worker is None:
+                worker = RegionWorker(
+                    store_addr, self.settings.worker, self._clock, self._rng, self._processor, self.metrics, self._channels
+                )
+                self._workers[store_addr] = worker
+            return worker
+
+    def _tick(self) -> None:
+        """Watch for silent streams, and publish how far behind the spans are."""
+        with self._lock:
+            spans, workers = list(self._spans.values()), list(self._workers.values())
+        for worker in workers:
+            worker.check_silence()
+        below_ts = compose_ts(max(0, self._clock.now_ms() - int(self.settings.lagging_s * 1000)))
+        counts = [span.regions() for span in spans]
+        self.metrics.regions.labels("fed").set(sum(c[0] for c in counts))
+        self.metrics.regions.labels("waiting").set(sum(c[1] for c in counts))
+        self.metrics.lagging_regions.set(sum(span.lagging_pieces(below_ts) for span in spans))
+        slowest_ts = min((span.emitted_ts for span in spans), default=0)
+        self.metrics.resolved_lag.set(lag_seconds(slowest_ts, self._clock) if slowest_ts else 0.0)

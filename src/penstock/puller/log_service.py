@@ -1,0 +1,275 @@
+"""The log service: captures spans into the event store, and keeps capturing them.
+
+Owns which spans are captured. Each is pulled from where the store says that it was durable; raw batches are decoded and appended by
+the span pipeline's workers, and a batch counts as persisted when everything that it decoded to is. The DDL span is always captured. A
+span that fails is pulled again from its persisted resolved ts, with bounded backoff, by the supervisor thread. Knows upstream and store
+only by their contracts. Runs in the server process, next to the Flight service.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import PenstockError
+from penstock.model.raw import RawBatch
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.puller.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
+from penstock.puller.region_worker import Channels
+from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
+from penstock.source.contract import Upstream
+from penstock.store.contract import EventStore
+
+_log = logging.getLogger(__name__)
+
+
+class LogStore(EventStore, Protocol):
+    """An event store that also keeps schema versions."""
+
+    def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
+        """Make schema versions known; durable when it returns. Versions that are there already are dropped."""
+
+
+@dataclass(frozen=True)
+class LogServiceSettings:
+    """Backoff of failed spans, and the settings of the parts."""
+
+    retry_min_s: float = 0.2
+    retry_max_s: float = 30.0
+    ddl_start_ts: int = TS_ZERO
+    pipeline: SpanPipelineSettings = field(default_factory=SpanPipelineSettings)
+    puller: LogPullerSettings = field(default_factory=LogPullerSettings)
+
+
+class CaptureState(Enum):
+    """Being pulled, or waiting to be pulled again."""
+
+    PULLING = "pulling"
+    RETRYING = "retrying"
+
+
+class SpanStatus(msgspec.Struct, frozen=True):
+    """Where a captured span stands. ``resolved_ts`` is the store's; ``regions`` counts the ranges that are fed now."""
+
+    span_id: int
+    span: Span
+    resolved_ts: int
+    regions: int
+    regions_waiting: int
+    state: CaptureState
+    failures: int
+    last_error: str
+
+
+class _Capture:
+    """A captured span; the supervisor's lock guards it."""
+
+    def __init__(self, span: Span, start_ts: int) -> None:
+        self.span = span
+        self.span_id = span.span_id
+        self.start_ts = start_ts
+        self.state = CaptureState.PULLING
+        self.failures = 0
+        self.due_s = 0.0
+        self.last_error = ""
+        self.failed_at_ts = -1
+
+
+class LogService:
+    """Captures spans of one upstream into one store. Thread safe."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        store: LogStore,
+        settings: LogServiceSettings | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry | None = None,
+        channels: Channels | None = None,
+    ) -> None:
+        self.settings = settings or LogServiceSettings()
+        self.registry = registry if registry is not None else CollectorRegistry()
+        self._upstream = upstream
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._rng = rng or system_random()
+        self._decoder = upstream.decoder()
+        self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
+        puller_metrics = LogPullerMetrics(self.registry)
+        self._puller = LogPuller(upstream, self._pipeline, self.settings.puller, self._clock, self._rng, puller_metrics, channels)
+        self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        self._captures: dict[int, _Capture] = {}
+        self._wake = threading.Event()
+        self._closed = False
+        self._supervisor = threading.Thread(target=self._supervise, name="log-service", daemon=True)
+
+    def start(self) -> LogService:
+        """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
+        self._supervisor.start()
+        self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
+        return self
+
+    def ensure_span(self, span: Span, start_ts: int) -> int:
+        """Capture a span from ``start_ts`` on, or from where the store already is; return its id. Idempotent.
+
+        The schema versions that the upstream knows now are in the store when this returns.
+        """
+        capture = _Capture(span, start_ts)
+        with self._changing:
+            with self._lock:
+                if self._closed:
+                    raise PenstockError("CANCELLED", "the log service is closed")
+                if capture.span_id in self._captures:
+                    return capture.span_id
+            if span != DDL_SPAN:
+                self._store.put_schemas(self._upstream.schema_history(span.table_id))
+            # The capture is known before it is pulled, so that an early failure finds it.
+            with self._lock:
+                self._captures[capture.span_id] = capture
+            try:
+                self._pull(capture)
+            except BaseException:
+                with self._lock:
+                    self._captures.pop(capture.span_id, None)
+                raise
+        return capture.span_id
+
+    def remove_span(self, span_id: int) -> None:
+        """Stop capturing a span; what the store holds stays. Does nothing if it is not captured."""
+        with self._changing:
+            with self._lock:
+                self._captures.pop(span_id, None)
+            self._puller.unsubscribe(span_id)
+
+    def status(self) -> list[SpanStatus]:
+        """Return where each captured span stands."""
+        with self._lock:
+            captures = list(self._captures.values())
+        return [self._status(c) for c in captures]
+
+    def close(self) -> None:
+        """Stop capturing. What is persisted stays; what is in flight is pulled again next time. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._wake.set()
+        self._pipeline.close()
+        self._puller.close()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+
+    def _pull(self, capture: _Capture) -> None:
+        """Register with the store and pull from what it answers."""
+        span_id = capture.span_id
+        resume_ts = self._store.register_span(span_id, capture.span, capture.start_ts)
+
+        def consume(raw: RawBatch, finish: Finish) -> bool:
+            return self._consume(span_id, raw, finish)
+
+        def advance(ts: int) -> None:
+            self._store.advance_resolved_ts(span_id, ts)
+
+        def failed(error: PenstockError) -> None:
+            self._note_failure(capture, error)
+
+        self._puller.subscribe(capture.span, resume_ts, consume, advance, failed)
+        _log.info("log service: span captured", extra={"span_id": span_id, "table_id": capture.span.table_id, "resume_ts": resume_ts})
+
+    def _consume(self, span_id: int, raw: RawBatch, finish: Finish) -> bool:
+        """Decode a raw batch and append what it holds; runs in the span's pipeline worker."""
+        decoded = self._decoder.decode(span_id, raw)
+        parts = len(decoded.ddls) + bool(decoded.changes)
+        if parts == 0:
+            finish()
+            return True
+        part_done = _after(parts, finish)
+        for ddl in decoded.ddls:
+            if not self._store.append_ddl(ddl, part_done):
+                return False
+        return not decoded.changes or self._store.append(span_id, decoded.changes, part_done)
+
+    def _note_failure(self, capture: _Capture, error: PenstockError) -> None:
+        """Plan to pull a failed span again; runs in a thread of the puller, so it only takes note."""
+        resolved_ts = self._store.resolved_ts(capture.span_id)
+        with self._lock:
+            # Progress since the last failure means that the cause went away in between.
+            capture.failures = capture.failures + 1 if resolved_ts == capture.failed_at_ts else 1
+            capture.failed_at_ts = resolved_ts
+            capture.state = CaptureState.RETRYING
+            capture.last_error = str(error)
+            capture.due_s = self._clock.monotonic_s() + self._backoff_s(capture.failures)
+        _log.warning("log service: span failed", extra={"span_id": capture.span_id, "code": error.code, "failures": capture.failures})
+        self._wake.set()
+
+    def _backoff_s(self, failures: int) -> float:
+        longest_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(failures - 1, 20))
+        return longest_s * (0.75 + self._rng.random() / 4)
+
+    def _supervise(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            now_s = self._clock.monotonic_s()
+            with self._lock:
+                retrying = [c for c in self._captures.values() if c.state is CaptureState.RETRYING]
+            for capture in [c for c in retrying if c.due_s <= now_s]:
+                self._pull_again(capture)
+            waits = [c.due_s - now_s for c in retrying if c.due_s > now_s]
+            self._clock.wait(self._wake, min(waits, default=3600.0))
+
+    def _pull_again(self, capture: _Capture) -> None:
+        with self._changing:
+            with self._lock:
+                if self._closed or self._captures.get(capture.span_id) is not capture:
+                    return
+                capture.state = CaptureState.PULLING
+            self._puller.unsubscribe(capture.span_id)
+            try:
+                self._pull(capture)
+            except PenstockError as error:
+                self._note_failure(capture, error)
+
+    def _status(self, capture: _Capture) -> SpanStatus:
+        progress = self._puller.progress(capture.span_id)
+        return SpanStatus(
+            span_id=capture.span_id,
+            span=capture.span,
+            resolved_ts=self._store.resolved_ts(capture.span_id),
+            regions=progress.regions if progress else 0,
+            regions_waiting=progress.regions_waiting if progress else 0,
+            state=capture.state,
+            failures=capture.failures,
+            last_error=capture.last_error or (progress.last_error if progress else ""),
+        )
+
+
+def _after(parts: int, finish: Finish) -> Finish:
+    """Return a callback that calls ``finish`` on its last of so many calls."""
+    if parts == 1:
+        return finish
+    lock = threading.Lock()
+    left = parts
+
+    def part_done() -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            finish()
+
+    return part_done

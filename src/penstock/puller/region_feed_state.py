@@ -1,0 +1,70 @@
+"""The state of one region's feed in one subscription.
+
+Made when a region is requested, ended by an error, a lost stream or the end of the subscription; a region that is requested again gets
+a new one, so whatever still refers to the old one is recognised as stale. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from penstock.puller.matcher import RegionMatcher
+from penstock.puller.range_lock import RangePiece
+from penstock.puller.subscribed_span import SubscribedSpan
+from penstock.source.contract import RangeInfo
+
+
+class FeedStatus(Enum):
+    """Requested, sending live changes, or over."""
+
+    REQUESTED = "requested"
+    INITIALIZED = "initialized"
+    STOPPED = "stopped"
+
+
+class RequestSlots(Protocol):
+    """Gives back the place that a region holds while it is not initialised."""
+
+    def release_slot(self, state: RegionFeedState) -> None:
+        """Let the next region be requested. Idempotent."""
+
+
+class RegionFeedState:
+    """One registration. The shard of the region owns ``matcher``; ``status`` only moves forward."""
+
+    __slots__ = ("holds_slot", "info", "matcher", "piece", "slots", "span", "status")
+
+    def __init__(self, span: SubscribedSpan, info: RangeInfo, piece: RangePiece, slots: RequestSlots) -> None:
+        self.span = span
+        self.info = info
+        self.piece = piece
+        self.slots = slots
+        self.matcher = RegionMatcher(piece.start_key, piece.end_key)
+        self.status = FeedStatus.REQUESTED
+        self.holds_slot = False
+
+    @property
+    def region_id(self) -> int:
+        """Return the region's id."""
+        return self.info.range_id
+
+    @property
+    def live(self) -> bool:
+        """Return whether events of this feed still matter."""
+        return self.status is not FeedStatus.STOPPED and self.span.running
+
+    def mark_initialized(self) -> None:
+        """Note that the incremental scan is over: resolved ts count from here on."""
+        if self.status is FeedStatus.REQUESTED:
+            self.status = FeedStatus.INITIALIZED
+            self.piece.failures = 0
+            self.slots.release_slot(self)
+
+    def stop(self) -> bool:
+        """End the feed; return False if it was over already."""
+        if self.status is FeedStatus.STOPPED:
+            return False
+        self.status = FeedStatus.STOPPED
+        self.slots.release_slot(self)
+        return True

@@ -1,0 +1,244 @@
+"""The region worker of one store: a long-lived change stream, and the regions that are fed through it.
+
+Owns the stream and the map from (request id, region id) to feed states. Two loops: the *send loop* takes region requests and stop-span
+tasks from the request cache, which lets only so many regions be in their incremental scan at once; the *receive loop* scans
+messages and dispatches entries, resolved ts and errors to the event processor. Messages for a feed that is no longer there are counted
+and dropped. When the stream ends, for whatever reason, all its regions go back to the puller to be looked up again, and the worker
+connects anew with bounded backoff when there is something to ask for. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantError, PenstockError
+from penstock.puller.event_processor import RegionEventProcessor
+from penstock.puller.matcher import Entries
+from penstock.puller.metrics import LogPullerMetrics
+from penstock.puller.region_errors import region_error
+from penstock.puller.region_feed_state import RegionFeedState
+from penstock.puller.request_cache import RequestCache
+from penstock.puller.subscribed_span import SubscribedSpan
+from penstock.puller.wire_scan import KIND_ENTRIES, KIND_ERROR, KIND_RESOLVED, ScannedMessage, scan_message
+from penstock.source.proto import cdc_pb2
+
+_log = logging.getLogger(__name__)
+
+EVENT_FEED = "/cdcpb.ChangeData/EventFeed"
+_VERSION = "8.5.0"
+"""The protocol generation that we speak; a TiKV store refuses older ones."""
+
+Channels = Callable[[str], grpc.Channel]
+
+
+@dataclass(frozen=True)
+class RegionWorkerSettings:
+    """Flow control, reconnecting and the watchdog of a stream."""
+
+    uninitialized_regions_max: int = 64
+    pending_regions_max: int = 4096
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 5.0
+    silence_max_s: float = 30.0
+    """A stream with regions that says nothing for so long is cut."""
+    message_bytes_max: int = 256 << 20
+
+
+def open_channel(settings: RegionWorkerSettings) -> Channels:
+    """Return a function that opens a plain channel to a store."""
+    options = [("grpc.max_receive_message_length", settings.message_bytes_max), ("grpc.enable_retries", 0)]
+    return lambda address: grpc.insecure_channel(address, options=options)
+
+
+class RegionWorker:
+    """The worker of one store. Thread safe."""
+
+    def __init__(
+        self,
+        store_addr: str,
+        settings: RegionWorkerSettings,
+        clock: Clock,
+        rng: random.Random,
+        processor: RegionEventProcessor,
+        metrics: LogPullerMetrics,
+        channels: Channels | None = None,
+    ) -> None:
+        self.store_addr = store_addr
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._processor = processor
+        self._metrics = metrics
+        self._channels = channels or open_channel(settings)
+        self._cache = RequestCache(settings.pending_regions_max, settings.uninitialized_regions_max)
+        self._stop = threading.Event()
+        self._call_lock = threading.Lock()
+        self._call: Any = None
+        self._heard_at_s = clock.monotonic_s()
+        self._thread = threading.Thread(target=self._run, name=f"region-worker-{store_addr}", daemon=True)
+        self._thread.start()
+
+    def release_slot(self, state: RegionFeedState) -> None:
+        """Let the next region be requested; called when a feed is initialised or over."""
+        self._cache.release_slot(state)
+
+    def add_region(self, state: RegionFeedState) -> bool:
+        """Queue a region request; False if the cache is full or the worker closed (then nothing happens to the region)."""
+        return self._cache.add(state)
+
+    def stop_span(self, span: SubscribedSpan) -> None:
+        """Deregister all regions of a subscription and stop their feeds."""
+        for state in self._cache.stop_span(span.request_id):
+            state.stop()
+
+    def regions(self) -> int:
+        """Return how many regions are requested or fed."""
+        return self._cache.regions()
+
+    def check_silence(self) -> None:
+        """Cut the stream if it should have spoken and did not; a half-open connection looks like an idle one otherwise."""
+        silent_s = self._clock.monotonic_s() - self._heard_at_s
+        if silent_s > self._settings.silence_max_s and self._cache.regions():
+            _log.warning("region worker: silent stream cut", extra={"store": self.store_addr, "silent_s": round(silent_s, 1)})
+            self._cancel()
+
+    def close(self) -> None:
+        """End the stream and the thread. Regions are not given back."""
+        self._stop.set()
+        self._cache.close()
+        self._cancel()
+        self._thread.join()
+
+    def _cancel(self) -> None:
+        with self._call_lock:
+            if self._call is not None:
+                self._call.cancel()
+
+    def _run(self) -> None:
+        failures = 0
+        while self._cache.wait_for_work():
+            heard_before_s = self._heard_at_s
+            try:
+                self._run_stream()
+                error = PenstockError("UPSTREAM_UNREACHABLE", f"store {self.store_addr} closed the stream")
+            except PenstockError as own:
+                error = own
+            except grpc.RpcError as lost:
+                error = PenstockError("UPSTREAM_UNREACHABLE", f"store {self.store_addr}: {_status(lost)}")
+            except Exception as defect:  # noqa: BLE001 - the worker must give its regions back whatever happened
+                _log.exception("region worker: unexpected failure", extra={"store": self.store_addr})
+                error = InvariantError(f"{type(defect).__name__}: {defect}")
+            if self._stop.is_set():
+                return
+            failures = 0 if self._heard_at_s != heard_before_s else failures + 1
+            self._metrics.errors.labels(error.code).inc()
+            _log.warning("region worker: stream ended", extra={"store": self.store_addr, "code": error.code, "regions": self.regions()})
+            for state in self._cache.take_all():
+                self._processor.dispatch_error(state, error)
+            self._clock.wait(self._stop, self._backoff_s(failures))
+
+    def _backoff_s(self, failures: int) -> float:
+        longest_s = min(self._settings.backoff_max_s, self._settings.backoff_min_s * 2.0 ** min(failures, 20))
+        return longest_s * (0.5 + self._rng.random() / 2)
+
+    def _run_stream(self) -> None:
+        """Run one stream to its end."""
+        stream = self._cache.open_stream()
+        channel = self._channels(self.store_addr)
+        try:
+            feed = channel.stream_stream(
+                EVENT_FEED, request_serializer=cdc_pb2.ChangeDataRequest.SerializeToString, response_deserializer=None
+            )
+            with self._call_lock:
+                if self._stop.is_set():
+                    return
+                self._call = feed(self._requests(stream), metadata=(("features", "batch-resolved-ts"),))
+            self._heard_at_s = self._clock.monotonic_s()
+            for payload in self._call:
+                self._heard_at_s = self._clock.monotonic_s()
+                self._receive(payload)
+        finally:
+            self._cache.close_stream(stream)
+            self._cancel()
+            with self._call_lock:
+                self._call = None
+            channel.close()
+
+    def _requests(self, stream: int) -> Iterator[cdc_pb2.ChangeDataRequest]:
+        """Run the send loop; gRPC runs it in a thread of its own, until the stream is closed."""
+        while True:
+            task = self._cache.take(stream)
+            if task is None:
+                return
+            yield _register(task) if isinstance(task, RegionFeedState) else _deregister(task)
+
+    def _receive(self, payload: bytes) -> None:
+        self._metrics.received_bytes.inc(len(payload))
+        message = scan_message(payload)
+        share = max(1, len(payload) // max(1, message.events))
+        for event in range(message.events):
+            self._dispatch_event(message, event, share)
+        if len(message.batch_regions):
+            self._dispatch_resolved_batch(message)
+
+    def _dispatch_event(self, message: ScannedMessage, event: int, nbytes: int) -> None:
+        request_id, region_id = int(message.request_id[event]), int(message.region_id[event])
+        state = self._cache.find(request_id, region_id)
+        if state is None:
+            self._metrics.stale_messages.inc()
+            return
+        kind = int(message.kind[event])
+        if kind == KIND_ENTRIES:
+            low, high = int(message.entry_from[event]), int(message.entry_from[event + 1])
+            self._metrics.entries.inc(high - low)
+            self._processor.dispatch_entries(state, Entries.of(message, low, high), nbytes)
+        elif kind == KIND_RESOLVED:
+            self._processor.dispatch_resolved([state], int(message.resolved_ts[event]))
+        elif kind == KIND_ERROR:
+            error = region_error(message.error_bytes(event), region_id)
+            if error.kind is error.kind.BUG:
+                # The store's idea of our registrations differs from ours: only a new stream makes them agree again.
+                raise error
+            self._cache.remove(state)
+            self._processor.dispatch_error(state, error)
+
+    def _dispatch_resolved_batch(self, message: ScannedMessage) -> None:
+        states, missing = self._cache.find_many(message.batch_request_id, message.batch_regions.tolist())
+        if missing:
+            self._metrics.stale_messages.inc(missing)
+        if states:
+            self._processor.dispatch_resolved(states, message.batch_ts)
+
+
+def _register(state: RegionFeedState) -> cdc_pb2.ChangeDataRequest:
+    info, piece = state.info, state.piece
+    return cdc_pb2.ChangeDataRequest(
+        header=cdc_pb2.Header(ticdc_version=_VERSION),
+        region_id=info.range_id,
+        region_epoch=cdc_pb2.RegionEpoch(conf_ver=info.epoch.conf_ver, version=info.epoch.version),
+        checkpoint_ts=piece.resolved_ts,
+        start_key=piece.start_key,
+        end_key=piece.end_key,
+        request_id=state.span.request_id,
+        extra_op=cdc_pb2.ChangeDataRequest.ReadOldValue,
+        register=cdc_pb2.ChangeDataRequest.Register(),
+    )
+
+
+def _deregister(request_id: int) -> cdc_pb2.ChangeDataRequest:
+    return cdc_pb2.ChangeDataRequest(
+        header=cdc_pb2.Header(ticdc_version=_VERSION), request_id=request_id, deregister=cdc_pb2.ChangeDataRequest.Deregister()
+    )
+
+
+def _status(error: grpc.RpcError) -> str:
+    code = error.code() if hasattr(error, "code") else None
+    return str(code.name) if code is not None else type(error).__name__

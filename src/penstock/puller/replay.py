@@ -1,0 +1,98 @@
+"""What a region delivered above its resolved ts, and how to recognise it when it comes again.
+
+A region that is registered again (after a split, a leader move, a lost stream) sends everything above its checkpoint once more, also rows
+that already went to the event store. Each feed keeps the keys of what it delivered above its resolved ts; the next feed of those
+keys drops exactly them. In steady state that costs one reference per batch; the comparison runs only on rows that can be repeats.
+A prior also stands for everything at or below its own resolved ts, which matters when ranges with different resolved ts merge.
+Runs in the log service, in the shard of the region.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """Commit ts and key of one delivered batch."""
+
+    max_ts: int
+    commit_ts: pa.Array
+    key: pa.Array
+
+
+class Prior(msgspec.Struct, frozen=True):
+    """What an earlier feed delivered of ``[start_key, end_key)``: all up to ``resolved_ts``, and some batches above."""
+
+    start_key: bytes
+    end_key: bytes
+    resolved_ts: int
+    batches: tuple[Delivered, ...]
+
+    @property
+    def max_ts(self) -> int:
+        """Return the largest ts at which a repeat is possible."""
+        return max((b.max_ts for b in self.batches), default=self.resolved_ts)
+
+
+class DeliveredLog:
+    """The batches that one feed delivered above its resolved ts. Not thread safe: its shard owns it."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Delivered] = deque()
+
+    def add(self, entries: pa.RecordBatch, max_ts: int) -> None:
+        """Remember a batch of ``RAW_SCHEMA``."""
+        self._batches.append(Delivered(max_ts, entries.column(0), entries.column(3)))
+
+    def prune(self, resolved_ts: int) -> None:
+        """Forget batches that the resolved ts covers, oldest first."""
+        while self._batches and self._batches[0].max_ts <= resolved_ts:
+            self._batches.popleft()
+
+    def batches(self, above_ts: int) -> tuple[Delivered, ...]:
+        """Return what is remembered above a ts."""
+        return tuple(b for b in self._batches if b.max_ts > above_ts)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+def relevant(priors: tuple[Prior, ...], resolved_ts: int) -> tuple[Prior, ...]:
+    """Return the priors that can still explain a row above a resolved ts."""
+    return tuple(p for p in priors if p.max_ts > resolved_ts)
+
+
+def drop_replayed(entries: pa.RecordBatch, priors: tuple[Prior, ...]) -> pa.RecordBatch:
+    """Return the rows that no earlier feed delivered, in their order."""
+    ts = entries.column(0).to_numpy()
+    lowest = int(ts.min())
+    candidates = [p for p in priors if p.max_ts >= lowest]
+    if not candidates:
+        return entries
+    rows = pl.DataFrame(
+        {"row": np.arange(entries.num_rows), "ts": pl.from_arrow(entries.column(0)), "key": pl.from_arrow(entries.column(3))}
+    )
+    repeats = [_repeats(rows.filter(pl.col("ts") <= p.max_ts), p) for p in candidates]
+    seen = pl.concat(repeats).unique()
+    if seen.is_empty():
+        return entries
+    keep = np.ones(entries.num_rows, dtype=np.bool_)
+    keep[seen.to_numpy()] = False
+    return entries.filter(pa.array(keep))
+
+
+def _repeats(rows: pl.DataFrame, prior: Prior) -> pl.Series:
+    inside = pl.col("key") >= pl.lit(prior.start_key)
+    if prior.end_key:
+        inside &= pl.col("key") < pl.lit(prior.end_key)
+    rows = rows.filter(inside)
+    covered = rows.filter(pl.col("ts") <= prior.resolved_ts)["row"]
+    if not prior.batches:
+        return covered
+    known = pl.concat([pl.DataFrame({"ts": pl.from_arrow(b.commit_ts), "key": pl.from_arrow(b.key)}) for b in prior.batches])
+    return pl.concat([covered, rows.join(known, on=["ts", "key"], how="semi")["row"]])
