@@ -1,0 +1,162 @@
+"""The changes handle: what happened to a span in ``(from_ts, to_ts]``, or its state at ``to_ts``.
+
+A handle is built from a ``SpanView``: the objects' descriptions, a source of the rows in memory, and the space that holds the
+objects. Nothing in it depends on where it runs: the log service builds one from its own state, an executor from a Flight answer. Tail
+steps come in order: lower ts first, at one ts tombstones first. A transaction that is larger than a step comes in several steps, its
+tombstones before its rows; all but the last carry TAIL_WIP. So merging steps one by one keeps the order. Runs in the log service and
+on executors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchKind, ChangeBatch
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.store.contract import Changes, ChangesHandle, EndOfRange, Hint
+from penstock.store.memory import MemorySource
+from penstock.store.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects import ObjectSpace
+from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
+from penstock.store.snapshot import SnapshotSteps
+
+
+class SpanState(msgspec.Struct, frozen=True):
+    """What a reader must know of a span; it travels as JSON in a Flight answer. See ``Manifest`` for the ts fields."""
+
+    span_id: int
+    span: Span
+    resolved_ts: int
+    flushed_ts: int
+    history_start_ts: int
+    base_ts: int | None
+    objects: tuple[ObjectMeta, ...]
+    tables: tuple[TableSchema, ...]
+
+
+class SpanView(msgspec.Struct, frozen=True):
+    """A consistent picture of a span: its state, its rows in memory, and where its objects are."""
+
+    state: SpanState
+    memory: MemorySource
+    space: ObjectSpace
+
+
+def open_changes(view: SpanView, from_ts: int, to_ts: int, rows_min: int = BATCH_ROWS_MIN, rows_max: int = BATCH_ROWS_MAX) -> ChangesHandle:
+    """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts``."""
+    state = view.state
+    if from_ts > to_ts or to_ts > state.resolved_ts:
+        raise PenstockError("WINDOW_INVALID", f"span {state.span_id}: window ({from_ts}, {to_ts}] with resolved ts {state.resolved_ts}")
+    if from_ts == TS_ZERO:
+        if state.base_ts is None or to_ts < state.base_ts:
+            raise PenstockError("STALE_READ", f"span {state.span_id}: its state at ts {to_ts} is not known, capture began later")
+        return _Handle(to_ts, _snapshot_steps(view, to_ts, rows_max))
+    if from_ts < state.history_start_ts:
+        raise PenstockError(
+            "STALE_READ", f"span {state.span_id}: history starts at ts {state.history_start_ts}, after the requested {from_ts}"
+        )
+    return _Handle(to_ts, _tail_steps(view, from_ts, to_ts, rows_min, rows_max))
+
+
+class _Handle:
+    """The handle's life: steps, then the end, cancelled after close."""
+
+    def __init__(self, to_ts: int, steps: Iterator[Changes]) -> None:
+        self._to_ts = to_ts
+        self._steps = steps
+        self._closed = threading.Event()
+
+    def next(self) -> Changes | EndOfRange:
+        """Return the next step, or the end."""
+        if self._closed.is_set():
+            raise PenstockError("CANCELLED", "the changes handle is closed")
+        step = next(self._steps, None)
+        if self._closed.is_set():
+            raise PenstockError("CANCELLED", "the changes handle was closed while it read")
+        return EndOfRange(self._to_ts) if step is None else step
+
+    def close(self) -> None:
+        """Cancel; the sources go with the last reference to their batches."""
+        self._closed.set()
+
+
+def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int) -> list[OrderedHandle]:
+    """Return the ordered handles of one side: memory per table version, appendable objects, bulk objects.
+
+    Merged objects repeat what others hold, so the tail skips them.
+    """
+    handles = [OrderedHandle(batches) for batches in view.memory.sources(side, from_ts, to_ts)]
+    for kind in (ObjectKind.APPENDABLE, ObjectKind.BULK):
+        objects = [o for o in view.state.objects if o.side is side and o.object_kind is kind and o.max_ts > from_ts and o.min_ts <= to_ts]
+        handles.extend(OrderedHandle(_chain(view.space, chain, from_ts, to_ts)) for chain in _chains(objects))
+    return handles
+
+
+def _chains(objects: Sequence[ObjectMeta]) -> list[list[ObjectMeta]]:
+    """Put objects that follow each other in time into one chain; those that overlap go to chains of their own."""
+    chains: list[list[ObjectMeta]] = []
+    for meta in sorted(objects, key=lambda o: (o.min_ts, o.max_ts, o.path)):
+        for chain in chains:
+            if chain[-1].max_ts <= meta.min_ts:
+                chain.append(meta)
+                break
+        else:
+            chains.append([meta])
+    return chains
+
+
+def _chain(space: ObjectSpace, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int) -> Iterator[ChangeBatch]:
+    for meta in objects:
+        yield from space.batches(meta, from_ts, to_ts)
+
+
+def _tail_steps(view: SpanView, from_ts: int, to_ts: int, rows_min: int, rows_max: int) -> Iterator[Changes]:
+    """Yield the steps of a tail. Both sides are filled, and the longer one is cut where the shorter one ends."""
+    data = SideReader(side_handles(view, BatchKind.DATA, from_ts, to_ts), rows_min, rows_max)
+    tombstones = SideReader(side_handles(view, BatchKind.TOMBSTONE, from_ts, to_ts), rows_min, rows_max)
+    while True:
+        data.fill()
+        tombstones.fill()
+        if data.first_ts == TS_END and tombstones.first_ts == TS_END:
+            return
+        end_ts = min(data.frontier_ts, tombstones.frontier_ts)
+        if min(data.first_ts, tombstones.first_ts) < end_ts:
+            yield Changes(data.take_below(end_ts), tombstones.take_below(end_ts), Hint.TAIL_DONE)
+            continue
+        # One transaction, at end_ts, is larger than a step: its tombstones go first, and its rows once they are all out.
+        removed = tombstones.take_below(end_ts + 1)
+        rows = data.take_below(end_ts + 1) if tombstones.frontier_ts > end_ts else ()
+        yield Changes(rows, removed, Hint.TAIL_WIP)
+
+
+def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Changes]:
+    """Yield the state at a ts, read from everything that the span holds up to it."""
+    history = SchemaHistory(view.state.span.table_id, view.state.tables)
+    steps = SnapshotSteps(
+        data=_all_batches(side_handles(view, BatchKind.DATA, TS_ZERO, to_ts)),
+        tombstones=_all_batches(side_handles(view, BatchKind.TOMBSTONE, TS_ZERO, to_ts)),
+        to_ts=to_ts,
+        span_id=view.state.span_id,
+    )
+    if steps.empty:
+        return
+    for batch in steps.batches(history.at(to_ts), rows_max):
+        yield Changes((batch,), (), Hint.SNAPSHOT)
+
+
+def _all_batches(handles: Sequence[OrderedHandle]) -> list[ChangeBatch]:
+    """Return the batches of one side in ts order."""
+    reader = SideReader(handles, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
+    batches: list[ChangeBatch] = []
+    while True:
+        reader.fill()
+        taken = reader.take_below(TS_END)
+        if not taken:
+            return batches
+        batches.extend(taken)

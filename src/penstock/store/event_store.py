@@ -1,0 +1,325 @@
+"""The columnar event store: the composition of write-ahead log, memory, objects, schema log and planner behind one contract.
+
+Appends go through the log's group commit into memory; a background thread flushes memory to objects when it has grown; recovery on
+opening puts together what manifests and log hold. Everything acknowledged survives a crash, and a resolved ts is never durable before
+the rows below it. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, ChangeBatch
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.ddl import DdlEvent
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.table import SchemaHistory, TableSchema
+from penstock.store.changes import SpanView, open_changes
+from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.flusher import Flusher
+from penstock.store.manifest import load_manifests
+from penstock.store.object_file import ObjectMeta
+from penstock.store.objects import ObjectSpace
+from penstock.store.planner import plan_window
+from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
+from penstock.store.span_store import SpanStore
+from penstock.store.wal import WalSettings, WriteAheadLog, read_resolved, resolved_record
+from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """How much the store keeps where."""
+
+    flush_bytes: int = 64 * 1024 * 1024
+    wal_segment_bytes: int = 64 * 1024 * 1024
+    wal_bytes_max: int = 512 * 1024 * 1024
+    """When the log is larger, spans that hold its oldest segment are flushed however small they are."""
+    group_commit_max_delay_s: float = 0.0
+    resolved_max_delay_s: float = 0.2
+    queue_bytes_max: int = 256 * 1024 * 1024
+    history_seconds: int = 3600
+    batch_rows_min: int = BATCH_ROWS_MIN
+    batch_rows_max: int = BATCH_ROWS_MAX
+    compression: str | None = None
+    """Of object files: None (readers map them), ``lz4`` or ``zstd``."""
+
+
+class SpanStats(msgspec.Struct, frozen=True):
+    """What one span holds, by kind of storage."""
+
+    span_id: int
+    table_id: int
+    resolved_ts: int
+    flushed_ts: int
+    history_start_ts: int
+    memory_rows: int
+    memory_nbytes: int
+    object_rows: dict[str, int]
+    object_nbytes: dict[str, int]
+
+
+class StoreStats(msgspec.Struct, frozen=True):
+    """What the store holds."""
+
+    spans: tuple[SpanStats, ...]
+    wal_nbytes: int
+    queue_fill: float
+
+
+class _SpanRecord(msgspec.Struct, frozen=True):
+    span: Span
+    start_ts: int
+
+
+class ColumnarEventStore:
+    """Implements ``EventStore`` in a local directory, with its objects there or at another URI. Thread safe."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        settings: StoreSettings | None = None,
+        clock: Clock | None = None,
+        objects: ObjectSpace | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Open the store and recover what it holds. ``objects`` is where objects go; below ``directory`` unless given."""
+        root = Path(directory).resolve()
+        self.settings = settings or StoreSettings()
+        self._clock = clock or SystemClock()
+        self._rng = rng or system_random()
+        self.objects = objects or ObjectSpace((root / "objects").as_uri())
+        self._schema_log = SchemaLog()
+        self._spans: dict[int, SpanStore] = {}
+        self._lock = threading.Lock()
+        wal_settings = WalSettings(
+            segment_bytes=self.settings.wal_segment_bytes,
+            group_commit_max_delay_s=self.settings.group_commit_max_delay_s,
+            resolved_max_delay_s=self.settings.resolved_max_delay_s,
+            queue_bytes_max=self.settings.queue_bytes_max,
+        )
+        self._wal = WriteAheadLog(root / "wal", wal_settings, self._clock, self._head_records)
+        self._recover()
+        self._wal.start()
+        self._flusher = Flusher(self._flush_in_background, self._clock)
+
+    # Writing: the puller's side.
+
+    def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
+        """Open or create a span; return its resolved ts, durable when it returns."""
+        with self._lock:
+            store = self._spans.get(span_id)
+            created = store is None
+            if store is None:
+                store = SpanStore.create(self.objects, span_id, span, start_ts, self._rng, self.settings.compression)
+                self._spans[span_id] = store
+        if created:
+            self._write_and_wait([_span_record(store)])
+        return store.resolved_ts
+
+    def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
+        """Queue batches; see the contract. Raises ``RESOLVED_TS_VIOLATED`` for a new row at or below the resolved ts."""
+        store = self._spans.get(span_id)
+        if store is None:
+            return False
+        if store.flush_error is not None and store.memory_nbytes > 4 * self.settings.flush_bytes:
+            raise store.flush_error
+        fresh = [b for b in map(store.unseen, batches) if b is not None]
+
+        def persisted() -> None:
+            for batch in fresh:
+                store.add(batch)
+            self._flush_if_grown(store)
+            on_persisted()
+
+        self._wal.submit([WalRecord.of_batch(b) for b in fresh], persisted)
+        return True
+
+    def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
+        """Queue a DDL for the schema log; one that is there is dropped, and called back as well."""
+
+        def persisted() -> None:
+            self._schema_log.put_ddl(ddl)
+            on_persisted()
+
+        self._wal.submit([] if self._schema_log.holds(ddl) else [ddl_record(ddl)], persisted)
+        return True
+
+    def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
+        """Add table versions, such as those known when a table is subscribed to; durable when it returns."""
+        new = self._schema_log.put(schemas)
+        if new:
+            self._write_and_wait(schema_records(new))
+
+    def advance_resolved_ts(self, span_id: int, ts: int) -> None:
+        """Raise the resolved ts of a span; an unknown span or a smaller ts changes nothing."""
+        store = self._spans.get(span_id)
+        if store is not None and store.advance(ts):
+            self._wal.advance_resolved_ts(span_id, ts)
+            self._flush_if_grown(store)
+
+    def flush(self, span_id: int) -> bool:
+        """Write what is resolved to objects now; return False if there is nothing to write."""
+        store = self._span(span_id)
+        flushed = store.flush(self._schema_log.versions(store.span.table_id))
+        if flushed:
+            store.flush_error = None
+            self._forget_log()
+        return flushed
+
+    def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
+        """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent."""
+        self._span(span_id).commit_bulk(objects, commit_ts)
+
+    def truncate_history(self, span_id: int, ts: int) -> int:
+        """Give up the changes of a span at or below a ts; return how many objects went. Reading them is ``STALE_READ`` from now on."""
+        return self._span(span_id).truncate_history(ts)
+
+    # Reading: the feed's side.
+
+    def resolved_ts(self, span_id: int) -> int:
+        """Return the span's resolved ts."""
+        return self._span(span_id).resolved_ts
+
+    def view(self, span_id: int) -> SpanView:
+        """Return a consistent picture of a span, from which a handle is built."""
+        store = self._span(span_id)
+        return store.view(self._schema_log.versions(store.span.table_id))
+
+    def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
+        """Open a handle on ``(from_ts, to_ts]``; see the contract."""
+        return open_changes(self.view(span_id), from_ts, to_ts, self.settings.batch_rows_min, self.settings.batch_rows_max)
+
+    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+        """Choose where a window ends; see the contract."""
+        views = [self.view(span_id) for span_id in span_ids]
+        resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
+        return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max)
+
+    def schema_history(self, table_id: int) -> SchemaHistory:
+        """Return a table's versions; the history is the caller's own."""
+        return SchemaHistory(table_id, self._schema_log.versions(table_id))
+
+    def span_ids(self) -> tuple[int, ...]:
+        """Return the ids of all spans."""
+        with self._lock:
+            return tuple(self._spans)
+
+    def stats(self) -> StoreStats:
+        """Return what the store holds, per span and kind."""
+        with self._lock:
+            spans = list(self._spans.values())
+        return StoreStats(tuple(_span_stats(s) for s in spans), self._wal.nbytes, self._wal.queue_fill)
+
+    def close(self) -> None:
+        """Make everything queued durable and stop. May be called twice."""
+        self._flusher.close()
+        self._wal.close()
+
+    def __enter__(self) -> ColumnarEventStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside.
+
+    def _span(self, span_id: int) -> SpanStore:
+        store = self._spans.get(span_id)
+        if store is None:
+            raise PenstockError("SPAN_UNKNOWN", f"the event store holds no span {span_id}")
+        return store
+
+    def _write_and_wait(self, records: Sequence[WalRecord]) -> None:
+        durable = threading.Event()
+        self._wal.submit(records, durable.set)
+        while not self._clock.wait(durable, 1.0):
+            self._wal.check_open()
+
+    def _recover(self) -> None:
+        for span_id, manifest in load_manifests(self.objects).items():
+            self._spans[span_id] = SpanStore(self.objects, manifest, self._rng, self.settings.compression)
+        for record in self._wal.replay():
+            self._replay(record)
+
+    def _replay(self, record: Replayed) -> None:
+        if record.batch is not None:
+            store = self._spans.get(record.span_id)
+            if store is None:
+                raise PenstockError("WAL_CORRUPT", f"the write-ahead log holds rows of span {record.span_id} that was never registered")
+            store.add(record.batch)
+        elif record.kind is RecordKind.SPAN:
+            entry = msgspec.json.decode(record.payload, type=_SpanRecord)
+            if record.span_id not in self._spans:
+                self._spans[record.span_id] = SpanStore.create(
+                    self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self.settings.compression
+                )
+        elif record.kind is RecordKind.RESOLVED:
+            for span_id, ts in read_resolved(record.payload):
+                if span_id in self._spans:
+                    self._spans[span_id].advance(ts)
+        elif record.kind is RecordKind.SCHEMAS:
+            self._schema_log.put(read_schemas(record.payload))
+        elif record.kind is RecordKind.DDL:
+            self._schema_log.put_ddl(DdlEvent.from_json(record.payload))
+
+    def _head_records(self) -> Sequence[WalRecord]:
+        with self._lock:
+            spans = list(self._spans.values())
+        records = [_span_record(s) for s in spans]
+        if spans:
+            records.append(resolved_record({s.span_id: s.resolved_ts for s in spans}))
+        return [*records, *self._schema_log.records()]
+
+    def _flush_if_grown(self, store: SpanStore) -> None:
+        if store.memory_nbytes >= self.settings.flush_bytes and store.flushable_nbytes() >= self.settings.flush_bytes // 2:
+            self._flusher.request(store.span_id)
+        elif self._wal.nbytes > self.settings.wal_bytes_max:
+            for span_id in self._wal.holders():
+                self._flusher.request(span_id)
+
+    def _flush_in_background(self, span_id: int) -> None:
+        store = self._spans[span_id]
+        try:
+            self.flush(span_id)
+        except PenstockError as error:
+            store.flush_error = error
+            log.warning("flush failed, memory is kept", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
+
+    def _forget_log(self) -> None:
+        with self._lock:
+            flushed = {s.span_id: s.flushed_ts for s in self._spans.values()}
+        self._wal.forget(flushed)
+
+
+def _span_record(store: SpanStore) -> WalRecord:
+    return WalRecord.of(RecordKind.SPAN, store.span_id, msgspec.json.encode(_SpanRecord(store.span, store.start_ts)))
+
+
+def _span_stats(store: SpanStore) -> SpanStats:
+    rows: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
+    for meta in store.objects:
+        rows[meta.object_kind] = rows.get(meta.object_kind, 0) + meta.rows
+        nbytes[meta.object_kind] = nbytes.get(meta.object_kind, 0) + meta.size
+    return SpanStats(
+        span_id=store.span_id,
+        table_id=store.span.table_id,
+        resolved_ts=store.resolved_ts,
+        flushed_ts=store.flushed_ts,
+        history_start_ts=store.start_ts,
+        memory_rows=store.memory_row_count,
+        memory_nbytes=store.memory_nbytes,
+        object_rows=rows,
+        object_nbytes=nbytes,
+    )

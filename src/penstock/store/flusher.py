@@ -1,0 +1,55 @@
+"""The thread that turns grown memory into objects, away from the writer of the log.
+
+Requests are span ids, each waiting at most once, so the queue is bounded by the number of spans. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock.model.clock import Clock
+
+IDLE_WAIT_S = 60.0
+
+
+class Flusher:
+    """Calls ``flush`` for requested spans, one after the other. Thread safe."""
+
+    def __init__(self, flush: Callable[[int], None], clock: Clock) -> None:
+        self._flush = flush
+        self._clock = clock
+        self._waiting: dict[int, None] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-flusher", daemon=True)
+        self._thread.start()
+
+    def request(self, span_id: int) -> None:
+        """Ask for a span to be flushed; asking again before it happens changes nothing."""
+        with self._lock:
+            self._waiting[span_id] = None
+        self._wake.set()
+
+    def close(self) -> None:
+        """Finish the flush that runs, leave the others (the log holds their rows), and stop."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._clock.wait(self._wake, IDLE_WAIT_S)
+            self._wake.clear()
+            self._flush_waiting()
+
+    def _flush_waiting(self) -> None:
+        while not self._closing.is_set():
+            with self._lock:
+                if not self._waiting:
+                    return
+                span_id = next(iter(self._waiting))
+                del self._waiting[span_id]
+            self._flush(span_id)

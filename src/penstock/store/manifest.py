@@ -1,0 +1,91 @@
+"""Manifests: the numbered, create-only records of which objects make up a span.
+
+``spans/<span id>/manifest/<number>.json`` holds one; the largest number wins, and a number that is taken means that another owner
+writes the same span. A manifest is durable before the write-ahead log forgets what its objects hold. Format version 1: JSON with
+magic, version and the xxh3-64 checksum of the body. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.store.object_file import ObjectMeta
+from penstock.store.objects import ObjectSpace
+
+MAGIC = "penstock-manifest"
+VERSION = 1
+KEPT = 2
+"""How many manifests of a span stay: the newest, and the one before it for inspection."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The persistent state of a span.
+
+    ``flushed_ts``: every row at or below it is in the objects, none above it is in an appendable one. ``history_start_ts``: changes
+    above it are complete. ``base_ts``: from this ts on the whole state of the span is known; None where the capture began on a table
+    that was not empty.
+    """
+
+    number: int
+    span_id: int
+    span: Span
+    resolved_ts: int
+    flushed_ts: int
+    history_start_ts: int
+    base_ts: int | None
+    objects: tuple[ObjectMeta, ...] = ()
+
+
+class _Envelope(msgspec.Struct):
+    magic: str
+    version: int
+    checksum: int
+    body: msgspec.Raw
+
+
+def manifest_prefix(span_id: int) -> str:
+    """Return where the manifests of a span lie."""
+    return f"spans/{span_id}/manifest/"
+
+
+def write_manifest(space: ObjectSpace, manifest: Manifest) -> None:
+    """Publish a manifest and remove those that it made old. Raises ``FENCED`` when the number is taken by another one."""
+    prefix = manifest_prefix(manifest.span_id)
+    if not space.put_new(f"{prefix}{manifest.number:012d}.json", encode_manifest(manifest)):
+        raise PenstockError("FENCED", f"manifest {manifest.number} of span {manifest.span_id} was written by another owner")
+    if manifest.number > KEPT:
+        space.delete(f"{prefix}{manifest.number - KEPT:012d}.json")
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return a manifest's bytes."""
+    body = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Envelope(MAGIC, VERSION, xxhash.xxh3_64_intdigest(body), msgspec.Raw(body)))
+
+
+def decode_manifest(path: str, payload: bytes | pa.Buffer) -> Manifest:
+    """Read a manifest's bytes; raises ``OBJECT_CORRUPT`` when they are not what was written."""
+    try:
+        envelope = msgspec.json.decode(memoryview(payload), type=_Envelope)
+        if envelope.magic != MAGIC or envelope.version != VERSION:
+            raise PenstockError("OBJECT_CORRUPT", f"manifest {path} has magic {envelope.magic!r} and version {envelope.version}")
+        if xxhash.xxh3_64_intdigest(bytes(envelope.body)) != envelope.checksum:
+            raise PenstockError("OBJECT_CORRUPT", f"manifest {path} fails its checksum")
+        return msgspec.json.decode(bytes(envelope.body), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise PenstockError("OBJECT_CORRUPT", f"manifest {path} does not parse: {error}") from error
+
+
+def load_manifests(space: ObjectSpace) -> dict[int, Manifest]:
+    """Return the newest manifest of every span."""
+    newest: dict[str, str] = {}
+    for name in space.list_names("spans/"):
+        owner, _, file = name.rpartition("/manifest/")
+        if owner and file.endswith(".json"):
+            newest[owner] = max(newest.get(owner, ""), name)
+    manifests = (decode_manifest(name, space.get(name)) for name in newest.values())
+    return {m.span_id: m for m in manifests}

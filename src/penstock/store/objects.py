@@ -1,0 +1,227 @@
+"""Where objects and manifests live, and how they are read.
+
+``ObjectBackend`` is the seam to storage: create-only put, ranged get, list, delete. ``ObstoreBackend`` is the real one (local
+directory, S3, GCS, Azure, memory); tests wrap it to script faults. ``ObjectSpace`` is what the store uses: durable writes, footers
+kept in memory, batches of an object in order, local files mapped instead of read. A missing object, a damaged one and a storage that
+does not answer are three different errors. Runs in the log service and on executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import LocalStore, from_url
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.errors import PenstockError
+from penstock.store.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
+from penstock.store.ordering import rebatch, window_rows
+
+READ_AHEAD_BYTES = 8 * 1024 * 1024
+
+
+class ObjectExistsError(Exception):
+    """A create-only put found the name taken."""
+
+
+class ObjectBackend(Protocol):
+    """Named immutable byte sequences. Thread safe. A missing name raises ``FileNotFoundError``, every other failure ``OSError``."""
+
+    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+        """Create an object, durable when it returns; raises ``ObjectExistsError`` if the name is taken."""
+
+    def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
+        """Return a part of an object; shorter when the object ends before."""
+
+    def get(self, path: str) -> pa.Buffer:
+        """Return a whole object."""
+
+    def list_names(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix, sorted."""
+
+    def delete(self, path: str) -> None:
+        """Remove an object; one that is not there is no error."""
+
+    def local_path(self, path: str) -> Path | None:
+        """Return the file that holds an object, where it is one on this machine."""
+
+
+class ObstoreBackend:
+    """Objects through obstore, below a URI: ``file:///dir``, ``s3://bucket/prefix``, ``memory:///`` and what else obstore knows."""
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        parts = urlsplit(uri)
+        self._root: Path | None = None
+        if parts.scheme == "file":
+            self._root = Path(unquote(parts.path))
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._store = LocalStore(self._root)
+        else:
+            self._store = from_url(uri, **dict(options or {}))
+
+    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+        """Create an object; on a local disk the file and its directory are synced."""
+        with _os_errors(path):
+            try:
+                obstore.put(self._store, path, memoryview(payload).cast("B"), mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                raise ObjectExistsError(path) from error
+        if self._root is not None:
+            _sync_file(self._root / path, self._root)
+
+    def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
+        """Return a part of an object."""
+        with _os_errors(path):
+            return pa.py_buffer(obstore.get_range(self._store, path, start=start, length=length))
+
+    def get(self, path: str) -> pa.Buffer:
+        """Return a whole object."""
+        with _os_errors(path):
+            return pa.py_buffer(obstore.get(self._store, path).bytes())
+
+    def list_names(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix, sorted."""
+        with _os_errors(prefix):
+            return sorted(str(entry["path"]) for page in obstore.list(self._store, prefix) for entry in page)
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        with contextlib.suppress(FileNotFoundError), _os_errors(path):
+            obstore.delete(self._store, path)
+
+    def local_path(self, path: str) -> Path | None:
+        """Return the file that holds an object."""
+        return self._root / path if self._root is not None else None
+
+
+@contextlib.contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    """Turn obstore's errors into ``FileNotFoundError`` and ``OSError``."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise FileNotFoundError(path) from error
+    except BaseError as error:
+        raise OSError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _sync_file(file: Path, root: Path) -> None:
+    """Sync a file and the directories up to the root, so that the name survives a power cut as well."""
+    for target in (file, *(p for p in file.parents if p == root or root in p.parents)):
+        handle = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class ObjectSpace:
+    """The objects of one event store. Thread safe."""
+
+    def __init__(self, uri: str, backend: ObjectBackend | None = None, options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self._backend: ObjectBackend = backend or ObstoreBackend(uri, options)
+        self._footers: dict[str, ObjectFooter] = {}
+        self._lock = threading.Lock()
+
+    def put_new(self, path: str, payload: bytes | pa.Buffer) -> bool:
+        """Create an object; return False when the name is taken by other bytes.
+
+        When the name is taken by the same bytes the put counts as done: the answer to an earlier attempt was lost.
+        """
+        try:
+            self._backend.put_new(path, payload)
+        except ObjectExistsError:
+            return bool(self.get(path).equals(pa.py_buffer(payload)))
+        except OSError as error:
+            raise PenstockError("STORE_FAILED", f"object {path} could not be written: {error}") from error
+        return True
+
+    def get(self, path: str) -> pa.Buffer:
+        """Return a whole object."""
+        with _read_errors(path):
+            return self._backend.get(path)
+
+    def list_names(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix, sorted."""
+        with _read_errors(prefix):
+            return self._backend.list_names(prefix)
+
+    def delete(self, path: str) -> None:
+        """Remove an object that no manifest names any more."""
+        with self._lock:
+            self._footers.pop(path, None)
+        with _read_errors(path):
+            self._backend.delete(path)
+
+    def footer(self, meta: ObjectMeta) -> ObjectFooter:
+        """Return an object's footer, read once."""
+        with self._lock:
+            known = self._footers.get(meta.path)
+        if known is not None:
+            return known
+        with _read_errors(meta.path):
+            tail = self._backend.get_range(meta.path, meta.size - meta.footer_size, meta.footer_size)
+        footer = read_footer(meta, memoryview(tail))
+        with self._lock:
+            return self._footers.setdefault(meta.path, footer)
+
+    def batches(self, meta: ObjectMeta, from_ts: int, to_ts: int) -> Iterator[ChangeBatch]:
+        """Yield the object's batches with rows in ``(from_ts, to_ts]``, cut to that window, in the object's order."""
+        footer = self.footer(meta)
+        reader = ZoneReader(meta, footer)
+        zones = [z for z in footer.zones if z.max_ts > from_ts and z.min_ts <= to_ts]
+        for zone, message in self._messages(meta, zones):
+            batch = reader.decode(zone, message)
+            if zone.min_ts <= from_ts or zone.max_ts > to_ts:
+                records = window_rows(batch.records, from_ts, to_ts)
+                if records.num_rows == 0:
+                    continue
+                batch = rebatch(batch, records)
+            yield batch
+
+    def _messages(self, meta: ObjectMeta, zones: Sequence[Zone]) -> Iterator[tuple[Zone, pa.Buffer]]:
+        file = self._backend.local_path(meta.path)
+        if file is not None and zones:
+            with _read_errors(meta.path):
+                mapped = pa.memory_map(str(file)).read_buffer(meta.size)
+            for zone in zones:
+                yield zone, mapped.slice(zone.offset, max(0, min(zone.length, mapped.size - zone.offset)))
+            return
+        for group in _read_groups(zones):
+            start = group[0].offset
+            with _read_errors(meta.path):
+                chunk = self._backend.get_range(meta.path, start, group[-1].offset + group[-1].length - start)
+            for zone in group:
+                yield zone, chunk.slice(zone.offset - start, max(0, min(zone.length, chunk.size - (zone.offset - start))))
+
+
+def _read_groups(zones: Sequence[Zone]) -> Iterator[list[Zone]]:
+    """Group neighbouring zones so that one request reads several of them, and no more than the read-ahead."""
+    group: list[Zone] = []
+    for zone in zones:
+        if group and zone.offset + zone.length - group[0].offset > READ_AHEAD_BYTES:
+            yield group
+            group = []
+        group.append(zone)
+    if group:
+        yield group
+
+
+@contextlib.contextmanager
+def _read_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PenstockError("OBJECT_MISSING", f"object {path} is gone") from error
+    except OSError as error:
+        raise PenstockError("OBJECT_UNAVAILABLE", f"object {path} could not be read: {error}") from error

@@ -1,0 +1,153 @@
+"""The state of a span at a ts, from its rows and tombstones.
+
+A key is alive when its latest row is not older than its last tombstone (at one ts the tombstone comes first). The index of live rows
+is made in columns from ``_ts`` and ``_key`` alone; the rows themselves are gathered a bounded stretch at a time, in key order, and
+projected to the table version that holds at the ts. Runs in the log service and on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.batch import COMMIT_TS, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import TypeKind
+from penstock.store.ordering import concat_records
+
+GATHER_ROWS = 524_288
+"""How many live rows are gathered at once: bounds memory, and the visits to each batch."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class SnapshotSteps:
+    """Finds the live rows of two sides, each in ts order, and gives them in key order."""
+
+    def __init__(self, data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch], to_ts: int, span_id: int) -> None:
+        self._data = data
+        self._to_ts = to_ts
+        self._span_id = span_id
+        self._live = _live_rows(data, tombstones) if data else np.empty(0, dtype=np.int64)
+        self._starts = np.cumsum([0, *(b.header.rows for b in data)])
+
+    @property
+    def empty(self) -> bool:
+        """Return whether no key is alive."""
+        return len(self._live) == 0
+
+    def batches(self, table: TableSchema, rows_max: int) -> Iterator[ChangeBatch]:
+        """Yield the live rows as INSERT rows of the table version, all with the snapshot's ts."""
+        for start in range(0, len(self._live), GATHER_ROWS):
+            gathered = self._gather(self._live[start : start + GATHER_ROWS], table)
+            for at in range(0, gathered.num_rows, rows_max):
+                yield self._batch(table, gathered.slice(at, rows_max))
+
+    def _gather(self, live: Rows, table: TableSchema) -> pa.RecordBatch:
+        """Take rows by their number, visiting each batch once, and bring them into the order of ``live``."""
+        in_place = bool((np.diff(live) > 0).all())
+        ascending = live if in_place else np.sort(live)
+        edges = np.searchsorted(ascending, self._starts)
+        parts = []
+        for number, (low, high) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+            if low == high:
+                continue
+            wanted = ascending[low:high] - self._starts[number]
+            parts.append(_rows(project(self._data[number].records, table, self._to_ts), wanted))
+        gathered = concat_records(parts)
+        if in_place:
+            return gathered
+        rank = np.empty(len(live), dtype=np.int64)
+        rank[np.argsort(live, kind="stable")] = np.arange(len(live))
+        return gathered.take(pa.array(rank))
+
+    def _batch(self, table: TableSchema, records: pa.RecordBatch) -> ChangeBatch:
+        header = BatchHeader(
+            span_id=self._span_id,
+            table_id=table.table_id,
+            schema_version=table.version,
+            kind=BatchKind.DATA,
+            min_ts=self._to_ts,
+            max_ts=self._to_ts,
+            rows=records.num_rows,
+            nbytes=max(1, records.nbytes),
+        )
+        return ChangeBatch(header, records)
+
+
+def _rows(records: pa.RecordBatch, wanted: Rows) -> pa.RecordBatch:
+    """Return some rows; a stretch of neighbours is a slice."""
+    first, last = int(wanted[0]), int(wanted[-1])
+    if last - first + 1 == len(wanted):
+        return records.slice(first, len(wanted))
+    return records.take(pa.array(wanted))
+
+
+def _index(batches: Sequence[ChangeBatch]) -> pl.DataFrame:
+    table = pa.Table.from_batches([b.records.select([COMMIT_TS, KEY]) for b in batches])
+    return pl.DataFrame(pl.from_arrow(table))
+
+
+def _live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> Rows:
+    """Return the numbers of the live rows (counted through the data batches), in key order."""
+    rows = _index(data).with_row_index("row").lazy()
+    latest = rows.unique(subset=KEY, keep="last", maintain_order=False)
+    if tombstones:
+        ended = _index(tombstones).lazy().group_by(KEY).agg(pl.col(COMMIT_TS).max().alias("ended"))
+        latest = latest.join(ended, on=KEY, how="left").filter(pl.col("ended").is_null() | (pl.col(COMMIT_TS) >= pl.col("ended")))
+    live: Rows = latest.sort(KEY).select(pl.col("row").cast(pl.Int64)).collect().to_series().to_numpy()
+    return live
+
+
+def project(records: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBatch:
+    """Return the rows under a table version: columns matched by id, missing ones filled with their default."""
+    count = records.num_rows
+    present = set(records.schema.names)
+    arrays = [
+        pa.repeat(pa.scalar(ts, pa.uint64()), count),
+        pa.repeat(pa.scalar(int(Op.INSERT), pa.uint8()), count),
+        records.column(KEY),
+    ]
+    for column in table.columns:
+        wanted = column.type.arrow()
+        if column.field_name not in present:
+            arrays.append(pa.repeat(default_value(column), count))
+            continue
+        values = records.column(column.field_name)
+        arrays.append(values if values.type == wanted else _cast(values, wanted, column))
+    return pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
+
+
+def _cast(values: pa.Array, wanted: pa.DataType, column: Column) -> pa.Array:
+    try:
+        return pc.cast(values, wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise PenstockError("TYPE_UNSUPPORTED", f"column {column.name}: rows of {values.type} cannot be read as {wanted}") from error
+
+
+def default_value(column: Column) -> pa.Scalar:
+    """Return what a row holds in a column that was added after the row was written; null where that depends on when it was added."""
+    wanted = column.type.arrow()
+    text = column.default
+    if text is None or column.generated:
+        return pa.scalar(None, wanted)
+    if column.type.kind is TypeKind.ENUM and text in column.type.elems:
+        return pa.scalar(column.type.elems.index(text) + 1, wanted)
+    if column.type.kind is TypeKind.SET:
+        chosen = set(text.split(","))
+        return pa.scalar(sum(1 << at for at, elem in enumerate(column.type.elems) if elem in chosen), wanted)
+    if text.upper().startswith(("CURRENT_TIMESTAMP", "NOW(", "LOCALTIME")):
+        return pa.scalar(None, wanted)
+    try:
+        return pa.scalar(text.encode() if pa.types.is_binary(wanted) else text).cast(wanted)
+    except pa.ArrowInvalid:
+        return pa.scalar(None, wanted)
+
+
+__all__ = ["COMMIT_TS", "OP", "SnapshotSteps", "default_value", "project"]
