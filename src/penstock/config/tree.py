@@ -7,17 +7,21 @@ Imports no Spark. Runs anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.config import values
 from penstock.config.loader import Problems, dump, merge, read
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+# The target joins its faults in one line; each begins with its path.
+_FAULTS = re.compile(r"; (?=sink[.-])|\n")
 _PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
 
 
@@ -74,12 +78,19 @@ def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
     if isinstance(tree.get("sink"), str):
         tree = merge(tree, {"sink": {"uri": tree["sink"]}})
     problems = Problems()
+    uri_error: PenstockError | None = None
+    try:
+        target = _check_sink(tree.get("sink"), problems)
+    except PenstockError as error:
+        target, uri_error = None, error
+    if target is not None and target.flush_interval_ms != StorageSinkSettings().flush_interval_ms:
+        # The layout's own documentation has the interval among the target's options; it is the feed that waits for it.
+        tree = merge({"flush-interval": f"{target.flush_interval_ms}ms"}, tree)
     config = read(FeedConfig, tree, "", problems)
-    uri_error = _check_sink(tree.get("sink"), problems)
     if uri_error is not None:
         if not problems:
             raise uri_error
-        problems.add("sink.uri", uri_error.detail)
+        problems.add("", uri_error.detail)
     problems.raise_if_any()
     assert config is not None
     return config
@@ -96,15 +107,23 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, bool):
-            flat[f"{prefix}{key}"] = str(value).lower()
         else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat[f"{prefix}{key}"] = _as_text(key, value)
     return flat
 
 
-def _check_sink(sink: Any, problems: Problems) -> PenstockError | None:
-    """Let the target check its options; return the error of its URI, if that is what is wrong."""
+def _as_text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if key.endswith("size"):
+        # Targets read plain bytes; a size that does not parse stays as it is, and the target says what is wrong with it.
+        with contextlib.suppress(ValueError):
+            return str(values.parse_size(value))
+    return str(value)
+
+
+def _check_sink(sink: Any, problems: Problems) -> StorageSinkSettings | None:
+    """Let the target check its URI and options; raise ``SINK_URI_INVALID``, note every other problem."""
     if not isinstance(sink, Mapping):
         return None
     uri = sink.get("uri")
@@ -112,9 +131,10 @@ def _check_sink(sink: Any, problems: Problems) -> PenstockError | None:
         problems.add("sink.uri", "is required" if uri is None else "must be a text")
         return None
     try:
-        StorageSinkSettings.from_uri(uri, flatten({key: value for key, value in sink.items() if key != "uri"}))
+        return from_uri(uri, flatten({key: value for key, value in sink.items() if key != "uri"}))[1]
     except PenstockError as error:
         if error.code == "SINK_URI_INVALID":
-            return error
-        problems.add_error("sink", error)
+            raise
+        for line in _FAULTS.split(error.detail):
+            problems.add("", line)
     return None

@@ -1,0 +1,187 @@
+"""The verb ``feed``: create, list, show and remove feeds at a server. Runs anywhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.config.loader import merge, read_assignments, read_toml
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+
+_server_option = click.option(
+    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
+)
+_output_option = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
+)
+_POLL_S = 0.2
+
+
+@click.group()
+def feed() -> None:
+    """Create, list, show and remove feeds.
+
+    \b
+    A feed delivers every change of its tables to one target:
+      penstock feed create orders --table shop.orders --table 'shop.item*' --sink file:///tmp/orders
+      penstock feed create lake --table 'shop.*' --sink 's3://bucket/lake?region=eu-west-1' --set flush-interval=10s
+      penstock feed list --output json
+    """  # noqa: D301
+
+
+@feed.command()
+@click.argument("name")
+@click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
+@click.option("--sink", metavar="URI", help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
+@_server_option
+@_output_option
+def create(
+    name: str,
+    tables: tuple[str, ...],
+    sink: str | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    server_url: str,
+    output: str,
+) -> None:
+    """Create a feed and start it. Everything is checked first; on any error nothing is created.
+
+    \b
+    Examples:
+      penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
+      penstock feed create orders --config orders.toml --set spans-per-table=4
+    """  # noqa: D301
+    tree = read_toml(config_file) if config_file else {}
+    if isinstance(tree.get("sink"), str):
+        tree["sink"] = {"uri": tree["sink"]}
+    tree = merge(tree, read_assignments(assignments))
+    tree = merge(tree, {"name": name} | ({"tables": list(tables)} if tables else {}) | ({"sink": {"uri": sink}} if sink else {}))
+    _require_json(tree)
+    with ServerClient(server_url) as client:
+        created = client.create_feed(tree)
+    if output == "json":
+        click.echo(json.dumps(created, indent=2))
+        return
+    names = ", ".join(table["name"] for table in created["tables"])
+    click.echo(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
+
+
+@feed.command("list")
+@_server_option
+@_output_option
+def list_feeds(server_url: str, output: str) -> None:
+    """List the feeds with their state and progress."""
+    with ServerClient(server_url) as client:
+        feeds = client.list_feeds()
+    if output == "json":
+        click.echo(json.dumps(feeds, indent=2))
+        return
+    if not feeds:
+        click.echo("no feeds; see `penstock feed create --help`")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (("NAME", "left"), ("STATE", "left"), ("ROWS", "right"), ("FILES", "right"), ("LAG", "right"), ("ERROR", "left")):
+        table.add_column(title, justify="right" if justify == "right" else "left")
+    for one in feeds:
+        error = one["error"]["code"] if one["error"] else ""
+        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), error)
+    Console().print(table)
+
+
+@feed.command()
+@click.argument("name")
+@_server_option
+@_output_option
+def show(name: str, server_url: str, output: str) -> None:
+    """Show one feed: state, progress, tables, configuration. Credentials are masked."""
+    with ServerClient(server_url) as client:
+        found = client.show_feed(name)
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for title, text in _rows(found):
+        table.add_row(title, text)
+    Console().print(table, markup=False)
+
+
+@feed.command()
+@click.argument("name")
+@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it has stopped.")
+@_server_option
+@_output_option
+def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
+    """Stop a feed and remove it. The files that it delivered stay where they are."""
+    clock, never = SystemClock(), threading.Event()
+    with ServerClient(server_url) as client:
+        client.remove_feed(name)
+        deadline_s = clock.monotonic_s() + timeout_s
+        while _exists(client, name):
+            if clock.monotonic_s() > deadline_s:
+                raise PenstockError("CANCELLED", f"feed {name} is still being stopped", "It goes on in the server; look again later.")
+            clock.wait(never, _POLL_S)
+    click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
+
+
+def _exists(client: ServerClient, name: str) -> bool:
+    try:
+        client.show_feed(name)
+    except PenstockError as error:
+        if error.code != "FEED_UNKNOWN":
+            raise
+        return False
+    return True
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("name", found["name"]),
+        ("state", found["state"]),
+        ("tables", ", ".join(table["name"] for table in found["tables"])),
+        ("source", found["source"]),
+        ("sink", found["config"]["sink"]["uri"]),
+        ("checkpoint", f"{found['checkpoint_ts']} ({found['checkpoint_time'] or 'nothing delivered yet'})"),
+        ("lag", _lag(found["lag_s"])),
+        ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['files']:,} files, {found['windows']:,} windows"),
+        ("owner", f"{found['owner'] or 'none'} (epoch {found['epoch']})"),
+    ]
+    settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
+    rows.append(("config", json.dumps(settings)))
+    if found["error"]:
+        rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
+    return rows
+
+
+def _lag(lag_s: float | None) -> str:
+    return "-" if lag_s is None else f"{lag_s:.1f} s"
+
+
+def _require_json(tree: dict[str, Any]) -> None:
+    """Refuse what TOML has and JSON has not: dates and times."""
+    try:
+        json.dumps(tree, allow_nan=False)
+    except (TypeError, ValueError):
+        raise PenstockError("CONFIG_INVALID", "\n".join(_dates(tree, "")) or "numbers must be finite") from None
+
+
+def _dates(value: Any, path: str) -> list[str]:
+    if isinstance(value, dict):
+        return [line for key, item in value.items() for line in _dates(item, f"{path}.{key}" if path else key)]
+    if isinstance(value, list):
+        return [line for at, item in enumerate(value) for line in _dates(item, f"{path}[{at}]")]
+    return [f"{path}: must not be a date or time"] if isinstance(value, dt.date | dt.time) else []

@@ -1,0 +1,121 @@
+"""The command ``penstock``: its verbs, and how errors look.
+
+A verb's module is imported only when the verb is used, so that ``--help`` answers at once. An error is two lines on stderr, what and
+what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 1 where data or Penstock itself is
+wrong. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import click
+
+import penstock
+from penstock.config.masking import mask_text
+from penstock.model.errors import ErrorKind, PenstockError
+
+VERBS = {
+    "demo": "From a database to verified files in one command.",
+    "server": "Run a server: capture a source and run feeds.",
+    "feed": "Create, list, show and remove feeds.",
+    "verify": "Compare a feed's files with the upstream, row by row.",
+    "dataserver": "Run the embedded range-sharded data server.",
+    "bench": "Measure, and say whether the targets hold.",
+}
+EXIT_FAILED, EXIT_OPERATOR, EXIT_INTERRUPTED = 1, 2, 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in ``penstock.cli.<verb>`` and are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order in which a user meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(f"penstock.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(penstock.__version__, "--version", prog_name="penstock")
+@click.option("--debug", is_flag=True, help="Show debug logs, and tracebacks of errors.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Change data capture on Spark: every row change of a database, in order, to files, exactly once.
+
+    \b
+    Start here:
+      penstock demo                                        the whole path on this machine
+    \b
+    By hand, each in its own terminal:
+      penstock dataserver --port 20160                     a database with a workload
+      penstock server --source dataserver://127.0.0.1:20160
+      penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
+      penstock feed show orders
+    """  # noqa: D301 - \b is click's mark for text that is not wrapped
+    ctx.obj = {"debug": debug}
+    level = logging.DEBUG if debug else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    debug = "--debug" in argv
+    try:
+        result = cli.main(args=list(argv), prog_name="penstock", standalone_mode=False)
+    except PenstockError as error:
+        if debug:
+            raise
+        show_error(error)
+        return EXIT_FAILED if error.kind in {ErrorKind.CORRUPT, ErrorKind.BUG} else EXIT_OPERATOR
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_OPERATOR
+    except click.ClickException as error:
+        error.show()
+        return EXIT_OPERATOR
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        show_error(
+            PenstockError("INTERNAL", f"{type(error).__name__}: {error}", "Run it again with --debug before the verb, and report it.")
+        )
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0
+
+
+def show_error(error: PenstockError) -> None:
+    """Write an error the way every verb does."""
+    lines = mask_text(error.detail).splitlines() or [""]
+    if len(lines) == 1:
+        click.echo(f"error: [{error.code}] {lines[0]}", err=True)
+    else:
+        click.echo(f"error: [{error.code}] {len(lines)} problems", err=True)
+        for line in lines:
+            click.echo(f"  {line}", err=True)
+    click.echo(f"hint: {mask_text(error.hint)}", err=True)
+
+
+if __name__ == "__main__":
+    main()

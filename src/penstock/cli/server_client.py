@@ -1,0 +1,79 @@
+"""How the verbs talk to a server: its HTTP API, errors turned back into Penstock's own. Runs anywhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from penstock.config.masking import mask_text
+from penstock.model.errors import PenstockError
+
+DEFAULT_URL = "http://127.0.0.1:8300"
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class ServerClient:
+    """A connection to one server."""
+
+    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+        self._url = url.rstrip("/")
+        try:
+            host = urlsplit(self._url).hostname
+            # A proxy of the environment is for the world outside, not for this machine.
+            self._client = httpx.Client(base_url=f"{self._url}/api/v1", timeout=timeout_s, trust_env=host not in _LOOPBACK)
+        except (ValueError, httpx.InvalidURL):
+            raise PenstockError("CONFIG_INVALID", f"--server: not a URL: {mask_text(url)}", f"Use {DEFAULT_URL}.") from None
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close()
+
+    def health(self) -> dict[str, Any]:
+        """Return what the server says about itself."""
+        return self._call("GET", "/health")
+
+    def create_feed(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Create a feed from its configuration."""
+        return self._call("POST", "/feeds", tree)
+
+    def list_feeds(self) -> list[dict[str, Any]]:
+        """Return a summary of every feed."""
+        feeds: list[dict[str, Any]] = self._call("GET", "/feeds")["feeds"]
+        return feeds
+
+    def show_feed(self, name: str) -> dict[str, Any]:
+        """Return everything that may be shown of a feed."""
+        return self._call("GET", f"/feeds/{quote(name, safe='')}")
+
+    def remove_feed(self, name: str) -> dict[str, Any]:
+        """Ask for a feed's removal; it is gone when ``show_feed`` raises ``FEED_UNKNOWN``."""
+        return self._call("DELETE", f"/feeds/{quote(name, safe='')}")
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            response = self._client.request(method, path, json=body)
+            answer = response.json()
+        except (httpx.TransportError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise PenstockError("SERVER_UNREACHABLE", f"{mask_text(self._url)}: {_reason(error)}") from None
+        except ValueError:
+            raise PenstockError(
+                "SERVER_UNREACHABLE", f"{mask_text(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
+            ) from None
+        if response.is_success and isinstance(answer, dict):
+            return answer
+        if isinstance(answer, dict) and {"code", "message"} <= answer.keys():
+            raise PenstockError(str(answer["code"]), str(answer["message"]), answer.get("hint"))
+        raise PenstockError(
+            "SERVER_UNREACHABLE", f"{mask_text(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    return str(error) or type(error).__name__

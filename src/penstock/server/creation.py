@@ -1,0 +1,142 @@
+"""Creating a feed: every check first, then one transaction.
+
+Invariants: the order of the checks is configuration, source, tables, name, target, so that the cheapest and most certain error comes
+first; nothing is written before all of them pass, and where the target cannot be claimed after that, the feed is removed again. The
+division in dispatchers and the ts of the first snapshot are decided here, once, and kept in the feed's document. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.config.masking import mask_uri
+from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
+from penstock.feed.assignment import Dispatcher, assign_dispatchers
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.contract import Upstream
+
+_NEAR_MATCHES_MAX = 3
+
+
+class FeedDocument(msgspec.Struct, frozen=True):
+    """What the meta database keeps about a feed: its configuration and what was decided when it was created. Holds secrets."""
+
+    config: dict[str, Any]
+    source: str
+    dispatchers: tuple[Dispatcher, ...]
+    snapshot_ts: int
+
+    def __repr__(self) -> str:
+        return f"FeedDocument(dispatchers={len(self.dispatchers)}, snapshot_ts={self.snapshot_ts})"
+
+    def to_json(self) -> str:
+        """Return the document as it is stored."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, feed: FeedRecord) -> FeedDocument:
+        """Read the document of a stored feed."""
+        return msgspec.json.decode(feed.config, type=cls)
+
+    def feed_config(self) -> FeedConfig:
+        """Return the configuration as settings."""
+        return load_feed_config(self.config)
+
+
+class FeedCreator:
+    """Checks and creates feeds on one upstream. Creations on one server go one after the other."""
+
+    def __init__(
+        self, meta: MetaDatabase, upstream: Upstream, source_uri: str, open_target: Callable[[SinkConfig], SinkMaintainer]
+    ) -> None:
+        self._meta = meta
+        self._upstream = upstream
+        self._source_uri = source_uri
+        self._open_target = open_target
+        self._lock = threading.Lock()
+
+    def create(self, tree: Mapping[str, Any]) -> FeedRecord:
+        """Create a feed from its configuration, or raise and leave nothing behind."""
+        config = load_feed_config(tree)
+        if config.source is not None and config.source.rstrip("/") != self._source_uri.rstrip("/"):
+            raise PenstockError(
+                "CONFIG_INVALID",
+                f"source: this server captures {mask_uri(self._source_uri)}, not {mask_uri(config.source)}",
+                "Leave the source out, or ask the server that captures it.",
+            )
+        with self._lock:
+            return self._create(config)
+
+    def _create(self, config: FeedConfig) -> FeedRecord:
+        tables = match_tables(config.tables, self._upstream.list_tables())
+        if any(feed.name == config.name for feed in self._meta.list_feeds()):
+            raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        target = self._open_target(config.target)
+        target.check(config.name)
+        start_ts = config.settings.start_ts
+        document = FeedDocument(
+            config=dump_feed_config(config),
+            source=self._source_uri,
+            dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
+            snapshot_ts=self._upstream.current_ts() if start_ts == TS_ZERO else TS_ZERO,
+        )
+        record = FeedRecord(config.name, str(uuid.uuid4()), document.to_json(), checkpoint_ts=start_ts)
+        created = self._meta.create_feed(record, [_subscription(config, table, self._source_uri) for table in tables])
+        try:
+            target.claim(config.name)
+        except BaseException:
+            self._meta.remove_feed(config.name)
+            raise
+        return created
+
+
+def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
+    """Return the tables that any pattern matches, each once; raise ``TABLE_UNKNOWN`` that names every pattern that matches none."""
+    names = {table.full_name: table for table in known}
+    found: dict[str, TableSchema] = {}
+    problems = []
+    for pattern in patterns:
+        matched = [name for name in names if _matches(name, pattern)]
+        if not matched:
+            problems.append(f"{pattern!r} matches no table{_near(pattern, names)}")
+        found |= {name: names[name] for name in matched}
+    if problems:
+        raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
+    return [found[name] for name in sorted(found)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Compare database and table apart, so that a star does not run over the dot between them; MySQL's names without regard to case."""
+    wanted_db, _, wanted_table = pattern.lower().partition(".")
+    db, _, table = name.lower().partition(".")
+    return fnmatch.fnmatchcase(db, wanted_db) and fnmatch.fnmatchcase(table, wanted_table)
+
+
+def _near(pattern: str, names: Mapping[str, TableSchema]) -> str:
+    near = difflib.get_close_matches(pattern, list(names), n=_NEAR_MATCHES_MAX, cutoff=0.5)
+    if near:
+        return f" (near: {', '.join(near)})"
+    return f" (the source has {len(names)} tables)" if names else " (the source has no tables)"
+
+
+def _subscription(config: FeedConfig, table: TableSchema, source_uri: str) -> SubscribeRecord:
+    return SubscribeRecord(
+        db_name=table.schema,
+        table_name=table.table,
+        subscribe_name=config.name,
+        table_id=table.table_id,
+        master_addrs=source_uri.partition("://")[2],
+        sink=config.target.uri,
+    )

@@ -1,0 +1,73 @@
+"""The server's metrics, and the names of all of them. Feeds are read from the meta database when somebody asks. Runs in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.timestamp import lag_seconds
+
+FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
+FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"
+FEED_STATE = "penstock_feed_state"
+FEED_ROWS = "penstock_feed_rows"
+FEED_BYTES = "penstock_feed_bytes"
+FEED_FILES = "penstock_feed_files"
+FEED_WINDOWS = "penstock_feed_windows"
+META_UP = "penstock_meta_up"
+
+
+class FeedCollector(Collector):
+    """Turns the rows of the meta database into metrics."""
+
+    def __init__(self, meta: MetaDatabase, clock: Clock) -> None:
+        self._meta = meta
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering does not read the database."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current values."""
+        try:
+            feeds = self._meta.list_feeds()
+        except PenstockError:
+            return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
+        return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1), *self._gauges(feeds), *_counters(feeds)]
+
+    def _gauges(self, feeds: Sequence[FeedRecord]) -> list[Metric]:
+        checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
+        lag = GaugeMetricFamily(FEED_LAG_SECONDS, "How far the checkpoint is behind the clock.", labels=["feed"])
+        state = GaugeMetricFamily(FEED_STATE, "1 for the state that the feed is in.", labels=["feed", "state"])
+        for feed in feeds:
+            checkpoint.add_metric([feed.name], feed.checkpoint_ts)
+            if feed.checkpoint_ts:
+                lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock))
+            state.add_metric([feed.name, feed.reached_state.value], 1)
+        return [checkpoint, lag, state]
+
+
+def _counters(feeds: Sequence[FeedRecord]) -> list[Metric]:
+    rows = CounterMetricFamily(FEED_ROWS, "Rows delivered.", labels=["feed"])
+    nbytes = CounterMetricFamily(FEED_BYTES, "Bytes delivered.", labels=["feed"])
+    files = CounterMetricFamily(FEED_FILES, "Files published.", labels=["feed"])
+    windows = CounterMetricFamily(FEED_WINDOWS, "Windows committed.", labels=["feed"])
+    for feed in feeds:
+        rows.add_metric([feed.name], feed.rows_total)
+        nbytes.add_metric([feed.name], feed.nbytes_total)
+        files.add_metric([feed.name], feed.files_total)
+        windows.add_metric([feed.name], feed.windows_total)
+    return [rows, nbytes, files, windows]
+
+
+def render(registries: Sequence[CollectorRegistry]) -> bytes:
+    """Return all registries in the text format that Prometheus reads."""
+    return b"".join(generate_latest(registry) for registry in registries)

@@ -1,0 +1,57 @@
+"""What the server's parts need from each other and from the layers below, as small roles. Runs in the server."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from penstock.meta.records import FeedRecord
+from penstock.model.errors import PenstockError
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """What a run says about itself beyond what the meta database holds."""
+
+    active: bool
+    resolved_ts: int = 0
+    """Up to which ts the log service has everything of the feed's tables; 0 while unknown."""
+
+
+class FeedRun(Protocol):
+    """One run of a feed under one epoch. ``start``, ``stop`` and ``wait`` are called by one thread, the rest by any."""
+
+    def start(self) -> None:
+        """Begin. Raises where it cannot; then ``stop`` is called still."""
+
+    def stop(self) -> None:
+        """End, and return when nothing of the run works any more. May be called twice, and after the run ended by itself."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the run has ended by itself, at most the given seconds; return whether it has."""
+
+    def error(self) -> PenstockError | None:
+        """Return why the run ended by itself, or None."""
+
+    def status(self) -> RunStatus:
+        """Return where the run is. Must be quick."""
+
+
+class FeedRunFactory(Protocol):
+    """Makes runs. Called by many threads."""
+
+    def create(self, feed: FeedRecord, epoch: int) -> FeedRun:
+        """Return a run that is not started; may raise what also ``start`` may raise."""
+
+    def forget(self, feed: FeedRecord) -> None:
+        """Release what was kept for a feed that is removed. Called once, after its last run has stopped."""
+
+
+class Liveness(Protocol):
+    """What the API asks the supervisor."""
+
+    def wake(self) -> None:
+        """Look at the feeds now rather than at the next scan."""
+
+    def status(self, name: str) -> RunStatus | None:
+        """Return the status of a feed's run, or None where it does not run here."""

@@ -1,0 +1,60 @@
+"""How a feed is shown: by the API, and through it by the command line.
+
+Invariant: no credentials, whatever the feed's configuration holds. Runs in the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.config.masking import mask_text, mask_tree
+from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.timestamp import lag_seconds, to_datetime
+from penstock.server.creation import FeedDocument
+from penstock.server.ports import RunStatus
+
+
+def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> dict[str, Any]:
+    """Return one line of the list of feeds."""
+    checkpoint_ts = feed.checkpoint_ts
+    return {
+        "name": feed.name,
+        "state": feed.reached_state.value,
+        "requested_state": feed.requested_state.value,
+        "checkpoint_ts": checkpoint_ts,
+        "checkpoint_time": to_datetime(checkpoint_ts).isoformat() if checkpoint_ts else None,
+        "lag_s": round(lag_seconds(checkpoint_ts, clock), 3) if checkpoint_ts else None,
+        "resolved_ts": status.resolved_ts if status else 0,
+        "rows": feed.rows_total,
+        "bytes": feed.nbytes_total,
+        "files": feed.files_total,
+        "windows": feed.windows_total,
+        "owner": feed.owner,
+        "epoch": feed.epoch,
+        "error": _error(feed),
+    }
+
+
+def feed_detail(feed: FeedRecord, tables: list[SubscribeRecord], status: RunStatus | None, clock: Clock) -> dict[str, Any]:
+    """Return everything that may be shown of one feed."""
+    document = FeedDocument.of(feed)
+    return feed_summary(feed, status, clock) | {
+        "uuid": feed.uuid,
+        "created_ms": feed.created_ms,
+        "updated_ms": feed.updated_ms,
+        "source": mask_text(document.source),
+        "config": mask_tree(document.config),
+        "dispatchers": len(document.dispatchers),
+        "tables": [{"name": f"{t.db_name}.{t.table_name}", "table_id": t.table_id} for t in tables],
+    }
+
+
+def error_body(error: PenstockError) -> dict[str, str]:
+    """Return an error as the API answers it."""
+    return {"code": error.code, "message": mask_text(error.detail), "hint": error.hint}
+
+
+def _error(feed: FeedRecord) -> dict[str, str] | None:
+    return error_body(PenstockError(feed.error_code, feed.error_text)) if feed.error_code else None
