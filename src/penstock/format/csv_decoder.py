@@ -58,7 +58,9 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
 def empty_frame(table: TableSchema) -> pl.DataFrame:
     """Return a frame without rows that has the columns of this table version."""
     schema = table.batch_schema()
-    return pl.DataFrame(pa.table({n: pa.array([], schema.field(n).type) for n in [COMMIT_TS, OP, *(c.field_name for c in row_columns(table))]}))
+    return pl.DataFrame(
+        pa.table({n: pa.array([], schema.field(n).type) for n in [COMMIT_TS, OP, *(c.field_name for c in row_columns(table))]})
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,7 @@ def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -
 def speaks_polars(columns: Sequence[Column], settings: CsvSettings) -> bool:
     """Return whether polars' writer gives exactly this dialect for these columns."""
     return (
-        len(settings.delimiter.encode()) == 1
-        and len(settings.quote.encode()) == 1
-        and not any(c.type.kind in FLOAT_KINDS for c in columns)
+        len(settings.delimiter.encode()) == 1 and len(settings.quote.encode()) == 1 and not any(c.type.kind in FLOAT_KINDS for c in columns)
     )
 
 
@@ -143,9 +141,10 @@ class _Sheet:
     """Fields of all rows, first measured, then put in place."""
 
     def __init__(self, rows: int, settings: CsvSettings) -> None:
-        from penstock.format import csv_kernels
+        from penstock.format import csv_kernels, go_floats
 
         self._kernels = csv_kernels
+        self._go_floats = go_floats.go_floats
         self._lengths = np.zeros(rows, np.int64)
         self._constant_length = 0
         self._puts: list[tuple[str, tuple[object, ...]]] = []
@@ -205,7 +204,7 @@ class _Sheet:
         """Add floats as Go's %v writes them, bare."""
         valid = _validity(values)
         offsets, data = _text_buffers(pc.cast(values.fill_null(0), pa.large_string()))
-        self._text(*self._kernels.go_floats(offsets, data), valid, self._kernels.BARE)
+        self._text(*self._go_floats(offsets, data), valid, self._kernels.BARE)
 
     def text(self, values: pa.Array, *, bare: bool = False) -> None:
         """Add texts, quoted or escaped as the dialect has it, or as they are."""

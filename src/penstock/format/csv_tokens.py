@@ -79,7 +79,7 @@ def _equals(data: Bytes, start: int, end: int, text: Bytes) -> bool:
 
 
 @jit
-def tokenize(
+def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
     data: Bytes,
     at: int,
     quote: int,

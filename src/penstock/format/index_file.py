@@ -26,7 +26,9 @@ def parse_index(layout: Layout, content: bytes, path: str, dispatcher: str = "")
     except PenstockError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error.detail}") from error
     if found != dispatcher or "\n" in name:
-        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: expected the last file of dispatcher {dispatcher or 'none'}, found {name!r}")
+        raise PenstockError(
+            "FILE_MALFORMED", f"{path}: line 1: expected the last file of dispatcher {dispatcher or 'none'}, found {name!r}"
+        )
     return number
 
 

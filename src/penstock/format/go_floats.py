@@ -1,0 +1,136 @@
+"""Floats as Go's ``%v`` writes them, from their shortest decimal texts.
+
+Digits are the shortest that read back as the same number; the exponent form is used below 1e-4 and from 1e6 on, with a sign and at least
+two digits. Kernels release the interpreter lock and are cached on disk. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.format.csv_kernels import Bytes, Longs, jit
+
+_DIGITS_MAX = 400
+_ROOM = 8
+"""How many bytes a text can grow: sign of infinity, point, and exponent."""
+
+
+@jit
+def go_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
+    """Rewrite texts such as ``1000000`` or ``1e-05`` in Go's form; the input may have any exponent and any trailing zeros."""
+    rows = len(offsets) - 1
+    out = np.empty(len(data) + _ROOM * rows, np.uint8)
+    ends = np.empty(rows + 1, np.int64)
+    ends[0] = 0
+    digits = np.empty(_DIGITS_MAX, np.uint8)
+    to = 0
+    for row in range(rows):
+        at, end = offsets[row], offsets[row + 1]
+        negative = data[at] == 45
+        if negative:
+            out[to] = 45
+            to += 1
+            at += 1
+        if data[at] < 48 or data[at] > 57:
+            to = _put_word(data[at], negative, out, to)
+        else:
+            count, scale = _parse(data, at, end, digits)
+            if count == 0:
+                out[to] = 48
+                to += 1
+            elif scale - 1 < -4 or scale - 1 >= 6:
+                to = _put_exponent(digits, count, scale - 1, out, to)
+            else:
+                to = _put_plain(digits, count, scale, out, to)
+        ends[row + 1] = to
+    return ends, out[:to]
+
+
+@jit
+def _put_word(first: int, negative: bool, out: Bytes, to: int) -> int:
+    """Put +Inf, Inf after a minus, or NaN."""
+    infinite = first in (73, 105)
+    if infinite and not negative:
+        out[to] = 43
+        to += 1
+    word = (73, 110, 102) if infinite else (78, 97, 78)
+    for i in range(3):
+        out[to + i] = word[i]
+    return to + 3
+
+
+@jit
+def _parse(data: Bytes, at: int, end: int, digits: Bytes) -> tuple[int, int]:
+    """Fill the significant digits; return their count and the power of ten by which 0.d1d2d3... is multiplied."""
+    count = 0
+    leading = 0
+    point = -1
+    while at < end and data[at] not in (69, 101):
+        if data[at] == 46:
+            point = count + leading
+        elif count == 0 and data[at] == 48:
+            leading += 1
+        else:
+            digits[count] = data[at]
+            count += 1
+        at += 1
+    if point < 0:
+        point = count + leading
+    exponent = _parse_exponent(data, at + 1, end)
+    while count > 0 and digits[count - 1] == 48:
+        count -= 1
+    return count, point - leading + exponent
+
+
+@jit
+def _parse_exponent(data: Bytes, at: int, end: int) -> int:
+    if at >= end:
+        return 0
+    negative = data[at] == 45
+    if data[at] in (43, 45):
+        at += 1
+    exponent = 0
+    while at < end:
+        exponent = exponent * 10 + (data[at] - 48)
+        at += 1
+    return -exponent if negative else exponent
+
+
+@jit
+def _put_exponent(digits: Bytes, count: int, exponent: int, out: Bytes, to: int) -> int:
+    out[to] = digits[0]
+    to += 1
+    if count > 1:
+        out[to] = 46
+        to += 1
+        for i in range(1, count):
+            out[to] = digits[i]
+            to += 1
+    out[to] = 101
+    out[to + 1] = 43 if exponent >= 0 else 45
+    to += 2
+    power = abs(exponent)
+    if power >= 100:
+        out[to] = 48 + power // 100
+        to += 1
+    out[to] = 48 + (power // 10) % 10
+    out[to + 1] = 48 + power % 10
+    return to + 2
+
+
+@jit
+def _put_plain(digits: Bytes, count: int, scale: int, out: Bytes, to: int) -> int:
+    if scale <= 0:
+        out[to] = 48
+        out[to + 1] = 46
+        to += 2
+        for _ in range(-scale):
+            out[to] = 48
+            to += 1
+    for i in range(max(count, scale)):
+        if i == scale and scale > 0:
+            out[to] = 46
+            to += 1
+        out[to] = digits[i] if i < count else 48
+        to += 1
+    return to

@@ -1,0 +1,154 @@
+"""What happens to a storage target once per feed: checking, claiming, schema files of DDLs, the checkpoint.
+
+Invariants: a target belongs to at most one feed, by the owner object that a claim creates; ``check`` leaves nothing behind when it raises;
+a DDL's files are the same however often it is written; the published checkpoint never goes back. Runs beside the driver.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH
+from penstock.format.schema_file import SchemaFile, parse_schema_file
+from penstock.model.clock import system_random
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.sink.storage.ddl_text import dropped_tables
+from penstock.sink.storage.publisher import SchemaVersions
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.target import ObjectTarget
+
+_SCHEMA_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The content of the owner object: the feed's name, and a random id that tells two feeds of one name apart."""
+
+    feed: str
+    id: str
+
+
+class StorageMaintainer:
+    """Acts once per feed on a storage target; implements ``penstock.sink.contract.SinkMaintainer``. Not thread safe."""
+
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None) -> None:
+        self._target = target
+        self._settings = settings
+        self._rng = rng or system_random()
+        self._checkpoint_ts: int | None = None
+
+    def check(self, feed: str) -> None:
+        """Raise unless the target is writable and empty or this feed's own."""
+        owner = self.owner()
+        if owner is not None and owner.feed != feed:
+            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
+        if owner is None and self._target.children():
+            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
+        probe = f"{OWNER_DIR}/probe-{self._random_id()}"
+        self._target.put_new(probe, b"penstock\n")
+        self._target.delete(probe)
+
+    def claim(self, feed: str) -> None:
+        """Mark the target as this feed's; of two feeds that claim at once, one fails."""
+        owner = self.owner()
+        if owner is None:
+            try:
+                self._target.put_new(OWNER_PATH, msgspec.json.encode(Owner(feed, self._random_id())))
+            except PenstockError as error:
+                if error.code != "SINK_CONFLICT":
+                    raise
+            owner = self.owner()
+        if owner is None or owner.feed != feed:
+            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed if owner else 'unknown'!r}")
+
+    def owner(self) -> Owner | None:
+        """Return who claimed the target, or None."""
+        content = self._target.find(OWNER_PATH)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Owner)
+        except msgspec.MsgspecError as error:
+            raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
+
+    def write_tables(self, tables: Iterable[TableSchema]) -> None:
+        """Make sure of the schema files of a feed's first table versions, so that tables without rows are known to readers too."""
+        versions = SchemaVersions(self._target, output_column_id=self._settings.output_column_id)
+        for table in tables:
+            versions.ensure(table)
+
+    def write_block_event(self, event: DdlEvent) -> Sequence[str]:
+        """Write the schema files of a DDL; return their paths."""
+        paths = []
+        for file in ddl_files(event, output_column_id=self._settings.output_column_id):
+            self._write_schema(file)
+            paths.append(file.path)
+        return paths
+
+    def publish_checkpoint(self, checkpoint_ts: int) -> None:
+        """Publish the checkpoint unless a later one is there."""
+        if self._checkpoint_ts is None:
+            content = self._target.find(METADATA_PATH)
+            self._checkpoint_ts = -1 if content is None else parse_checkpoint(content)
+        if checkpoint_ts > self._checkpoint_ts:
+            self._target.put(METADATA_PATH, render_checkpoint(checkpoint_ts))
+            self._checkpoint_ts = checkpoint_ts
+
+    def _write_schema(self, file: SchemaFile) -> None:
+        content = file.render()
+        try:
+            self._target.put_new(file.path, content)
+        except PenstockError as error:
+            if error.code != "SINK_CONFLICT":
+                raise
+            # A structure-only file of this version takes the DDL's text; the structure is the same, or the name would differ.
+            present = parse_schema_file(self._target.get(file.path), file.path)
+            if present.type == DdlType.NONE and not present.query:
+                self._target.put(file.path, content)
+
+    def _random_id(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"
+
+
+def ddl_files(event: DdlEvent, *, output_column_id: bool = False) -> Iterator[SchemaFile]:
+    """Yield the schema files of a DDL: one per table, or one of the database where it touches none."""
+    ddl_type, queries = _single(event)
+    if event.type in _SCHEMA_DDLS:
+        yield SchemaFile(event.schema, "", event.commit_ts, event.query, ddl_type)
+        return
+    for at, table in enumerate(event.tables):
+        if event.type is DdlType.EXCHANGE_PARTITION and at > 0:
+            yield SchemaFile.of_table(table, output_column_id=output_column_id)
+        else:
+            yield SchemaFile.of_table(table, queries[at], ddl_type, output_column_id=output_column_id)
+    if event.tables:
+        return
+    names = [(schema, name) for _, schema, name in event.old_names] or dropped_tables(event.query, event.schema)
+    for schema, name in names:
+        yield SchemaFile(schema, name, event.commit_ts, event.query, ddl_type)
+    if not names:
+        yield SchemaFile(event.schema, "", event.commit_ts, event.query, ddl_type)
+
+
+def _single(event: DdlEvent) -> tuple[DdlType, list[str]]:
+    """Return type and text per table: statements over several tables are written as one per table."""
+    count = len(event.tables)
+    if event.type is DdlType.CREATE_TABLES:
+        parts = [q.strip() for q in event.query.split(";") if q.strip()]
+        return DdlType.CREATE_TABLE, parts if len(parts) == count else [event.query] * count
+    if event.type is DdlType.RENAME_TABLES:
+        old = {table_id: (schema, table) for table_id, schema, table in event.old_names}
+        return DdlType.RENAME_TABLE, [_rename_text(old.get(t.table_id), t, event.query) for t in event.tables]
+    return event.type, [event.query] * count
+
+
+def _rename_text(old: tuple[str, str] | None, table: TableSchema, query: str) -> str:
+    if old is None:
+        return query
+    names = [name.replace("`", "``") for name in (*old, table.schema, table.table)]
+    return "RENAME TABLE `{}`.`{}` TO `{}`.`{}`".format(*names)

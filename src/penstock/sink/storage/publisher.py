@@ -1,0 +1,124 @@
+"""Publishes cut files: names them, makes sure of their schema file, writes data, then index.
+
+Owns a dispatcher's file numbers. Invariants: numbers follow from the last committed position alone and have no gaps, so a repeated
+attempt writes the same names; a schema file precedes the first data of its version; an index never names a file that is not there and
+never goes back. One thread calls it, in the order of the cuts. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.format.index_file import parse_index, render_index
+from penstock.format.layout import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
+from penstock.format.schema_file import SchemaFile
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.sink.contract import DispatcherWork, WrittenFile
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.target import ObjectTarget
+
+_SCHEMA_KEY = "schema/"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A finished file on its way to the target. ``callbacks`` fire once data and index are there."""
+
+    table: TableSchema
+    first_ts: int
+    content: io.BytesIO
+    rows: int
+    callbacks: tuple[Callable[[], None], ...] = ()
+
+
+class SchemaVersions:
+    """Which directory version a table version writes to, after its schema file is in the target. Shared by a task's dispatchers."""
+
+    def __init__(self, target: ObjectTarget, *, output_column_id: bool) -> None:
+        self._target = target
+        self._output_column_id = output_column_id
+        self._known: dict[TableSchema, int] = {}
+
+    def ensure(self, table: TableSchema) -> int:
+        """Return the directory version; write the schema file unless it, or an equal one just before it, is there.
+
+        The newest schema file at or below the version decides: where it has the same checksum, its version is used again, as after
+        a restart. An equal but older one is not: a different structure lies between.
+        """
+        known = self._known.get(table)
+        if known is None:
+            known = self._known[table] = self._find_or_write(table)
+        return known
+
+    def _find_or_write(self, table: TableSchema) -> int:
+        file = SchemaFile.of_table(table, output_column_id=self._output_column_id)
+        found = [p for p in map(parse_schema_path, self._target.paths(schema_dir(table.schema, table.table))) if p is not None and p.table]
+        older = [p for p in found if p.version <= table.version]
+        newest = max(older, key=lambda p: (p.version, p.checksum == file.checksum), default=None)
+        if newest is not None and newest.checksum == file.checksum:
+            return newest.version
+        try:
+            self._target.put_new(file.path, file.render())
+        except PenstockError as error:
+            # Another writer made it meanwhile, with the DDL's text in it; the name says that the structure is the same.
+            if error.code != "SINK_CONFLICT":
+                raise
+        return table.version
+
+
+class FilePublisher:
+    """The files of one dispatcher in one window. Called by one thread."""
+
+    def __init__(self, work: DispatcherWork, settings: StorageSinkSettings, target: ObjectTarget, versions: SchemaVersions) -> None:
+        self._layout = settings.layout
+        self._target = target
+        self._versions = versions
+        self._dispatcher = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
+        self._position = dict(work.position)
+        self._last_key = ""
+        self.files: list[WrittenFile] = []
+
+    def publish(self, cut: Cut) -> None:
+        """Write one file and its index; durable when it returns."""
+        version = self._directory_version(cut.table)
+        directory = self._layout.data_dir(cut.table, version, cut.first_ts)
+        key = f"{version}/{directory.date}"
+        number = self._position.get(key, 0) + 1
+        path = self._layout.data_path(DataPath(directory, self._dispatcher, number))
+        content = cut.content.getbuffer()
+        nbytes = len(content)
+        created = self._target.put_new(path, content)
+        self._write_index(directory, number, created=created)
+        self._position[key] = number
+        self._last_key = key
+        self.files.append(WrittenFile(path, cut.rows, nbytes))
+        for callback in cut.callbacks:
+            callback()
+
+    def position(self) -> dict[str, int]:
+        """Return where the dispatcher stands: the last directory's number and its version's directory; what is older never counts again."""
+        if not self._last_key:
+            return dict(self._position)
+        version = int(self._last_key.split("/")[0])
+        schemas = {k: v for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == version}
+        newest = max(schemas, key=lambda k: int(k.removeprefix(_SCHEMA_KEY)))
+        return {newest: version, self._last_key: self._position[self._last_key]}
+
+    def _directory_version(self, table: TableSchema) -> int:
+        # A position that knows the version was committed after the schema file was written.
+        key = f"{_SCHEMA_KEY}{table.version}"
+        if key not in self._position:
+            self._position[key] = self._versions.ensure(table)
+        return self._position[key]
+
+    def _write_index(self, directory: DataDir, number: int, *, created: bool) -> None:
+        path = self._layout.index_path(directory, self._dispatcher)
+        if not created:
+            # A repeated attempt: the first one may have come further, and the index must not go back behind it.
+            current = self._target.find(path)
+            if current is not None and parse_index(self._layout, current, path, self._dispatcher) >= number:
+                return
+        self._target.put(path, render_index(self._layout, number, self._dispatcher))

@@ -1,0 +1,173 @@
+"""Reads a storage target back: tables, versions, changes in order, DDLs, the checkpoint.
+
+Invariants: only files that an index names are read, and every file that it names must be there; rows beyond the checkpoint are left out,
+so what is read is a transaction-consistent cut; the order is version, date, then commit ts. Column ids are made consistent over the
+versions of a table (by name, or by the rename that a DDL's text states), so rows of different versions can be put together. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from penstock.format.checkpoint import parse_checkpoint
+from penstock.format.csv_decoder import decode
+from penstock.format.index_file import parse_index
+from penstock.format.layout import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
+from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file
+from penstock.model.batch import Op
+from penstock.model.ddl import DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.sink.storage.ddl_text import renamed_columns
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.target import ObjectTarget
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One version of a table as its schema file describes it: the structure and the DDL that made it."""
+
+    table: TableSchema
+    query: str
+    type: int
+
+
+class StorageReader:
+    """A view of a target, taken when it is made; ``refresh`` takes a new one. Not thread safe."""
+
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
+        self._target = target
+        self._settings = settings
+        self._layout = settings.layout
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the target again: the checkpoint first, so that everything at or below it is in the listing that follows."""
+        content = self._target.find(METADATA_PATH)
+        self._checkpoint_ts = None if content is None else parse_checkpoint(content)
+        self._schema_paths: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._indexes: dict[tuple[str, str], list[tuple[str, IndexPath]]] = defaultdict(list)
+        for path in sorted(self._target.paths()):
+            schema = parse_schema_path(path)
+            index = self._layout.parse_index(path)
+            if schema is not None:
+                self._schema_paths[schema.schema, schema.table].append(path)
+            elif index is not None:
+                self._indexes[index.dir.schema, index.dir.table].append((path, index))
+
+    def checkpoint_ts(self) -> int | None:
+        """Return the published checkpoint; None where there is none yet."""
+        return self._checkpoint_ts
+
+    def limit_ts(self, up_to_ts: int | None = None) -> int:
+        """Return how far the target may be read: to the checkpoint or an earlier ts; 0 before the first checkpoint."""
+        checkpoint_ts = self._checkpoint_ts or 0
+        return checkpoint_ts if up_to_ts is None else min(up_to_ts, checkpoint_ts)
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Return (schema, table) of every table that has a schema file, dropped ones included."""
+        return sorted(name for name in self._schema_paths if name[1])
+
+    def ddls(self, schema: str, table: str = "") -> list[SchemaFile]:
+        """Return the DDLs of a table, or of a database, oldest first."""
+        return [file for file in self._files(schema, table) if file.query or file.type != DdlType.NONE]
+
+    def versions(self, schema: str, table: str) -> list[TableVersion]:
+        """Return the versions of a table up to the checkpoint, oldest first, with consistent column ids."""
+        versions: list[TableVersion] = []
+        next_id = FIRST_COLUMN_ID
+        for file in self._files(schema, table):
+            if file.columns is None:
+                structure: tuple[Column, ...] = ()
+            elif file.output_column_id:
+                structure = file.columns
+            else:
+                before = versions[-1].table if versions else None
+                structure, next_id = _identified(file, before, next_id)
+            versions.append(TableVersion(replace_columns(file.to_table(), structure), file.query, file.type))
+        return versions
+
+    def changes(self, schema: str, table: str, up_to_ts: int | None = None) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
+        """Yield the changes of a table in order, up to the checkpoint or an earlier ts, with the version that each part has."""
+        limit = self.limit_ts(up_to_ts)
+        known = {version.table.version: version.table for version in self.versions(schema, table)}
+        groups: dict[tuple[int, str], list[tuple[str, IndexPath]]] = defaultdict(list)
+        for path, index in self._indexes[schema, table]:
+            if index.dir.version <= limit:
+                groups[index.dir.version, index.dir.date].append((path, index))
+        for (version, _), indexes in sorted(groups.items()):
+            if version not in known:
+                raise PenstockError("FILE_MALFORMED", f"{self._layout.dir_path(indexes[0][1].dir)}: no schema file describes this version")
+            yield from self._group(known[version], indexes, limit)
+
+    def _group(self, table: TableSchema, indexes: list[tuple[str, IndexPath]], limit: int) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
+        """Yield one directory group: file by file where one dispatcher wrote it, merged by commit ts where several did."""
+        if len(indexes) == 1:
+            for frame in self._frames(table, *indexes[0]):
+                kept = self._up_to(frame, limit)
+                if kept.height:
+                    yield table, kept
+            return
+        frames = [self._up_to(frame, limit) for path, index in indexes for frame in self._frames(table, path, index)]
+        merged = pl.concat(frames)
+        if merged.height:
+            # Tombstones come first at one ts; the sort is stable, so each dispatcher's own order stays.
+            tombstone = pl.col(OP).is_in([int(Op.DELETE), int(Op.BEFORE)])
+            yield table, merged.sort(pl.col(COMMIT_TS), ~tombstone, maintain_order=True)
+
+    def _frames(self, table: TableSchema, index_path: str, index: IndexPath) -> Iterator[pl.DataFrame]:
+        last = parse_index(self._layout, self._target.get(index_path), index_path, index.dispatcher)
+        for number in range(1, last + 1):
+            path = self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
+            try:
+                content = self._target.get(path)
+            except FileNotFoundError:
+                raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names {last} files") from None
+            yield decode(content, table, self._settings.csv, path)
+
+    def _up_to(self, frame: pl.DataFrame, limit: int) -> pl.DataFrame:
+        return frame.filter(pl.col(COMMIT_TS) <= limit) if self._settings.csv.include_commit_ts else frame
+
+    def _files(self, schema: str, table: str) -> list[SchemaFile]:
+        files = []
+        for path in self._schema_paths[schema, table]:
+            name = parse_schema_path(path)
+            if name is None or name.version > self.limit_ts():
+                continue
+            file = parse_schema_file(self._target.get(path), path)
+            check_schema_name(file, name, path)
+            files.append(file)
+        return sorted(files, key=lambda f: f.table_version)
+
+    def data_files(self, schema: str, table: str) -> list[tuple[DataDir, str, int]]:
+        """Return (directory, dispatcher, last number) of every index of a table."""
+        return [
+            (index.dir, index.dispatcher, parse_index(self._layout, self._target.get(path), path, index.dispatcher))
+            for path, index in self._indexes[schema, table]
+        ]
+
+
+def replace_columns(table: TableSchema, columns: tuple[Column, ...]) -> TableSchema:
+    """Return the table version with other columns."""
+    return TableSchema(table.table_id, table.schema, table.table, table.version, columns, table.partition_id)
+
+
+def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> tuple[tuple[Column, ...], int]:
+    """Return the file's columns with the ids that they had before, by name or by the DDL's rename; new ones are numbered on."""
+    old = {c.name.lower(): c.id for c in before.columns} if before is not None else {}
+    renames = renamed_columns(file.query)
+    columns = []
+    for column in file.columns or ():
+        name = column.name.lower()
+        known = old.get(renames.get(name, name))
+        if known is None:
+            known, next_id = next_id, next_id + 1
+        columns.append(Column(known, column.name, column.type, column.nullable, column.primary_key, column.default, column.generated))
+    return tuple(columns), next_id
+
+
+__all__ = ["StorageReader", "TableVersion", "replace_columns"]

@@ -1,0 +1,220 @@
+"""The options of the storage sink, from a sink URI and a configuration section.
+
+Owns defaults, names and ranges. Invariants: a ``StorageSinkSettings`` that exists is valid; all faults of one input are reported
+together, each with its path; nothing that this module says shows a secret. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
+from penstock.format.layout import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
+from penstock.model.errors import PenstockError
+
+SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")
+FILE_SIZE_MIN = 1 << 10
+FILE_SIZE_MAX = 512 << 20
+FLUSH_INTERVAL_MS_MIN = 100
+FLUSH_INTERVAL_MS_MAX = 600_000
+
+_SECRET_PARTS = ("secret", "password", "token", "key", "credential", "signature", "sas")
+_NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns"})
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+class Protocol(StrEnum):
+    """How rows stand in data files."""
+
+    CSV = "csv"
+
+
+class Atomicity(StrEnum):
+    """Whether the rows of one transaction of one table stay in one file."""
+
+    NONE = "none"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSinkSettings:
+    """What tunes the storage sink; the target itself is a URI beside it."""
+
+    protocol: Protocol = Protocol.CSV
+    file_size: int = 64 << 20
+    flush_interval_ms: int = 5_000
+    date_separator: DateSeparator = DateSeparator.DAY
+    file_index_width: int = INDEX_WIDTH_MAX
+    enable_partition_separator: bool = True
+    output_column_id: bool = False
+    transaction_atomicity: Atomicity = Atomicity.NONE
+    csv: CsvSettings = field(default_factory=CsvSettings)
+
+    @property
+    def layout(self) -> Layout:
+        """Return the layout that these settings give."""
+        return Layout(self.date_separator, self.file_index_width, self.enable_partition_separator, f".{self.protocol.value}")
+
+    @property
+    def needs_old_values(self) -> bool:
+        """Return whether events must carry ``_key`` and BEFORE rows."""
+        return self.csv.output_old_value
+
+    @classmethod
+    def from_uri(cls, uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
+        """Return the target's URI and the settings; see ``from_uri`` of this module."""
+        return from_uri(uri, options)
+
+
+def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
+    """Return the target's URI and the settings of a sink URI with its configuration section.
+
+    Options have the names of the configuration file (``file-size``, or ``csv.delimiter`` / ``csv: {delimiter: ...}``). Query parameters
+    of the URI win over them; parameters that are not the sink's own (endpoint, region, credentials) stay in the target's URI. Faults
+    stand one per line, each with its key.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in SCHEMES:
+        raise PenstockError(
+            "SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {', '.join(SCHEMES)}"
+        )
+    if parts.scheme not in {"file", "memory"} and not parts.hostname:
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} names no bucket or container")
+    if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} must have an absolute path, as in file:///dir")
+    given: dict[str, tuple[str, Any]] = {key: (key, value) for key, value in _flatten(options or {}).items()}
+    kept = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in _READERS:
+            given[key] = (f"uri?{key}", value)
+        else:
+            kept.append((key, value))
+    settings, faults = _read(given)
+    if faults:
+        raise PenstockError("CONFIG_INVALID", "\n".join(faults))
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(kept), "")), settings
+
+
+def mask_uri(uri: str) -> str:
+    """Return the URI with passwords and secret parameters replaced, fit for logs and errors."""
+    try:
+        parts = urlsplit(uri)
+        netloc = f"***@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+        query = urlencode([(k, "***" if is_secret(k) else v) for k, v in parse_qsl(parts.query, keep_blank_values=True)], safe="*/:")
+    except ValueError:
+        return "***"
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+
+
+def is_secret(key: str) -> bool:
+    """Return whether a parameter of this name must not be shown."""
+    lowered = key.lower()
+    return lowered not in _NOT_SECRET and any(part in lowered for part in _SECRET_PARTS)
+
+
+def _flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        name = f"{prefix}{key}".replace("_", "-")
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _read(given: Mapping[str, tuple[str, Any]]) -> tuple[StorageSinkSettings, list[str]]:
+    faults: list[str] = []
+    values: dict[str, Any] = {}
+    for key, (path, raw) in given.items():
+        reader = _READERS.get(key)
+        if reader is None:
+            faults.append(f"{path}: unknown option")
+            continue
+        name, read = reader
+        try:
+            values[name] = read(raw)
+        except ValueError as error:
+            faults.append(f"{path}: {error}")
+    csv = CsvSettings(**{name.removeprefix("csv."): value for name, value in values.items() if name.startswith("csv.")})
+    faults.extend(f"{given.get(f'csv.{key}', (f'csv.{key}', None))[0]}: {what}" for key, what in csv.problems())
+    return StorageSinkSettings(csv=csv, **{n: v for n, v in values.items() if not n.startswith("csv.")}), faults
+
+
+def _flag(raw: Any) -> bool:
+    text = str(raw).strip().lower()
+    if text not in {"true", "false", "1", "0"}:
+        raise ValueError(f"{raw!r} is neither true nor false")
+    return text in {"true", "1"}
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(raw: Any) -> int:
+        try:
+            value = int(str(raw))
+        except ValueError:
+            raise ValueError(f"{raw!r} is not a whole number") from None
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not within {low}..{high}")
+        return value
+
+    return read
+
+
+def _duration_ms(raw: Any) -> int:
+    text = str(raw).strip()
+    for unit in ("ms", "s", "m", "h"):
+        number = text.removesuffix(unit)
+        if number != text:
+            try:
+                value = round(float(number) * _UNITS_MS[unit])
+            except ValueError:
+                break
+            return _whole(FLUSH_INTERVAL_MS_MIN, FLUSH_INTERVAL_MS_MAX)(value)
+    raise ValueError(f"{raw!r} is not a duration such as 5s or 500ms")
+
+
+def _choice(options: type[StrEnum]) -> Callable[[Any], StrEnum]:
+    def read(raw: Any) -> StrEnum:
+        try:
+            return options(str(raw).strip().lower())
+        except ValueError:
+            raise ValueError(f"{raw!r} is none of {', '.join(o.value for o in options)}") from None
+
+    return read
+
+
+_ESCAPES = {"\\r\\n": "\r\n", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
+
+
+def _text(raw: Any) -> str:
+    # Configuration files and URIs cannot always hold control characters; their escapes are understood.
+    text = str(raw)
+    return _ESCAPES.get(text, text)
+
+
+_READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "protocol": ("protocol", _choice(Protocol)),
+    "file-size": ("file_size", _whole(FILE_SIZE_MIN, FILE_SIZE_MAX)),
+    "flush-interval": ("flush_interval_ms", _duration_ms),
+    "date-separator": ("date_separator", _choice(DateSeparator)),
+    "file-index-width": ("file_index_width", _whole(INDEX_WIDTH_MIN, INDEX_WIDTH_MAX)),
+    "file-index-digit": ("file_index_width", _whole(INDEX_WIDTH_MIN, INDEX_WIDTH_MAX)),
+    "enable-partition-separator": ("enable_partition_separator", _flag),
+    "output-column-id": ("output_column_id", _flag),
+    "transaction-atomicity": ("transaction_atomicity", _choice(Atomicity)),
+    "terminator": ("csv.terminator", _text),
+    "csv.delimiter": ("csv.delimiter", _text),
+    "csv.quote": ("csv.quote", str),
+    "csv.null": ("csv.null", str),
+    "csv.terminator": ("csv.terminator", _text),
+    "csv.include-commit-ts": ("csv.include_commit_ts", _flag),
+    "csv.binary-encoding-method": ("csv.binary_encoding", _choice(BinaryEncoding)),
+    "csv.output-old-value": ("csv.output_old_value", _flag),
+    "csv.output-field-header": ("csv.output_field_header", _flag),
+    "output-old-value": ("csv.output_old_value", _flag),
+}

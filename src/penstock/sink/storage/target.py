@@ -1,0 +1,217 @@
+"""The object store behind a storage sink: create-only puts, overwrites, reads and listings below one prefix.
+
+Owns how URIs become stores and how vendors' errors become ours. Invariants: ``put_new`` never changes an object that exists (equal bytes
+count as done, different ones are SINK_CONFLICT); transient failures are retried a bounded number of times with growing pauses; no error
+text holds a credential. A ``TargetAddress`` is picklable, so that each executor opens its own target. Runs on executors and the driver.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store
+
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import PenstockError
+from penstock.sink.storage.settings import mask_uri
+
+MULTIPART_BYTES = 128 << 20
+"""Objects of this size and more are uploaded in parts, after a look whether they exist: no vendor has a create-only multipart upload."""
+
+_T = TypeVar("_T")
+_S3_ALIASES = {
+    "endpoint": "endpoint",
+    "access-key": "access_key_id",
+    "access-key-id": "access_key_id",
+    "secret-access-key": "secret_access_key",
+    "session-token": "session_token",
+    "region": "region",
+}
+_MEMORY_STORES: dict[str, ObjectStore] = {}
+_MEMORY_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """How often and how patiently a transient failure is tried again."""
+
+    attempts_max: int = 5
+    pause_s_min: float = 0.1
+    pause_s_max: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAddress:
+    """Where a target is: all that an executor needs to open it."""
+
+    uri: str
+    retry: RetrySettings = RetrySettings()
+
+    def open(self, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectTarget:
+        """Open the target."""
+        return ObjectTarget(_open_store(self.uri), mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
+
+    def __repr__(self) -> str:
+        return f"TargetAddress({mask_uri(self.uri)!r})"
+
+
+class ObjectTarget:
+    """One prefix of an object store. Safe to call from many threads."""
+
+    def __init__(self, store: ObjectStore, name: str, retry: RetrySettings, clock: Clock, rng: random.Random) -> None:
+        self._store = store
+        self.name = name
+        self._retry = retry
+        self._clock = clock
+        self._rng = rng
+
+    @classmethod
+    def open(cls, uri: str) -> ObjectTarget:
+        """Open a target by its URI, with the machine's clock and the default retries."""
+        return TargetAddress(uri).open()
+
+    def put_new(self, path: str, content: bytes | memoryview) -> bool:
+        """Create an object; return False where it existed with the same bytes. Different bytes are a conflict."""
+        try:
+            self._run("create", path, lambda: self._create(path, content))
+        except FileExistsError:
+            pass
+        else:
+            return True
+        if self.get(path) != content:
+            raise PenstockError("SINK_CONFLICT", f"{self.name}: {path} exists with different bytes")
+        return False
+
+    def put(self, path: str, content: bytes | memoryview) -> None:
+        """Write an object, over whatever is there."""
+        self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=len(content) >= MULTIPART_BYTES))
+
+    def get(self, path: str) -> bytes:
+        """Return an object's bytes; FileNotFoundError where there is none."""
+        return self._run("read", path, lambda: bytes(obstore.get(self._store, path).bytes()))
+
+    def find(self, path: str) -> bytes | None:
+        """Return an object's bytes, or None."""
+        try:
+            return self.get(path)
+        except FileNotFoundError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Return whether an object is there."""
+        try:
+            self._run("look at", path, lambda: obstore.head(self._store, path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def paths(self, prefix: str = "") -> Iterator[str]:
+        """Yield the paths of all objects in a directory and below, in no particular order."""
+        pages = self._run("list", prefix or "/", lambda: [[o["path"] for o in page] for page in obstore.list(self._store, prefix or None)])
+        for page in pages:
+            yield from page
+
+    def children(self, prefix: str = "") -> list[str]:
+        """Return the paths of the objects and directories that lie directly in a directory."""
+
+        def read() -> list[str]:
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return [*found["common_prefixes"], *(o["path"] for o in found["objects"])]
+
+        return sorted(self._run("list", prefix or "/", read))
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is gone already counts as deleted."""
+        try:
+            self._run("delete", path, lambda: obstore.delete(self._store, path))
+        except FileNotFoundError:
+            return
+
+    def _create(self, path: str, content: bytes | memoryview) -> None:
+        if len(content) < MULTIPART_BYTES:
+            try:
+                obstore.put(self._store, path, content, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                raise FileExistsError(path) from error
+            return
+        if self.exists(path):
+            raise FileExistsError(path)
+        obstore.put(self._store, path, content, use_multipart=True)
+
+    def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return call()
+            except (FileNotFoundError, FileExistsError, PenstockError):
+                raise
+            except (BaseError, OSError, ValueError) as error:
+                failure = _classify(error, f"{self.name}: cannot {verb} {path}")
+                if failure.code != "SINK_UNAVAILABLE" or attempt >= self._retry.attempts_max:
+                    raise failure from None
+            pause = min(self._retry.pause_s_max, self._retry.pause_s_min * 2 ** (attempt - 1))
+            self._clock.wait(threading.Event(), pause * (0.5 + self._rng.random() / 2))
+
+
+def _classify(error: Exception, what: str) -> PenstockError:
+    # The first line says what happened; what follows repeats request and configuration, which may hold secrets.
+    cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | NotADirectoryError | IsADirectoryError):
+        return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
+    if isinstance(error, NotSupportedError | InvalidPathError | UnknownConfigurationKeyError | ValueError):
+        return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
+    text = str(error)
+    if any(
+        mark in text
+        for mark in ("Permission denied", "Read-only file system", "Not a directory", "No space left", "NoSuchBucket", "File name too long")
+    ):
+        return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
+    return PenstockError("SINK_UNAVAILABLE", f"{what}: {cause}")
+
+
+def _open_store(uri: str) -> ObjectStore:
+    parts = urlsplit(uri)
+    options = dict(parse_qsl(parts.query))
+    prefix = unquote(parts.path).strip("/")
+    try:
+        return _open_scheme(parts.scheme, parts.netloc, prefix, options)
+    except (BaseError, OSError, ValueError, TypeError) as error:
+        failure = _classify(error, f"{mask_uri(uri)}: cannot open")
+        code = "SINK_UNWRITABLE" if isinstance(error, OSError) else "SINK_URI_INVALID"
+        raise PenstockError(code, failure.detail) from None
+
+
+def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -> ObjectStore:
+    if scheme == "file":
+        return LocalStore(f"/{prefix}", mkdir=True)
+    if scheme == "memory":
+        with _MEMORY_LOCK:
+            return _MEMORY_STORES.setdefault(f"{host}/{prefix}", MemoryStore())
+    retry: Any = {"max_retries": 2}
+    if scheme in {"s3", "s3a"}:
+        config: dict[str, Any] = {_S3_ALIASES.get(k, k.replace("-", "_")): v for k, v in options.items()}
+        path_style = str(config.pop("force_path_style", config.pop("path_style", "true" if "endpoint" in config else "false")))
+        config["virtual_hosted_style_request"] = path_style.lower() in {"false", "0"}
+        plain = str(config.get("endpoint", "")).startswith("http://")
+        return S3Store(host, prefix=prefix or None, config=config, client_options={"allow_http": plain}, retry_config=retry)
+    config = {k.replace("-", "_"): v for k, v in options.items()}
+    if scheme in {"gs", "gcs"}:
+        return GCSStore(host, prefix=prefix or None, config=config, retry_config=retry)
+    plain = str(config.get("endpoint", "")).startswith("http://")
+    return AzureStore(host, prefix=prefix or None, config=config, client_options={"allow_http": plain}, retry_config=retry)
