@@ -86,13 +86,13 @@ class _Handle:
         self._closed.set()
 
 
-def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int) -> list[OrderedHandle]:
+def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True) -> list[OrderedHandle]:
     """Return the ordered handles of one side: memory per table version, appendable objects, bulk objects.
 
     Merged objects repeat what others hold, so the tail skips them.
     """
     handles = [OrderedHandle(batches) for batches in view.memory.sources(side, from_ts, to_ts)]
-    for kind in (ObjectKind.APPENDABLE, ObjectKind.BULK):
+    for kind in (ObjectKind.APPENDABLE, ObjectKind.BULK) if bulk else (ObjectKind.APPENDABLE,):
         objects = [o for o in view.state.objects if o.side is side and o.object_kind is kind and o.max_ts > from_ts and o.min_ts <= to_ts]
         handles.extend(OrderedHandle(_chain(view.space, chain, from_ts, to_ts)) for chain in _chains(objects))
     return handles

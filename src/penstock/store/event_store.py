@@ -21,7 +21,7 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.table import TableSchema
 from penstock.store.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
 from penstock.store.flusher import Flusher
@@ -206,9 +206,9 @@ class ColumnarEventStore:
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
         return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max)
 
-    def schema_history(self, table_id: int) -> SchemaHistory:
-        """Return a table's versions; the history is the caller's own."""
-        return SchemaHistory(table_id, self._schema_log.versions(table_id))
+    def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
+        """Return a table's versions, oldest first; empty for a table that is not known."""
+        return self._schema_log.versions(table_id)
 
     def span_ids(self) -> tuple[int, ...]:
         """Return the ids of all spans."""

@@ -1,0 +1,240 @@
+"""The Flight service of the event store: how executors plan and read.
+
+``get_flight_info`` answers a span and a window with endpoints: one per object, which the reader opens itself at the URI (or streams,
+where it cannot reach it), and one per side and table version of the rows in memory. A memory endpoint names its rows by ts, so it
+gives the same rows when they have been flushed meanwhile. Actions plan windows and tell schemas and status. Every call carries the
+token; every ticket is signed. Errors keep their ``[CODE]`` text. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock.model.batch import BatchKind, ChangeBatch
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import PenstockError
+from penstock.store.changes import SpanState, open_changes, side_handles
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight_ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
+from penstock.store.memory import MemoryRows
+from penstock.store.ordered_handle import TS_END, SideReader
+
+log = logging.getLogger(__name__)
+OBJECT_CHUNK_BYTES = 4 * 1024 * 1024
+OBJECT_STREAM_SCHEMA = pa.schema([pa.field("bytes", pa.large_binary(), False)])
+MIDDLEWARE = "penstock-token"
+
+
+class WindowRequest(msgspec.Struct, frozen=True):
+    """The command of ``get_flight_info``."""
+
+    span_id: int
+    from_ts: int
+    to_ts: int
+
+
+class PlanRequest(msgspec.Struct, frozen=True):
+    """The body of the ``plan_window`` action."""
+
+    span_ids: tuple[int, ...]
+    table_ids: tuple[int, ...]
+    from_ts: int
+    nbytes_max: int
+
+
+class MemoryEndpoint(msgspec.Struct, frozen=True, tag="memory"):
+    """Says which rows a memory endpoint streams."""
+
+    side: BatchKind
+    schema_version: int
+
+
+class ObjectEndpoint(msgspec.Struct, frozen=True, tag="object"):
+    """Says which object an endpoint is."""
+
+    path: str
+
+
+Endpoint = MemoryEndpoint | ObjectEndpoint
+
+
+class WindowAnswer(msgspec.Struct, frozen=True):
+    """The ``app_metadata`` of a flight info: the span's state and where its objects are."""
+
+    state: SpanState
+    objects_uri: str
+
+
+class SpanStatus(msgspec.Struct, frozen=True):
+    """One entry of the ``span_status`` action."""
+
+    span_id: int
+    table_id: int
+    resolved_ts: int
+    flushed_ts: int
+    history_start_ts: int
+    memory_rows: int
+
+
+class FlightStoreServer(fl.FlightServerBase):  # type: ignore[misc]
+    """Serves one event store. ``token`` is what clients pass; ``location_uri`` is where they call."""
+
+    def __init__(
+        self,
+        store: ColumnarEventStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        secret: bytes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Listen at once; with port 0 on a free one."""
+        secret = secret or secrets.token_bytes(32)
+        self.token = call_token(secret)
+        self._store = store
+        self._host = host
+        self._signer = TicketSigner(secret, clock or SystemClock())
+        super().__init__(f"grpc://{host}:{port}", middleware={MIDDLEWARE: _TokenCheck(self.token)})
+
+    @property
+    def location_uri(self) -> str:
+        """Return the URI that a client connects to."""
+        return f"grpc://{self._host}:{self.port}"
+
+    def close(self) -> None:
+        """Stop serving; streams that run are cancelled. May be called twice."""
+        self.shutdown()
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> fl.FlightInfo:
+        """Answer a window of a span with its endpoints."""
+        with _coded_errors():
+            request = msgspec.json.decode(descriptor.command, type=WindowRequest)
+            view = self._store.view(request.span_id)
+            open_changes(view, request.from_ts, request.to_ts).close()
+            state = view.state
+            wanted = [o for o in state.objects if o.max_ts > request.from_ts and o.min_ts <= request.to_ts]
+            answer = WindowAnswer(msgspec.structs.replace(state, objects=tuple(wanted)), self._store.objects.uri)
+            endpoints = [self._object_endpoint(request.span_id, o.path) for o in wanted]
+            if isinstance(view.memory, MemoryRows):
+                endpoints.extend(self._memory_endpoints(request, state, view.memory))
+            return fl.FlightInfo(
+                OBJECT_STREAM_SCHEMA, descriptor, endpoints, sum(o.rows for o in wanted), -1, app_metadata=msgspec.json.encode(answer)
+            )
+
+    def do_get(self, context: Any, ticket: Any) -> fl.FlightDataStream:
+        """Stream what a signed ticket names."""
+        with _coded_errors():
+            asked = self._signer.check(ticket.ticket)
+            if isinstance(asked, ObjectTicket):
+                payload = self._store.objects.get(asked.path)
+                return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(payload))
+            batches = self._rows(asked)
+            first = next(batches, None)
+            schema = first.records.schema if first else self._schema(asked)
+            return fl.GeneratorStream(schema, _records(first, batches))
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """Answer an action with one JSON result."""
+        with _coded_errors():
+            body = action.body.to_pybytes()
+            return iter([self._act(action.type, body)])
+
+    def list_actions(self, context: Any) -> Sequence[fl.ActionType]:
+        """Return the actions."""
+        return [
+            fl.ActionType("plan_window", "choose where a window ends"),
+            fl.ActionType("schema_history", "the versions of a table"),
+            fl.ActionType("span_status", "resolved ts and sizes of all spans"),
+        ]
+
+    def _act(self, name: str, body: bytes) -> bytes:
+        if name == "plan_window":
+            request = msgspec.json.decode(body, type=PlanRequest)
+            return msgspec.json.encode(self._store.plan_window(request.span_ids, request.table_ids, request.from_ts, request.nbytes_max))
+        if name == "schema_history":
+            return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
+        if name == "span_status":
+            spans = self._store.stats().spans
+            return msgspec.json.encode(
+                [SpanStatus(s.span_id, s.table_id, s.resolved_ts, s.flushed_ts, s.history_start_ts, s.memory_rows) for s in spans]
+            )
+        raise PenstockError("TICKET_INVALID", f"no action {name!r}")
+
+    def _object_endpoint(self, span_id: int, path: str) -> fl.FlightEndpoint:
+        ticket = self._signer.sign(ObjectTicket(span_id, path, self._signer.expires_ms()))
+        uri = f"{self._store.objects.uri.rstrip('/')}/{path}"
+        return fl.FlightEndpoint(ticket, [uri], app_metadata=msgspec.json.encode(ObjectEndpoint(path)))
+
+    def _memory_endpoints(self, request: WindowRequest, state: SpanState, memory: MemoryRows) -> Iterator[fl.FlightEndpoint]:
+        from_ts = max(request.from_ts, state.flushed_ts)
+        for side in BatchKind:
+            headers = [b.header for b in memory.side(side)]
+            for version in sorted({h.schema_version for h in headers if h.max_ts > from_ts and h.min_ts <= request.to_ts}):
+                ticket = RowsTicket(request.span_id, side, version, from_ts, request.to_ts, self._signer.expires_ms())
+                yield fl.FlightEndpoint(self._signer.sign(ticket), [], app_metadata=msgspec.json.encode(MemoryEndpoint(side, version)))
+
+    def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
+        """Yield the ticket's rows from memory, or from objects where a flush has taken them there."""
+        handles = side_handles(self._store.view(ticket.span_id), ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
+        reader = SideReader(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
+        while True:
+            reader.fill()
+            taken = reader.take_below(TS_END)
+            if not taken:
+                return
+            yield from (b for b in taken if b.header.schema_version == ticket.schema_version)
+
+    def _schema(self, ticket: RowsTicket) -> pa.Schema:
+        table_id = self._store.view(ticket.span_id).state.span.table_id
+        table = next((t for t in self._store.schema_history(table_id) if t.version == ticket.schema_version), None)
+        if table is None:
+            raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
+        return table.batch_schema()
+
+
+def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:
+    with _coded_errors():
+        if first is not None:
+            yield first.records
+        for batch in rest:
+            yield batch.records
+
+
+def _object_chunks(payload: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    for start in range(0, payload.size, OBJECT_CHUNK_BYTES):
+        part = payload.slice(start, min(OBJECT_CHUNK_BYTES, payload.size - start))
+        offsets = pa.array([0, part.size], pa.int64()).buffers()[1]
+        chunk = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, part])
+        yield pa.RecordBatch.from_arrays([chunk], schema=OBJECT_STREAM_SCHEMA)
+
+
+@contextlib.contextmanager
+def _coded_errors() -> Iterator[None]:
+    """Send errors as text that begins with their code; malformed requests count as invalid tickets."""
+    try:
+        yield
+    except PenstockError as error:
+        raise fl.FlightServerError(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise fl.FlightServerError(f"[TICKET_INVALID] the request does not parse: {error}") from error
+
+
+class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses every call without the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}"
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        """Check the authorization header; called before each method."""
+        presented = next(iter(headers.get("authorization", [])), "")
+        if not hmac.compare_digest(presented.encode(), self._expected.encode()):
+            raise fl.FlightUnauthenticatedError("[TICKET_INVALID] the call carries no valid token")

@@ -1,0 +1,213 @@
+"""The client of the Flight service: plans on the driver, reads on executors.
+
+A handle that it opens reads objects directly where it can reach them, streams them from the service where it cannot, and streams the
+rows in memory. The client holds a location and a token only, so it is picklable; the connection is made where it is first used, and
+the token never shows in ``repr``. Runs on the driver and on executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchHeader, BatchKind, ChangeBatch, commit_ts_array
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.store.changes import SpanView, open_changes
+from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.flight import Endpoint, MemoryEndpoint, ObjectEndpoint, PlanRequest, SpanStatus, WindowAnswer, WindowRequest
+from penstock.store.objects import ObjectSpace, ObstoreBackend
+
+CALL_TIMEOUT_S = 30.0
+
+
+class FlightStoreClient:
+    """Talks to one event store's Flight service. Thread safe and picklable."""
+
+    def __init__(self, location: str, token: str, storage_options: Mapping[str, str] | None = None) -> None:
+        """``location`` as the server's ``location_uri``; ``storage_options`` go to obstore for objects that are not local."""
+        self.location = location
+        self._token = token
+        self._storage_options = dict(storage_options or {})
+        self._connection: fl.FlightClient | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"FlightStoreClient({self.location!r})"
+
+    def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str]]]:
+        return (FlightStoreClient, (self.location, self._token, self._storage_options))
+
+    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+        """Choose where a window ends; as ``EventStore.plan_window``."""
+        body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max))
+        return msgspec.json.decode(self._act("plan_window", body), type=WindowPlan)
+
+    def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
+        """Return a table's versions, oldest first."""
+        return msgspec.json.decode(self._act("schema_history", msgspec.json.encode(table_id)), type=tuple[TableSchema, ...])
+
+    def span_status(self) -> dict[int, SpanStatus]:
+        """Return the status of every span by its id."""
+        statuses = msgspec.json.decode(self._act("span_status", b"null"), type=list[SpanStatus])
+        return {s.span_id: s for s in statuses}
+
+    def open_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
+        """Open a handle on ``(from_ts, to_ts]`` of a span; as ``EventStore.collect_changes``."""
+        return open_changes(self.view(span_id, from_ts, to_ts), from_ts, to_ts, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
+
+    def view(self, span_id: int, from_ts: int, to_ts: int) -> SpanView:
+        """Return the picture of a span that a handle on the window needs."""
+        command = msgspec.json.encode(WindowRequest(span_id, from_ts, to_ts))
+        with _penstock_errors():
+            info = self._connect().get_flight_info(fl.FlightDescriptor.for_command(command), self._options(CALL_TIMEOUT_S))
+        answer = msgspec.json.decode(info.app_metadata, type=WindowAnswer)
+        streams: dict[tuple[BatchKind, int], bytes] = {}
+        objects: dict[str, bytes] = {}
+        for endpoint in info.endpoints:
+            what = msgspec.json.decode(endpoint.app_metadata, type=Endpoint)
+            if isinstance(what, MemoryEndpoint):
+                streams[what.side, what.schema_version] = endpoint.ticket.ticket
+            elif isinstance(what, ObjectEndpoint):
+                objects[what.path] = endpoint.ticket.ticket
+        memory = _StreamedMemory(span_id, answer.state.span.table_id, streams, self.stream)
+        return SpanView(answer.state, memory, self._space(answer.objects_uri, objects))
+
+    def stream(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches behind a ticket."""
+        with _penstock_errors():
+            reader = self._connect().do_get(fl.Ticket(ticket), self._options(None))
+            try:
+                for chunk in reader:
+                    yield chunk.data
+            finally:
+                reader.cancel()
+
+    def close(self) -> None:
+        """Close the connection; it is made again if the client is used again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _space(self, uri: str, tickets: Mapping[str, bytes]) -> ObjectSpace:
+        """Read objects directly, unless they are files of another machine."""
+        parts = urlsplit(uri)
+        if parts.scheme == "file" and tickets and not Path(unquote(parts.path), next(iter(tickets))).exists():
+            return ObjectSpace(uri, backend=_StreamedObjects(tickets, self.stream))
+        return _shared_space(uri, tuple(sorted(self._storage_options.items())))
+
+    def _act(self, name: str, body: bytes) -> bytes:
+        with _penstock_errors():
+            results = list(self._connect().do_action(fl.Action(name, body), self._options(CALL_TIMEOUT_S)))
+        return bytes(results[0].body.to_pybytes())
+
+    def _connect(self) -> fl.FlightClient:
+        with self._lock:
+            if self._connection is None:
+                self._connection = fl.FlightClient(self.location)
+            return self._connection
+
+    def _options(self, timeout_s: float | None) -> fl.FlightCallOptions:
+        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._token}".encode())], timeout=timeout_s)
+
+
+_spaces: dict[tuple[str, tuple[tuple[str, str], ...]], ObjectSpace] = {}
+_spaces_lock = threading.Lock()
+
+
+def _shared_space(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectSpace:
+    """Return the process's space for a URI, so that footers and connections are kept between handles."""
+    with _spaces_lock:
+        space = _spaces.get((uri, options))
+        if space is None:
+            space = _spaces[uri, options] = ObjectSpace(uri, backend=ObstoreBackend(uri, dict(options)))
+        return space
+
+
+class _StreamedMemory:
+    """Rows in the service's memory, streamed when they are read."""
+
+    def __init__(
+        self,
+        span_id: int,
+        table_id: int,
+        tickets: Mapping[tuple[BatchKind, int], bytes],
+        stream: Callable[[bytes], Iterator[pa.RecordBatch]],
+    ) -> None:
+        self._span_id = span_id
+        self._table_id = table_id
+        self._tickets = tickets
+        self._stream = stream
+
+    def sources(self, side: BatchKind, from_ts: int, to_ts: int) -> Sequence[Iterator[ChangeBatch]]:
+        """Return one iterator per table version; the tickets already say the window."""
+        return [self._batches(side, version, ticket) for (kind, version), ticket in sorted(self._tickets.items()) if kind is side]
+
+    def _batches(self, side: BatchKind, version: int, ticket: bytes) -> Iterator[ChangeBatch]:
+        for records in self._stream(ticket):
+            ts = commit_ts_array(records)
+            header = BatchHeader(
+                self._span_id, self._table_id, version, side, int(ts[0]), int(ts[-1]), records.num_rows, max(1, records.nbytes)
+            )
+            yield ChangeBatch(header, records)
+
+
+class _StreamedObjects:
+    """Objects that only the service can reach: each is fetched whole, once, and kept while the handle lives."""
+
+    def __init__(self, tickets: Mapping[str, bytes], stream: Callable[[bytes], Iterator[pa.RecordBatch]]) -> None:
+        self._tickets = tickets
+        self._stream = stream
+        self._last: tuple[str, pa.Buffer] | None = None
+
+    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+        """Refuse: readers do not write."""
+        raise OSError(f"{path}: read only")
+
+    def get(self, path: str) -> pa.Buffer:
+        """Return a whole object."""
+        if self._last is None or self._last[0] != path:
+            if path not in self._tickets:
+                raise FileNotFoundError(path)
+            parts = [chunk.column(0)[0].as_buffer() for chunk in self._stream(self._tickets[path])]
+            self._last = (path, pa.py_buffer(b"".join(parts)))
+        return self._last[1]
+
+    def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
+        """Return a part of an object."""
+        payload = self.get(path)
+        return payload.slice(start, max(0, min(length, payload.size - start)))
+
+    def list_names(self, prefix: str) -> Sequence[str]:
+        """Return the objects that there are tickets for."""
+        return sorted(p for p in self._tickets if p.startswith(prefix))
+
+    def delete(self, path: str) -> None:
+        """Refuse: readers do not delete."""
+        raise OSError(f"{path}: read only")
+
+    def local_path(self, path: str) -> Path | None:
+        """Return None: nothing is local."""
+        return None
+
+
+@contextlib.contextmanager
+def _penstock_errors() -> Iterator[None]:
+    """Find the code again in an error that crossed Flight."""
+    try:
+        yield
+    except (fl.FlightUnavailableError, fl.FlightTimedOutError) as error:
+        raise PenstockError("STORE_UNREACHABLE", f"the event store does not answer: {type(error).__name__}") from error
+    except (fl.FlightError, pa.ArrowException) as error:
+        found = PenstockError.from_text(str(error).split(". Detail:")[0])
+        if found.code == "FEED_FAILED":
+            found = PenstockError("STORE_UNREACHABLE", f"the call failed: {found.detail}")
+        raise found from error
