@@ -1,7 +1,7 @@
 """The catalog of upstreams: from a URI to a connected ``Upstream``.
 
-A source adds its scheme here. An unknown scheme or a malformed URI is ``CONFIG_INVALID`` and names the field; an upstream that does not answer is
-``UPSTREAM_UNREACHABLE`` at once, not at its first use. Runs wherever an upstream is opened: log service, server, executors.
+A source adds its scheme here. An unknown scheme or a malformed URI is ``CONFIG_INVALID`` and names the field; an upstream that does not
+answer is ``UPSTREAM_UNREACHABLE`` at once, not at its first use. Runs wherever an upstream is opened: log service, server, executors.
 """
 
 from __future__ import annotations

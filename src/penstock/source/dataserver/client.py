@@ -1,7 +1,7 @@
 """The data server's client: an ``Upstream``, and the calls with which a workload writes.
 
-Every call has a deadline; nobody answering is ``UPSTREAM_UNREACHABLE`` with the address. Runs in the log service, the server, on executors, and with a
-workload. Safe for many threads.
+Every call has a deadline; nobody answering is ``UPSTREAM_UNREACHABLE`` with the address. Runs in the log service, the server, on
+executors, and with a workload. Safe for many threads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DataServerUpstream:
         limit = self._settings.message_bytes_max
         options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
         self._channel = grpc.insecure_channel(self.address, options=options)
-        self._stub = dataserver_pb2_grpc.DataServerStub(self._channel)
+        self._stub = dataserver_pb2_grpc.DataServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._schemas = SchemaCache(self._fetch_history)
         self._decoder = DataServerDecoder(self._schemas)
 

@@ -1,7 +1,7 @@
 """Column definitions: from the parsed text of a DDL to columns of the model.
 
-Owns which MySQL types and constraints the embedded server takes, what a DEFAULT looks like as text, and which MODIFY changes keep every stored
-row readable. Anything else is refused with the column's name. Runs in the data server.
+Owns which MySQL types and constraints the embedded server takes, what a DEFAULT looks like as text, and which MODIFY changes keep every
+stored row readable. Anything else is refused with the column's name. Runs in the data server.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_modify(old: Column, new: Column) -> None:
     if not _keeps_values(old.type, new.type):
         raise PenstockError(
             "TYPE_UNSUPPORTED",
-            f"column {old.name} cannot change from {old.type.kind} to {new.type.kind}: only changes that keep every stored value are supported",
+            f"column {old.name} cannot change from {old.type.kind} to {new.type.kind}: the change must keep every stored value",
             "Widen integers or texts, append elements to an ENUM or SET, or add a new column.",
         )
 

@@ -1,9 +1,9 @@
 """Decoding: raw batches of the data server's change stream into change batches and DDL events.
 
-A PUT without an old value is an INSERT; with one it is an UPDATE and, in tombstones, its BEFORE; a DELETE is a tombstone that holds the old row.
-Old values may be of an older schema version: they are projected to the version of the row that is written now (a delete: the version at its commit ts), so
-both sides of an update have one table version. Versions that are not known are fetched once. All work is on columns. Runs in the log
-service and on executors; one decoder may be used by many threads.
+A PUT without an old value is an INSERT; with one it is an UPDATE and, in tombstones, its BEFORE; a DELETE is a tombstone that holds the
+old row. Old values may be of an older schema version: they are projected to the version of the row that is written now (a delete: the
+version at its commit ts), so both sides of an update have one table version. Versions that are not known are fetched once. All work is on
+columns. Runs in the log service and on executors; one decoder may be used by many threads.
 """
 
 from __future__ import annotations

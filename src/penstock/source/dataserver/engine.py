@@ -1,9 +1,9 @@
 """The engine: ranges over stores, transactions, DDL, splits, merges and leader moves. All in memory: it is gone when its process ends.
 
-One lock orders everything, so commit ts grow in the order in which commits become visible, and a resolved ts computed under the lock holds: commit ts are
-taken from the oracle inside ``commit``, hence above every ts handed out before. A DDL rolls back the open transactions of its tables, and a
-prewrite must carry rows of the newest version, so no row of an old version commits after a DDL. Per-row work is a handful of dict operations;
-rows arrive encoded. Runs in the data server.
+One lock orders everything, so commit ts grow in the order in which commits become visible, and a resolved ts computed under the lock
+holds: commit ts are taken from the oracle inside ``commit``, hence above every ts handed out before. A DDL rolls back the open
+transactions of its tables, and a prewrite must carry rows of the newest version, so no row of an old version commits after a DDL. Per-row
+work is a handful of dict operations; rows arrive encoded. Runs in the data server.
 """
 
 from __future__ import annotations

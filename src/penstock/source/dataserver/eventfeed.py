@@ -1,16 +1,16 @@
 """The change stream of one store: registrations of ranges on a client's stream, incremental scans, live entries, resolved ts.
 
-For a registration the client sees, in this order: the versions above its checkpoint as COMMITTED entries in commit-ts order, the locks of that moment as PREWRITE,
-INITIALIZED, then live PREWRITE / COMMIT / ROLLBACK and resolved ts, and at the end at most one error. Events are queued as references under the
-engine's lock and become messages in the stream's own thread. The queue is bounded in bytes: a registration that would exceed it ends with
-``congested``. Runs in the data server.
+For a registration the client sees, in this order: the versions above its checkpoint as COMMITTED entries in commit-ts order, the locks of
+that moment as PREWRITE, INITIALIZED, then live PREWRITE / COMMIT / ROLLBACK and resolved ts, and at the end at most one error. Events are
+queued as references under the engine's lock and become messages in the stream's own thread. The queue is bounded in bytes: a registration
+that would exceed it ends with ``congested``. Runs in the data server.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.source.dataserver.engine import Engine
@@ -19,6 +19,11 @@ from penstock.source.proto import cdc_pb2
 
 Row = cdc_pb2.Event.Row
 _PUT, _DELETE = Row.PUT, Row.DELETE
+_LOG_TYPES = {
+    LogKind.PREWRITE: cdc_pb2.Event.PREWRITE,
+    LogKind.COMMIT: cdc_pb2.Event.COMMIT,
+    LogKind.ROLLBACK: cdc_pb2.Event.ROLLBACK,
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Registration:
         self.state = state
         self.start_key = max(state.start_key, request.start_key)
         self.end_key = min(state.end_key, request.end_key) if request.end_key else state.end_key
+        self.whole = (self.start_key, self.end_key) == (state.start_key, state.end_key)
         self.sent_resolved_ts = 0
         self.closed = False
 
@@ -258,11 +264,10 @@ class Stream:
 
 def live_rows(registration: Registration, record: LogRecord) -> list[Row]:
     """Return a record's entries. As in TiKV a prewrite carries the values and a commit only names the key."""
-    kind, start_ts, commit_ts = int(record.kind), record.start_ts, record.commit_ts
-    whole = registration.start_key <= record.keys[0] and all(map(registration.chooses, record.keys))
-    entries = zip(record.keys, record.values, record.olds, strict=True)
-    if not whole:
-        entries = ((k, v, o) for k, v, o in entries if registration.chooses(k))  # type: ignore[assignment]
+    kind, start_ts, commit_ts = _LOG_TYPES[record.kind], record.start_ts, record.commit_ts
+    entries: Iterable[tuple[bytes, bytes | None, bytes | None]] = zip(record.keys, record.values, record.olds, strict=True)
+    if not registration.whole:
+        entries = [entry for entry in entries if registration.chooses(entry[0])]
     if record.kind == LogKind.PREWRITE:
         old = registration.read_old
         return [

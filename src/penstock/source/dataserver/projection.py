@@ -1,7 +1,8 @@
 """Projection: rows of one table version read as rows of another.
 
-Columns are matched by id. A column that the stored row does not have takes the default with which the column was first added, else NULL; one whose type was
-widened since is cast. So a row written before a DDL looks as the database shows it after the DDL. Runs in the log service and on executors.
+Columns are matched by id. A column that the stored row does not have takes the default with which the column was first added, else NULL;
+one whose type was widened since is cast. So a row written before a DDL looks as the database shows it after the DDL. Runs in the log
+service and on executors.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def default_scalar(column: Column) -> pa.Scalar:
     return pa.scalar(_default_value(column, column.default), data_type)
 
 
-def _default_value(column: Column, text: str) -> object:
+def _default_value(column: Column, text: str) -> object:  # noqa: PLR0911 - one return per family of types
     kind = column.type.kind
     data_type = column.type.arrow()
     if kind == TypeKind.ENUM:

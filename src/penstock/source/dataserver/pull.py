@@ -1,8 +1,9 @@
 """The pull protocol: register, pull the snapshot page by page, pull the log.
 
-A registration fixes the ts at which the log phase starts; snapshot and log overlap, never leave a gap. A snapshot iterator lives with the range's leader: after a
-leader move, a split, a merge or an eviction it is lost, and the answer then carries a new snapshot version and its first page, from which the caller
-starts again. A registration is inherited by the halves of a split and survives a move. Every request carries the range's epoch. Runs in the data server.
+A registration fixes the ts at which the log phase starts; snapshot and log overlap, never leave a gap. A snapshot iterator lives with the
+range's leader: after a leader move, a split, a merge or an eviction it is lost, and the answer then carries a new snapshot version and
+its first page, from which the caller starts again. A registration is inherited by the halves of a split and survives a move. Every
+request carries the range's epoch. Runs in the data server.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class PullService:
         return pb.CdcPullSnapshotResponse(current_snapshot_version=version, snapshot_data=data, end=end)
 
     def pull_log(self, request: pb.CdcPullLogRequest) -> pb.CdcPullLogResponse:
-        """Return committed changes after a log index; index 0 means "where the registration starts". A transaction's part in the range is never torn."""
+        """Return committed changes after a log index; index 0 means "where the registration starts".
+
+        A transaction's part in the range is never torn.
+        """
         with self._engine.lock:
             try:
                 state = self._led(int(request.range_id), request.range_epoch)

@@ -1,8 +1,8 @@
 """One range: a contiguous part of a table's keys with its versions, locks, log, and those who listen to it.
 
-Everything is in memory and mutated only under the engine's lock. Invariants: commit ts and log index grow along ``log``; a record's index is unique in the whole server, so
-a log survives splits (both halves keep the common past) and merges (two logs interleave); a lock's key has no newer version than the lock's
-start ts; ``resolved_ts`` never falls. Runs in the data server.
+Everything is in memory and mutated only under the engine's lock. Invariants: commit ts and log index grow along ``log``; a record's index
+is unique in the whole server, so a log survives splits (both halves keep the common past) and merges (two logs interleave); a lock's key
+has no newer version than the lock's start ts; ``resolved_ts`` never falls. Runs in the data server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Row values: how a row stands in one byte string, and the kernels that turn columns into values and back.
 
-A value is ``[u8 format][u64 LE schema version]``, a null bitmap (bit c % 8 of byte c // 8 is set where column c is NULL), then the columns that are
-not NULL in table order: fixed-width ones little endian, others as a u32 LE length and the bytes. Decoding checks every bound: truncated, mutated
-or over-long bytes give ``DECODE_FAILED`` with the row's number, never a crash and never a column of another length.
-Each direction takes two passes: measure, then fill. Runs in the data server, the log service and on executors.
+A value is ``[u8 format][u64 LE schema version]``, a null bitmap (bit c % 8 of byte c // 8 is set where column c is NULL), then the
+columns that are not NULL in table order: fixed-width ones little endian, others as a u32 LE length and the bytes. Decoding checks every
+bound: truncated, mutated or over-long bytes give ``DECODE_FAILED`` with the row's number, never a crash and never a column of another
+length. Each direction takes two passes: measure, then fill. Runs in the data server, the log service and on executors.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _fill_values(
 
 
 @kernel
-def _measure_columns(
+def _measure_columns(  # noqa: C901, PLR0911, PLR0912 - one loop nest, because a call per field would cost more than the field
     data: U8, offsets: I64, header: U8, columns: int, widths: I64, slots: I64, validity: U8, null_counts: I64, var_offsets: I64
 ) -> int:
     bitmap = (columns + 7) // 8
@@ -253,7 +253,7 @@ def _measure_columns(
                     if end - at < 4:
                         return row
                     for p in range(4):
-                        length |= np.int64(data[at + p]) << (8 * p)
+                        length |= int(data[at + p]) << (8 * p)
                     at += 4 + length
                 if at > end:
                     return row

@@ -1,8 +1,8 @@
 """Schemas: every version of every table of the data server, and what each DDL does to them.
 
-A DDL is planned without side effects (``plan`` raises, or returns the event it would log), then applied. A version's number is the commit ts of its DDL. A
-column keeps its id for ever, a table keeps its id through a rename and gets a new one when truncated. Dropped tables keep their history:
-a reader that is behind still needs it. Not thread safe: the engine calls it under its lock. Runs in the data server.
+A DDL is planned without side effects (``plan`` raises, or returns the event it would log), then applied. A version's number is the commit
+ts of its DDL. A column keeps its id for ever, a table keeps its id through a rename and gets a new one when truncated. Dropped tables
+keep their history: a reader that is behind still needs it. Not thread safe: the engine calls it under its lock. Runs in the data server.
 """
 
 from __future__ import annotations

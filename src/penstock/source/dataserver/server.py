@@ -96,8 +96,8 @@ class DataServer:
         workers = futures.ThreadPoolExecutor(self.settings.threads_per_store, thread_name_prefix=f"store-{store_id}")
         server = grpc.server(workers, options=options)
         service = StoreService(self.engine, store_id, self.settings.feed)
-        cdc_pb2_grpc.add_ChangeDataServicer_to_server(service, server)
-        dataserver_pb2_grpc.add_DataServerServicer_to_server(service, server)
+        cdc_pb2_grpc.add_ChangeDataServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        dataserver_pb2_grpc.add_DataServerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         try:
             port = server.add_insecure_port(f"{self.settings.host}:{wanted}")
         except RuntimeError as error:

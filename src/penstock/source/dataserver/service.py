@@ -1,7 +1,8 @@
 """The gRPC services of one store: the change stream and the data server's own calls, over the shared engine.
 
-An error travels as a status whose details begin with ``[CODE]``; the client turns it back. Any store answers placement, schema, transaction and
-read calls; the change stream and the pull calls are answered for the ranges that the store leads. Runs in the data server.
+An error travels as a status whose details begin with ``[CODE]``; the client turns it back. Any store answers placement, schema,
+transaction and read calls; the change stream and the pull calls are answered for the ranges that the store leads. Runs in the data
+server.
 """
 
 from __future__ import annotations

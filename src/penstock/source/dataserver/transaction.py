@@ -1,7 +1,8 @@
 """Transactions as a writer sees them: rows in columns, encoded with the kernels, written in two phases.
 
-``Txn`` works on a ``Writer``, which is the engine itself (in the server's process) or the client (over gRPC). Mutations are sorted by key, so that each
-range's log is in key order. Leaving the ``with`` block commits; an error inside it rolls back. Runs with the workload, and in tests.
+``Txn`` works on a ``Writer``, which is the engine itself (in the server's process) or the client (over gRPC). Mutations are sorted by
+key, so that each range's log is in key order. Leaving the ``with`` block commits; an error inside it rolls back. Runs with the workload,
+and in tests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.contract import RangeInfo
-from penstock.source.dataserver.keys import encode_row_keys, row_id_keys, table_prefix, with_prefix
+from penstock.source.dataserver.keys import encode_row_keys, row_id_keys, strip_prefix, table_prefix, with_prefix
 from penstock.source.dataserver.rowcodec import encode_values
 
 PREWRITE_BYTES_MAX = 2 << 20
@@ -81,9 +82,7 @@ class Txn:
             keys = row_id_keys(self.start_ts, self._row_ids, len(values), prefix)
             self._row_ids += len(values)
         self._mutations.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
-        return (
-            encode_row_keys(table, columns) if table.key_columns else row_id_keys(self.start_ts, self._row_ids - len(values), len(values))
-        )
+        return strip_prefix(keys)[1] if len(keys) else keys
 
     def put_keyed(self, table: TableSchema, row_keys: pa.Array, rows: pa.RecordBatch | Mapping[str, pa.Array]) -> None:
         """Replace rows under given row keys: how rows of a table without a primary key are updated."""
