@@ -14,6 +14,7 @@ import msgspec
 from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
 from penstock.model.span import Span
+from penstock.model.table import TableSchema
 
 
 class Hint(Enum):
@@ -86,6 +87,12 @@ class EventStore(Protocol):
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
         """Queue a DDL for the schema log; same callback rule. A DDL that is already there is dropped."""
+
+    def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
+        """Make table versions known, such as those at subscribe time; durable when it returns. Versions that are there are dropped."""
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table that is known, oldest first."""
 
     def advance_resolved_ts(self, span_id: int, ts: int) -> None:
         """Declare that no row at or below this ts will come. Never goes back; made durable with the next group commit."""

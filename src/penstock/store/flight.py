@@ -85,8 +85,8 @@ class SpanStatus(msgspec.Struct, frozen=True):
     memory_rows: int
 
 
-class FlightStoreServer(fl.FlightServerBase):  # type: ignore[misc]
-    """Serves one event store. ``token`` is what clients pass; ``location_uri`` is where they call."""
+class FlightService(fl.FlightServerBase):  # type: ignore[misc]
+    """Serves one event store. ``token`` is what clients pass; ``location`` is where they call."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class FlightStoreServer(fl.FlightServerBase):  # type: ignore[misc]
         super().__init__(f"grpc://{host}:{port}", middleware={MIDDLEWARE: _TokenCheck(self.token)})
 
     @property
-    def location_uri(self) -> str:
+    def location(self) -> str:
         """Return the URI that a client connects to."""
         return f"grpc://{self._host}:{self.port}"
 

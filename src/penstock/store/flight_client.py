@@ -32,7 +32,7 @@ class FlightStoreClient:
     """Talks to one event store's Flight service. Thread safe and picklable."""
 
     def __init__(self, location: str, token: str, storage_options: Mapping[str, str] | None = None) -> None:
-        """``location`` as the server's ``location_uri``; ``storage_options`` go to obstore for objects that are not local."""
+        """``location`` as the server's ``location``; ``storage_options`` go to obstore for objects that are not local."""
         self.location = location
         self._token = token
         self._storage_options = dict(storage_options or {})
