@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.meta.engine import MetaSettings, sqlite_url
+from penstock.puller.log_service import LogServiceSettings
+from penstock.store.event_store import StoreSettings
 
 _PORT_MAX = 65_535
 
@@ -67,6 +69,8 @@ class ServerConfig:
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
     spark: SparkConfig = field(default_factory=SparkConfig)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    log_service: LogServiceSettings = field(default_factory=LogServiceSettings)
     meta: MetaSettings = field(default_factory=MetaSettings)
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
 

@@ -46,6 +46,12 @@ class Supervisor:
         self._first_scan = True
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
+    def take_over_own_leases(self) -> None:
+        """Release what an earlier process held under this owner's name. Only before ``start``, and if that process is surely gone."""
+        for feed in self._meta.list_feeds():
+            if feed.owner == self.owner:
+                self._meta.release(feed.name, self.owner, feed.epoch)
+
     def start(self) -> None:
         """Start scanning."""
         self._thread.start()

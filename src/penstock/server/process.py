@@ -1,0 +1,123 @@
+"""The composition root of a server process: every component is made here, once, and ended here in the reverse order.
+
+One process holds the meta database's connections, the log service with its event store and Flight service, the Spark session with the
+runs of feeds, the supervisor and the HTTP API. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry
+
+from penstock.config.server_tree import ServerConfig
+from penstock.config.tree import SinkConfig
+from penstock.feed.session import SparkSettings, open_session
+from penstock.meta.database import MetaDatabase
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.puller.log_service import LogService
+from penstock.server.api import build_api
+from penstock.server.creation import FeedCreator
+from penstock.server.data_directory import DataDirectory
+from penstock.server.http import HttpListener
+from penstock.server.metrics import FeedCollector
+from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
+from penstock.server.supervisor import Supervisor
+from penstock.sink.catalog import open_maintainer
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.catalog import open_upstream
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight import FlightStoreServer
+
+log = logging.getLogger(__name__)
+
+
+class ServerProcess:
+    """A whole server, from ``start`` to ``stop``. Both are called by one thread."""
+
+    def __init__(self, config: ServerConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._parts = contextlib.ExitStack()
+        self._listener: HttpListener | None = None
+        self._flight_location = ""
+
+    def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Return the address of the API."""
+        return self._listener.url if self._listener else ""
+
+    @property
+    def flight_location(self) -> str:
+        """Return where executors read changes."""
+        return self._flight_location
+
+    def start(self) -> None:
+        """Start everything; on an error, end what was started and raise it."""
+        try:
+            self._start()
+        except BaseException:
+            self._parts.close()
+            raise
+
+    def stop(self) -> None:
+        """End everything, the newest part first. Feeds are released, so that another server takes them at once."""
+        self._parts.close()
+
+    def _start(self) -> None:
+        config, clock, parts = self._config, self._clock, self._parts
+        directory = DataDirectory(config.data_dir)
+        parts.callback(directory.close)
+        # Left behind where the process was killed; nothing in it is ever read again.
+        shutil.rmtree(directory.work, ignore_errors=True)
+        meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
+        parts.callback(meta.close)
+        upstream = open_upstream(config.source)
+        parts.callback(upstream.close)
+        store = ColumnarEventStore(directory.store, config.store, clock)
+        parts.callback(store.close)
+        flight = FlightStoreServer(store, config.flight_host, config.flight_port)
+        parts.callback(flight.close)
+        self._flight_location = flight.location_uri
+        log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
+        parts.callback(log_service.close)
+        log_service.start()
+        session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
+        parts.callback(session.stop)
+        factory = SparkFeedRunFactory(
+            session,
+            meta,
+            config.effective_meta_url,
+            log_service,
+            store,
+            LogServiceAddress(flight.location_uri, flight.token),
+            _open_target,
+            directory.work,
+        )
+        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random())
+        parts.callback(supervisor.stop)
+        supervisor.take_over_own_leases()
+        supervisor.start()
+        own_metrics = CollectorRegistry()
+        own_metrics.register(FeedCollector(meta, clock))
+        creator = FeedCreator(meta, upstream, config.source, _open_target)
+        app = build_api(meta, creator, supervisor, [own_metrics, log_service.registry], clock)
+        self._listener = HttpListener(app, config.http_host, config.http_port)
+        parts.callback(self._listener.stop)
+        self._listener.start()
+        log.info("server started", extra={"owner": owner, "url": self._listener.url})
+
+
+def _open_target(sink: SinkConfig) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options)
