@@ -1,0 +1,65 @@
+"""A server without Spark and without an upstream: real meta database, supervisor, feed creation, API and listener, with scripted runs.
+
+Runs in tests.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry
+
+from penstock.config.server_tree import SupervisorSettings
+from penstock.config.tree import SinkConfig
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import sqlite_url
+from penstock.model.clock import SystemClock
+from penstock.server.api import build_api
+from penstock.server.creation import FeedCreator
+from penstock.server.http import HttpListener
+from penstock.server.metrics import FeedCollector
+from penstock.server.supervisor import Supervisor
+from penstock.sink.catalog import open_maintainer
+from penstock.sink.contract import SinkMaintainer
+from penstock.testing.feed_run import ScriptedFeedRunFactory
+from penstock.testing.table_catalog import TableCatalog
+
+SOURCE_URI = "dataserver://127.0.0.1:1"
+
+
+class ApiServer:
+    """Listens on a free loopback port between ``__enter__`` and ``__exit__``."""
+
+    def __init__(self, directory: Path, *tables: str) -> None:
+        clock = SystemClock()
+        self.meta = MetaDatabase(sqlite_url(directory / "meta.db"), clock)
+        self.upstream = TableCatalog(*tables)
+        self.runs = ScriptedFeedRunFactory()
+        settings = SupervisorSettings(scan_interval_s=0.05)
+        self.supervisor = Supervisor("test", self.meta, self.runs, settings, clock, random.Random(0))
+        registry = CollectorRegistry()
+        registry.register(FeedCollector(self.meta, clock))
+        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
+        self.app = build_api(self.meta, creator, self.supervisor, [registry], clock)
+        self._listener = HttpListener(self.app, "127.0.0.1", 0)
+
+    @property
+    def url(self) -> str:
+        """Return the address of the API."""
+        return self._listener.url
+
+    def __enter__(self) -> ApiServer:
+        self.supervisor.start()
+        self._listener.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._listener.stop()
+        self.supervisor.stop()
+        self.meta.close()
+
+
+def _open_target(sink: SinkConfig) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options)
