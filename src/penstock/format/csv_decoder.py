@@ -78,11 +78,14 @@ class _Block:
     def field(self, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         return tuple(np.ascontiguousarray(part[:, at]) for part in (self.starts, self.ends, self.sorts))  # type: ignore[return-value]
 
-    def fail(self, row: int, what: str) -> PenstockError:
-        return _malformed(self.path, self.content, self._line_start(row), what)
+    def fail(self, row: int, at: int, what: str) -> PenstockError:
+        """Return the error of one field."""
+        return _malformed(self.path, self.content, int(self.starts[row, at]), what)
 
-    def _line_start(self, row: int) -> int:
-        return int(self.starts[row, 0])
+    def fail_where(self, wrong: pl.Series, at: int, what: str) -> None:
+        """Raise for the first row of which something is true."""
+        if wrong.any():
+            raise self.fail(int(wrong.arg_max() or 0), at, what)
 
     def text(self, at: int, name: str) -> pa.Array:
         starts, ends, sorts = self.field(at)
@@ -93,7 +96,7 @@ class _Block:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise self.fail(0, f"column {name}: text in this block of rows is not UTF-8") from error
+            raise self.fail(_first_not_utf8(offsets, data), at, f"column {name}: not UTF-8") from error
         return array
 
     def integers(self, at: int, name: str, dtype: pa.DataType) -> pa.Array:
@@ -102,11 +105,11 @@ class _Block:
         negative = np.empty(len(starts), np.bool_)
         bad = tokens.take_ints(self.data, starts, ends, sorts, magnitudes, negative)
         if bad >= 0:
-            raise self.fail(bad, f"column {name}: not a whole number")
+            raise self.fail(bad, at, f"column {name}: not a whole number")
         low, high = _integer_bounds(dtype)
         outside = np.where(negative, magnitudes > np.uint64(-low), magnitudes > np.uint64(high))
         if outside.any():
-            raise self.fail(int(np.flatnonzero(outside)[0]), f"column {name}: a number beyond {dtype}")
+            raise self.fail(int(np.flatnonzero(outside)[0]), at, f"column {name}: a number beyond {dtype}")
         signed = np.where(negative, (~magnitudes) + np.uint64(1), magnitudes)
         values = signed.view(np.int64) if low else signed
         nulls = sorts == tokens.NULL
@@ -131,21 +134,17 @@ def _block_frame(block: _Block, table: TableSchema, columns: tuple[Column, ...],
 
 def _check_constant(block: _Block, at: int, expected: str, name: str) -> None:
     values = pl.Series(block.text(at, name))
-    differs = (values != expected).fill_null(True)
-    if differs.any():
-        raise block.fail(int(differs.arg_max() or 0), f"the {name} name is not {expected!r}")
+    block.fail_where((values != expected).fill_null(True), at, f"the {name} name is not {expected!r}")
 
 
 def _ops(block: _Block, settings: CsvSettings) -> pl.Series:
     letters = pl.Series(block.text(0, "operation"))
     ops = letters.replace_strict(list(_LETTERS), [int(v) for v in _LETTERS.values()], default=None, return_dtype=pl.UInt8)
-    if ops.null_count():
-        raise block.fail(int(ops.is_null().arg_max() or 0), "the operation is none of I, U, D")
+    block.fail_where(ops.is_null(), 0, "the operation is none of I, U, D")
     if settings.output_old_value:
-        words = pl.Series(block.text(len(settings.meta_fields) - 1, "is-update"))
-        wrong = ~words.is_in(["true", "false"]).fill_null(False)
-        if wrong.any():
-            raise block.fail(int(wrong.arg_max() or 0), "is-update is neither true nor false")
+        at = len(settings.meta_fields) - 1
+        words = pl.Series(block.text(at, "is-update"))
+        block.fail_where(~words.is_in(["true", "false"]).fill_null(False), at, "is-update is neither true nor false")
         updated = {int(Op.INSERT): int(Op.UPDATE), int(Op.DELETE): int(Op.BEFORE)}
         ops = pl.select(pl.when(words == "true").then(ops.replace(updated)).otherwise(ops)).to_series().cast(pl.UInt8)
     return ops.alias(OP)
@@ -156,30 +155,40 @@ def _column_values(block: _Block, at: int, column: Column, settings: CsvSettings
     if kind in {TypeKind.ENUM, TypeKind.SET}:
         texts = pl.Series(block.text(at, name))
         values = _enum_indexes(column, texts) if kind is TypeKind.ENUM else _set_masks(column, texts)
-        lost = values.is_null() & texts.is_not_null()
-        if lost.any():
-            raise block.fail(int(lost.arg_max() or 0), f"column {name}: not an element of {kind.value}")
+        block.fail_where(values.is_null() & texts.is_not_null(), at, f"column {name}: not an element of {kind.value}")
         return values
     if pa.types.is_integer(dtype):
         return pl.Series(block.integers(at, name, dtype))
     texts = block.text(at, name)
     if kind in FLOAT_KINDS:
-        return pl.Series(_floats(block, column, texts))
+        return pl.Series(_floats(block, at, column, texts))
+    series = pl.Series(texts)
     if kind in BINARY_KINDS:
-        series = pl.Series(texts)
         values = series.str.decode(settings.binary_encoding.value, strict=False)
-        lost = values.is_null() & series.is_not_null()
-        if lost.any():
-            raise block.fail(int(lost.arg_max() or 0), f"column {name}: not {settings.binary_encoding.value}")
+        block.fail_where(values.is_null() & series.is_not_null(), at, f"column {name}: not {settings.binary_encoding.value}")
         return values
-    return pl.Series(texts)
+    return series
 
 
-def _floats(block: _Block, column: Column, texts: pa.Array) -> pa.Array:
+def _floats(block: _Block, at: int, column: Column, texts: pa.Array) -> pa.Array:
+    # Arrow's parser rounds correctly at both widths, but knows no plus sign before infinity.
+    plain = pc.replace_substring(texts, "+Inf", "inf")
     try:
-        return pc.cast(pc.replace_substring(texts, "+Inf", "inf"), column.type.arrow())
-    except pa.ArrowInvalid as error:
-        raise block.fail(0, f"column {column.name}: in this block of rows stands something that is not a number") from error
+        return pc.cast(plain, column.type.arrow())
+    except pa.ArrowInvalid:
+        what = f"column {column.name}: not a number"
+        block.fail_where(pl.Series(plain).cast(pl.Float64, strict=False).is_null() & pl.Series(plain).is_not_null(), at, what)
+        raise block.fail(0, at, f"{what} in this block of rows") from None
+
+
+def _first_not_utf8(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
+    """Return the first row whose text is not UTF-8; only called once it is known that there is one."""
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        return int(np.searchsorted(offsets, error.start, side="right")) - 1
+    # Each text is cut in the middle of a character, so the whole reads well: the first cut inside a character is it.
+    return int(np.flatnonzero((data[np.minimum(offsets[1:-1], len(data) - 1)] & 0xC0) == 0x80)[0])
 
 
 def _enum_indexes(column: Column, texts: pl.Series) -> pl.Series:

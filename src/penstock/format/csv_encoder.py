@@ -1,6 +1,6 @@
 """The CSV encoder: ordered change rows of one table version to the bytes of a data file, columns at a time.
 
-Two engines, one result: tables without FLOAT and DOUBLE in a dialect that polars speaks go through its writer; everything else through
+Two engines, one result: tables without FLOAT and DOUBLE in a dialect that polars speaks go through its writer; all else through
 the kernels of ``csv_kernels`` (which are only imported then). Invariants: bytes depend on rows, table and settings alone; the encoding
 of rows in two parts is the concatenation of the parts' encodings. Runs on executors.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 _NO_FLAGS: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-_LETTERS_PLAIN = np.frombuffer(b"IUD?", np.uint8)
+_LETTERS_PLAIN = np.frombuffer(b"IUDD", np.uint8)
 _LETTERS_OLD = np.frombuffer(b"IIDD", np.uint8)
 _IS_UPDATE = np.array([False, True, False, True])
 
@@ -52,23 +52,20 @@ def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -
 
 def speaks_polars(columns: Sequence[Column], settings: CsvSettings) -> bool:
     """Return whether polars' writer gives exactly this dialect for these columns."""
-    return (
-        len(settings.delimiter.encode()) == 1 and len(settings.quote.encode()) == 1 and not any(c.type.kind in FLOAT_KINDS for c in columns)
-    )
+    one_byte = len(settings.delimiter.encode()) == 1 and len(settings.quote.encode()) == 1
+    # Its writer has other texts for floats, and would put the truth values of is-update in quotes.
+    return one_byte and not settings.output_old_value and not any(c.type.kind in FLOAT_KINDS for c in columns)
 
 
 def _encode_polars(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
     ops = records.column(OP).to_numpy(zero_copy_only=True)
-    letters = ("I", "I", "D", "D") if settings.output_old_value else ("I", "U", "D", "D")
     fields = [
-        pl.Series("operation", letters, dtype=pl.String).gather(ops),
+        pl.Series("operation", ["I", "U", "D"], dtype=pl.String).gather(ops),
         pl.repeat(table.table, records.num_rows, eager=True).alias("table"),
         pl.repeat(table.schema, records.num_rows, eager=True).alias("schema"),
     ]
     if settings.include_commit_ts:
         fields.append(pl.Series("commit-ts", records.column(COMMIT_TS)))
-    if settings.output_old_value:
-        fields.append(pl.Series("is-update", _IS_UPDATE[ops]))
     # Column names may repeat the names of the fields before them; numbers cannot.
     fields.extend(text_values(c, records.column(c.field_name), settings.binary_encoding).alias(f"{at}") for at, c in enumerate(columns))
     out = io.BytesIO()
