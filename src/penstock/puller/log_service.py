@@ -1,7 +1,6 @@
 """The log service: captures spans into the event store, and keeps capturing them.
 
-Owns which spans are captured. Each is pulled from where the store says that it was durable; raw batches are decoded and appended by
-the span pipeline's workers, and a batch counts as persisted when everything that it decoded to is. The DDL span is always captured. A
+Owns which spans are captured. Each is pulled from where the store says that it was durable. The DDL span is always captured. A
 span that fails is pulled again from its persisted resolved ts, with bounded backoff, by the supervisor thread. Knows upstream and store
 only by their contracts. Runs in the server process, next to the Flight service.
 """
@@ -21,15 +20,15 @@ from prometheus_client import CollectorRegistry
 
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.region_worker import Channels
-from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.source.contract import Upstream
+from penstock.puller.span_capture import SpanCapture
+from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
+from penstock.source.contract import RowDecoder, Upstream
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
@@ -73,12 +72,11 @@ class SpanStatus(msgspec.Struct, frozen=True):
     last_error: str
 
 
-class _Capture:
-    """A captured span; the supervisor's lock guards it."""
+class _Supervised(SpanCapture):
+    """A capture and how it fares; the service's lock guards the latter."""
 
-    def __init__(self, span: Span, start_ts: int) -> None:
-        self.span = span
-        self.span_id = span.span_id
+    def __init__(self, span: Span, start_ts: int, keys: tuple[bytes, bytes], decoder: RowDecoder, store: EventStore) -> None:
+        super().__init__(span, keys, decoder, store)
         self.start_ts = start_ts
         self.state = CaptureState.PULLING
         self.failures = 0
@@ -112,7 +110,7 @@ class LogService:
         self._puller = LogPuller(upstream, self._pipeline, self.settings.puller, self._clock, self._rng, puller_metrics, channels)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
-        self._captures: dict[int, _Capture] = {}
+        self._captures: dict[int, _Supervised] = {}
         self._wake = threading.Event()
         self._closed = False
         self._supervisor = threading.Thread(target=self._supervise, name="log-service", daemon=True)
@@ -128,7 +126,7 @@ class LogService:
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
-        capture = _Capture(span, start_ts)
+        capture = _Supervised(span, start_ts, self._upstream.key_span(span), self._decoder, self._store)
         with self._changing:
             with self._lock:
                 if self._closed:
@@ -173,39 +171,20 @@ class LogService:
         if self._supervisor.is_alive():
             self._supervisor.join()
 
-    def _pull(self, capture: _Capture) -> None:
+    def _pull(self, capture: _Supervised) -> None:
         """Register with the store and pull from what it answers."""
-        span_id = capture.span_id
-        resume_ts = self._store.register_span(span_id, capture.span, capture.start_ts)
-
-        def consume(raw: RawBatch, finish: Finish) -> bool:
-            return self._consume(span_id, raw, finish)
-
-        def advance(ts: int) -> None:
-            self._store.advance_resolved_ts(span_id, ts)
+        resume_ts = capture.resume(capture.start_ts)
 
         def failed(error: PenstockError) -> None:
             self._note_failure(capture, error)
 
-        self._puller.subscribe(capture.span, resume_ts, consume, advance, failed)
-        _log.info("log service: span captured", extra={"span_id": span_id, "table_id": capture.span.table_id, "resume_ts": resume_ts})
+        self._puller.subscribe(capture.span, resume_ts, capture.consume, capture.advance, failed)
+        extra = {"span_id": capture.span_id, "table_id": capture.span.table_id, "resume_ts": resume_ts}
+        _log.info("log service: span captured", extra=extra)
 
-    def _consume(self, span_id: int, raw: RawBatch, finish: Finish) -> bool:
-        """Decode a raw batch and append what it holds; runs in the span's pipeline worker."""
-        decoded = self._decoder.decode(span_id, raw)
-        parts = len(decoded.ddls) + bool(decoded.changes)
-        if parts == 0:
-            finish()
-            return True
-        part_done = _after(parts, finish)
-        for ddl in decoded.ddls:
-            if not self._store.append_ddl(ddl, part_done):
-                return False
-        return not decoded.changes or self._store.append(span_id, decoded.changes, part_done)
-
-    def _note_failure(self, capture: _Capture, error: PenstockError) -> None:
+    def _note_failure(self, capture: _Supervised, error: PenstockError) -> None:
         """Plan to pull a failed span again; runs in a thread of the puller, so it only takes note."""
-        resolved_ts = self._store.resolved_ts(capture.span_id)
+        resolved_ts = capture.resolved_ts()
         with self._lock:
             # Progress since the last failure means that the cause went away in between.
             capture.failures = capture.failures + 1 if resolved_ts == capture.failed_at_ts else 1
@@ -231,7 +210,7 @@ class LogService:
             waits = [c.due_s - now_s for c in retrying if c.due_s > now_s]
             self._clock.wait(self._wake, min(waits, default=3600.0))
 
-    def _pull_again(self, capture: _Capture) -> None:
+    def _pull_again(self, capture: _Supervised) -> None:
         with self._changing:
             with self._lock:
                 if self._closed or self._captures.get(capture.span_id) is not capture:
@@ -243,33 +222,15 @@ class LogService:
             except PenstockError as error:
                 self._note_failure(capture, error)
 
-    def _status(self, capture: _Capture) -> SpanStatus:
+    def _status(self, capture: _Supervised) -> SpanStatus:
         progress = self._puller.progress(capture.span_id)
         return SpanStatus(
             span_id=capture.span_id,
             span=capture.span,
-            resolved_ts=self._store.resolved_ts(capture.span_id),
+            resolved_ts=capture.resolved_ts(),
             regions=progress.regions if progress else 0,
             regions_waiting=progress.regions_waiting if progress else 0,
             state=capture.state,
             failures=capture.failures,
             last_error=capture.last_error or (progress.last_error if progress else ""),
         )
-
-
-def _after(parts: int, finish: Finish) -> Finish:
-    """Return a callback that calls ``finish`` on its last of so many calls."""
-    if parts == 1:
-        return finish
-    lock = threading.Lock()
-    left = parts
-
-    def part_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
-            finish()
-
-    return part_done
