@@ -37,6 +37,8 @@ class Manifest(msgspec.Struct, frozen=True):
     flushed_ts: int
     history_start_ts: int
     base_ts: int | None
+    writer: str
+    """Names the process that wrote it: so a writer knows its own manifest again when the answer to its put was lost."""
     objects: tuple[ObjectMeta, ...] = ()
 
 
@@ -52,13 +54,22 @@ def manifest_prefix(span_id: int) -> str:
     return f"spans/{span_id}/manifest/"
 
 
-def write_manifest(space: ObjectSpace, manifest: Manifest) -> None:
-    """Publish a manifest and remove those that it made old. Raises ``FENCED`` when the number is taken by another one."""
+def write_manifest(space: ObjectSpace, manifest: Manifest) -> Manifest:
+    """Publish a manifest, remove those that it made old, and return the one that holds the number now.
+
+    That is another one when an earlier attempt of this writer came through although it seemed to fail. Raises ``FENCED`` when the number
+    is taken by another writer.
+    """
     prefix = manifest_prefix(manifest.span_id)
-    if not space.put_new(f"{prefix}{manifest.number:012d}.json", encode_manifest(manifest)):
-        raise PenstockError("FENCED", f"manifest {manifest.number} of span {manifest.span_id} was written by another owner")
+    path = f"{prefix}{manifest.number:012d}.json"
+    if not space.put_new(path, encode_manifest(manifest)):
+        found = decode_manifest(path, space.get(path))
+        if found.writer != manifest.writer:
+            raise PenstockError("FENCED", f"manifest {manifest.number} of span {manifest.span_id} was written by another owner")
+        return found
     if manifest.number > KEPT:
         space.delete(f"{prefix}{manifest.number - KEPT:012d}.json")
+    return manifest
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

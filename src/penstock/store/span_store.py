@@ -34,7 +34,7 @@ class SpanStore:
 
     def __init__(self, space: ObjectSpace, manifest: Manifest, rng: random.Random, compression: str | None) -> None:
         self._space = space
-        self._manifest = manifest
+        self._manifest = msgspec.structs.replace(manifest, writer=f"{rng.getrandbits(64):016x}")
         self._rng = rng
         self._compression = compression
         self._memory = SpanMemory()
@@ -54,6 +54,7 @@ class SpanStore:
             flushed_ts=start_ts,
             history_start_ts=start_ts,
             base_ts=TS_ZERO if start_ts == TS_ZERO else None,
+            writer="",
         )
         return cls(space, manifest, rng, compression)
 
@@ -159,30 +160,32 @@ class SpanStore:
     def flush(self, tables: Sequence[TableSchema]) -> bool:
         """Write the rows at or below the resolved ts to objects, publish them in a manifest, and forget them; False if there are none."""
         with self._flushing:
-            with self._lock:
-                old, rows, cut_ts = self._manifest, self._memory.rows(), self._resolved_ts
-            objects = [*old.objects, *self._write_objects(old, rows, cut_ts, tables)]
-            if len(objects) == len(old.objects):
-                return False
-            self._publish(
-                msgspec.structs.replace(old, number=old.number + 1, resolved_ts=cut_ts, flushed_ts=cut_ts, objects=tuple(objects))
-            )
-            return True
+            flushed = False
+            while True:
+                with self._lock:
+                    old, rows, cut_ts = self._manifest, self._memory.rows(), self._resolved_ts
+                new = tuple(self._write_objects(old, rows, cut_ts, tables))
+                if not new:
+                    return flushed
+                flushed = True
+                if self._publish(msgspec.structs.replace(old, resolved_ts=cut_ts, flushed_ts=cut_ts, objects=(*old.objects, *new))):
+                    return True
+                for meta in new:  # An earlier attempt had come through: its objects hold these rows.
+                    self._space.delete(meta.path)
 
     def truncate_history(self, ts: int) -> int:
         """Give up changes at or below a ts that is flushed: remove the objects that hold nothing else; return how many."""
         with self._flushing:
-            old = self._manifest
-            ts = min(ts, old.flushed_ts)
-            gone = [o for o in old.objects if o.max_ts <= ts]
-            if ts <= old.history_start_ts:
-                return 0
-            kept = tuple(o for o in old.objects if o.max_ts > ts)
-            self._publish(
-                msgspec.structs.replace(
-                    old, number=old.number + 1, resolved_ts=self._resolved_ts, history_start_ts=ts, base_ts=None, objects=kept
-                )
-            )
+            while True:
+                old = self._manifest
+                ts = min(ts, old.flushed_ts)
+                if ts <= old.history_start_ts:
+                    return 0
+                gone = [o for o in old.objects if o.max_ts <= ts]
+                kept = tuple(o for o in old.objects if o.max_ts > ts)
+                new = msgspec.structs.replace(old, resolved_ts=self._resolved_ts, history_start_ts=ts, base_ts=None, objects=kept)
+                if self._publish(new):
+                    break
             for meta in gone:
                 self._space.delete(meta.path)
             return len(gone)
@@ -192,19 +195,18 @@ class SpanStore:
 
         Committing the same objects again changes nothing.
         """
+        if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in objects):
+            raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
         with self._flushing:
-            old = self._manifest
-            known = {o.path for o in old.objects}
-            new = tuple(o for o in objects if o.path not in known)
-            if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in new):
-                raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
-            if not new and old.base_ts == commit_ts:
-                return
-            self._publish(
-                msgspec.structs.replace(
-                    old, number=old.number + 1, resolved_ts=self._resolved_ts, base_ts=commit_ts, objects=(*old.objects, *new)
-                )
-            )
+            while True:
+                old = self._manifest
+                known = {o.path for o in old.objects}
+                new = tuple(o for o in objects if o.path not in known)
+                if not new and old.base_ts == commit_ts:
+                    return
+                together = (*old.objects, *new)
+                if self._publish(msgspec.structs.replace(old, resolved_ts=self._resolved_ts, base_ts=commit_ts, objects=together)):
+                    return
 
     def _write_objects(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
         for side in BatchKind:
@@ -217,11 +219,14 @@ class SpanStore:
                     raise PenstockError("STORE_FAILED", f"object {path} exists with other bytes")
                 yield meta
 
-    def _publish(self, manifest: Manifest) -> None:
-        write_manifest(self._space, manifest)
+    def _publish(self, manifest: Manifest) -> bool:
+        """Publish under the next number and install what holds it; False if that is what an earlier attempt wrote."""
+        wanted = msgspec.structs.replace(manifest, number=manifest.number + 1)
+        installed = write_manifest(self._space, wanted)
         with self._lock:
-            self._manifest = manifest
-            self._memory.drop_through(manifest.flushed_ts)
+            self._manifest = installed
+            self._memory.drop_through(installed.flushed_ts)
+        return installed == wanted
 
 
 def _drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:

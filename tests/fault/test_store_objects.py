@@ -1,0 +1,148 @@
+"""The event store on an object store that fails: an error with its own code, never an empty or wrong result, and nothing lost."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.batch import Op
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.objects import ObjectSpace, ObstoreBackend
+from penstock.testing.change_batches import TABLE, both_sides, read_rows
+from penstock.testing.object_store import Fault, FaultRule, FaultyObjects
+
+SPAN = Span(TABLE.table_id)
+SPAN_ID = SPAN.span_id
+WAIT_S = 20
+ROWS = [(ts, Op.INSERT, ts, f"row {ts}") for ts in range(10, 60)]
+
+
+class Rig:
+    """A store whose objects go through scripted faults, opened again at will."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.faults = FaultyObjects(ObstoreBackend((root / "objects").as_uri()))
+        self.store = self._open()
+        self.store.register_span(SPAN_ID, SPAN, 0)
+        self.store.register_span(DDL_SPAN.span_id, DDL_SPAN, 0)
+        self.store.put_schemas([TABLE])
+
+    def _open(self) -> ColumnarEventStore:
+        space = ObjectSpace("faulty:///", backend=self.faults)
+        return ColumnarEventStore(self._root / "store", StoreSettings(), objects=space)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+    def append(self, rows: list[tuple[int, Op, int, str]], resolved_ts: int) -> None:
+        durable = threading.Event()
+        self.store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
+        assert durable.wait(WAIT_S)
+        self.store.advance_resolved_ts(SPAN_ID, resolved_ts)
+
+    def rows(self, to_ts: int = 100) -> list[tuple[object, ...]]:
+        return read_rows(self.store.collect_changes(SPAN_ID, 5, to_ts))
+
+    def objects(self) -> int:
+        return sum(len(s.object_rows) and s.object_rows["appendable"] for s in self.store.stats().spans)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    rig.append(ROWS, 100)
+    yield rig
+    rig.store.close()
+
+
+@pytest.mark.parametrize("part", ["objects/0", "manifest"])
+def test_a_failed_write_keeps_everything_in_memory_and_is_repeated(rig: Rig, part: str) -> None:
+    rig.faults.script(FaultRule("put", Fault.FAIL, part))
+    with pytest.raises(PenstockError, match=r"\[STORE_FAILED\]"):
+        rig.store.flush(SPAN_ID)
+    assert rig.rows() == ROWS
+    rig.reopen()
+    assert rig.rows() == ROWS
+    assert rig.store.flush(SPAN_ID)
+    assert rig.rows() == ROWS
+    rig.reopen()
+    assert (rig.rows(), rig.objects()) == (ROWS, len(ROWS))
+
+
+@pytest.mark.parametrize("part", ["objects/0", "manifest"])
+@pytest.mark.parametrize("reopen", [False, True])
+def test_a_write_whose_answer_was_lost_changes_no_content(rig: Rig, part: str, reopen: bool) -> None:
+    rig.faults.script(FaultRule("put", Fault.FAIL_AFTER_WRITE, part))
+    with pytest.raises(PenstockError, match=r"\[STORE_FAILED\]"):
+        rig.store.flush(SPAN_ID)
+    assert rig.rows() == ROWS
+    if reopen:
+        rig.reopen()
+    assert rig.rows() == ROWS
+    rig.append([(200, Op.INSERT, 200, "later")], 210)
+    assert rig.store.flush(SPAN_ID)
+    assert rig.rows(210) == [*ROWS, (200, Op.INSERT, 200, "later")]
+    rig.reopen()
+    assert (rig.rows(210), rig.objects()) == ([*ROWS, (200, Op.INSERT, 200, "later")], len(ROWS) + 1)
+
+
+def test_a_missing_object_and_a_failing_store_are_different_errors(rig: Rig) -> None:
+    rig.store.flush(SPAN_ID)
+    for fault, code in [(Fault.MISSING, "OBJECT_MISSING"), (Fault.FAIL, "OBJECT_UNAVAILABLE")]:
+        rig.faults.script(FaultRule("get", fault, "-data.arrow"))
+        with pytest.raises(PenstockError, match=rf"\[{code}\]"):
+            rig.rows()
+    assert rig.rows() == ROWS
+
+
+@pytest.mark.parametrize("fault", [Fault.FLIP_BIT, Fault.SHORTEN])
+def test_a_damaged_object_is_corrupt(rig: Rig, fault: Fault) -> None:
+    rig.store.flush(SPAN_ID)
+    rig.faults.script(FaultRule("get", fault, "-data.arrow"))
+    with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
+        rig.rows()
+    assert rig.rows() == ROWS
+    rig.faults.script(FaultRule("get", fault, "-data.arrow"))
+    with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
+        rig.rows()
+
+
+@pytest.mark.parametrize(("fault", "code"), [(Fault.FLIP_BIT, "OBJECT_CORRUPT"), (Fault.SHORTEN, "OBJECT_CORRUPT")])
+def test_a_damaged_manifest_stops_recovery(rig: Rig, fault: Fault, code: str) -> None:
+    rig.store.flush(SPAN_ID)
+    rig.faults.script(FaultRule("get", fault, "manifest"))
+    with pytest.raises(PenstockError, match=rf"\[{code}\]"):
+        rig.reopen()
+
+
+def test_reads_and_appends_go_on_while_a_flush_is_slow(rig: Rig) -> None:
+    held = rig.faults.script(FaultRule("put", Fault.HOLD, "-data.arrow"))
+    flush = threading.Thread(target=rig.store.flush, args=(SPAN_ID,))
+    flush.start()
+    assert held.held.wait(WAIT_S)
+    more = [(ts, Op.INSERT, ts, "more") for ts in range(101, 120)]
+    rig.append(more, 150)
+    assert rig.rows(150) == [*ROWS, *more]
+    held.release.set()
+    flush.join(WAIT_S)
+    assert rig.rows(150) == [*ROWS, *more]
+    rig.reopen()
+    assert (rig.rows(150), rig.objects()) == ([*ROWS, *more], len(ROWS))
+
+
+def test_another_owner_of_the_span_is_noticed(rig: Rig, tmp_path: Path) -> None:
+    other = ColumnarEventStore(tmp_path / "other", objects=ObjectSpace((tmp_path / "objects").as_uri()))
+    other.register_span(SPAN_ID, SPAN, 0)
+    durable = threading.Event()
+    other.append(SPAN_ID, both_sides(SPAN_ID, ROWS[:3]), durable.set)
+    assert durable.wait(WAIT_S)
+    other.advance_resolved_ts(SPAN_ID, 90)
+    assert other.flush(SPAN_ID)
+    other.close()
+    with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+        rig.store.flush(SPAN_ID)
