@@ -90,6 +90,8 @@ class CsvSettings:
             yield "null", "must not contain delimiter, quote, terminator, CR or LF"
         elif any(null.endswith(delimiter[:n]) or null.startswith(delimiter[n:]) for n in range(1, len(delimiter))):
             yield "null", "must not begin or end with a part of the delimiter"
+        elif not quote and null.endswith(b"\\"):
+            yield "null", "must not end with a backslash when there is no quote"
         elif _is_bare_value(self.null):
             yield "null", "could be a number or a truth value"
 
