@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 import penstock
+from penstock.cli.logs import configure_logging
 from penstock.config.masking import mask_text
 from penstock.model.errors import ErrorKind, PenstockError
 
@@ -62,14 +63,13 @@ def cli(ctx: click.Context, debug: bool) -> None:
       penstock demo                                        the whole path on this machine
     \b
     By hand, each in its own terminal:
-      penstock dataserver --port 20160                     a database with a workload
+      penstock dataserver --port 20160 --workload          a database, with changes
       penstock server --source dataserver://127.0.0.1:20160
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed show orders
     """  # noqa: D301 - \b is click's mark for text that is not wrapped
     ctx.obj = {"debug": debug}
-    level = logging.DEBUG if debug else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    configure_logging(logging.DEBUG if debug else logging.WARNING)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -23,6 +23,7 @@ from penstock.server.ports import FeedRun, FeedRunFactory, RunStatus
 log = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 0.2
+_CAUSE = (": ", "Caused by:")
 
 
 class FeedKeeper:
@@ -113,7 +114,7 @@ class FeedKeeper:
         except PenstockError as error:
             return error
         except Exception as error:  # noqa: BLE001 - a run holds foreign code, which may raise anything; it must end this feed and no other.
-            found = PenstockError.from_text(f"{type(error).__name__}: {error}")
+            found = foreign_error(error)
             log.error("feed run raised", extra={"feed": self.feed.name, "error": mask_text(str(found))})
             return found
         finally:
@@ -162,3 +163,14 @@ class FeedKeeper:
     def _pause_s(self, failures: int) -> float:
         pause_s = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(failures - 1, 30))
         return pause_s * self._jitter.uniform(0.75, 1.0)
+
+
+def foreign_error(error: Exception) -> PenstockError:
+    """Return the Penstock error inside a foreign one; where there is none, its name and root cause, without its stack."""
+    text = f"{type(error).__name__}: {error}"
+    found = PenstockError.from_text(text)
+    if found.code != "FEED_FAILED":
+        return found
+    # Java writes the thrown error on a line of its own that begins with a colon, and each cause below it.
+    causes = [line.strip().removeprefix("Caused by:").removeprefix(":").strip() for line in text.splitlines() if line.startswith(_CAUSE)]
+    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0], *causes[-1:]]))

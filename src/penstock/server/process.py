@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import socket
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from penstock.config.masking import mask_uri
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
 from penstock.feed.session import SparkSettings, open_session
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
@@ -33,6 +37,8 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight import FlightStoreServer
 
 log = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 3.0
 
 
 class ServerProcess:
@@ -82,6 +88,10 @@ class ServerProcess:
         shutil.rmtree(directory.work, ignore_errors=True)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
+        check_reachable(config.source)
+        # Before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child.
+        session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
+        parts.callback(session.stop)
         upstream = open_upstream(config.source)
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
@@ -92,8 +102,6 @@ class ServerProcess:
         log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
         parts.callback(log_service.close)
         log_service.start()
-        session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
-        parts.callback(session.stop)
         factory = SparkFeedRunFactory(
             session,
             meta,
@@ -117,6 +125,21 @@ class ServerProcess:
         parts.callback(self._listener.stop)
         self._listener.start()
         log.info("server started", extra={"owner": owner, "url": self._listener.url})
+
+
+def check_reachable(uri: str) -> None:
+    """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
+    parts = urlsplit(uri)
+    try:
+        address = (parts.hostname or "", parts.port or 0)
+    except ValueError:
+        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
+    if not address[0] or not address[1]:
+        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} must name a host and a port, as dataserver://host:port")
+    try:
+        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
 
 
 def _open_target(sink: SinkConfig) -> SinkMaintainer:

@@ -1,0 +1,40 @@
+"""How a process of Penstock writes its logs: one line each, the stable message first, then its fields as ``key=value``.
+
+Invariant: credentials are masked, whatever a component passed. Runs in every process that the command line starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from penstock.config.masking import mask_text
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_NOISY = ("py4j", "httpx", "httpcore", "asyncio", "numba")
+
+
+class FieldFormatter(logging.Formatter):
+    """Writes the fields that came with a record after its message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the standard library's
+        """Return the line without a traceback."""
+        fields = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
+        line = super().formatMessage(record)
+        return f"{line} {fields}" if fields else line
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the whole text, masked."""
+        return mask_text(super().format(record))
+
+
+def configure_logging(level: int) -> None:
+    """Send logs to stderr; libraries that log every call stay at warnings."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FieldFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
