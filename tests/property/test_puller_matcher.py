@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ class Oracle:
             raise PenstockError("PREWRITE_MISSING", "")
         return self.out
 
-    def _one(self, row: pb.Event.Row, late: bool = False) -> bool:
+    def _one(self, row: pb.Event.Row, late: bool = False) -> bool:  # noqa: PLR0912
         key = (row.start_ts, row.key)
         if row.type == INITIALIZED:
             if not self.initialized:
@@ -87,7 +88,7 @@ def scan(event_rows: list[pb.Event.Row]) -> Entries:
     return Entries.of(scanned, 0, len(event_rows))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.lists(rows, max_size=12), min_size=1, max_size=6),
     st.integers(0, 6),
@@ -104,13 +105,10 @@ def test_matcher_equals_the_oracle(
     for event_rows in script:
         try:
             expected = oracle.feed(event_rows)
-        except PenstockError as error:
-            try:
+        except PenstockError:
+            with pytest.raises(PenstockError, match="PREWRITE_MISSING"):
                 matcher.feed(scan(event_rows), floor_ts)
-            except PenstockError as raised:
-                assert raised.code == error.code
-                return
-            raise AssertionError("the matcher accepted a commit without a prewrite") from error
+            return
         records = matcher.feed(scan(event_rows), floor_ts)
         got = [tuple(r.values()) for r in records.to_pylist()] if records is not None else []
         assert got == expected
@@ -133,7 +131,9 @@ def test_many_prewrites_grow_and_compact(rng: object, count: int) -> None:
     waiting: list[pb.Event.Row] = []
     for round_ in range(4):
         fresh = [
-            pb.Event.Row(type=PREWRITE, start_ts=round_ + 1, op_type=1, key=b"k%d" % i, value=b"v%d" % (i * round_), old_value=b"o" * (i % 7))
+            pb.Event.Row(
+                type=PREWRITE, start_ts=round_ + 1, op_type=1, key=b"k%d" % i, value=b"v%d" % (i * round_), old_value=b"o" * (i % 7)
+            )
             for i in range(count)
         ]
         waiting += fresh

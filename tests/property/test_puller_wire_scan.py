@@ -45,6 +45,16 @@ messages = st.builds(
 )
 
 
+def scan_or_none(payload: bytes) -> ScannedMessage | None:
+    """Scan, and let only the one error pass that bad bytes may give."""
+    try:
+        return scan_message(payload)
+    except PenstockError as error:
+        if error.code != "DECODE_FAILED":
+            raise
+        return None
+
+
 def as_objects(message: pb.ChangeDataEvent) -> list[object]:
     """The oracle: the same facts from protobuf objects."""
     out: list[object] = []
@@ -106,10 +116,8 @@ def test_mutated_bytes_are_refused_or_mean_what_protobuf_says(message: pb.Change
                 del payload[at:]
             else:
                 payload[at:at] = data.draw(st.binary(min_size=1, max_size=12))
-    try:
-        scan = scan_message(bytes(payload))
-    except PenstockError as error:
-        assert error.code == "DECODE_FAILED"
+    scan = scan_or_none(bytes(payload))
+    if scan is None:
         return
     try:
         oracle = pb.ChangeDataEvent.FromString(bytes(payload))
@@ -122,20 +130,23 @@ def test_mutated_bytes_are_refused_or_mean_what_protobuf_says(message: pb.Change
 
 def test_every_truncation_is_refused_or_a_shorter_message() -> None:
     event = pb.Event(region_id=300, request_id=2**40)
-    event.entries.entries.extend(pb.Event.Row(start_ts=2**50, commit_ts=i, type=4, op_type=1, key=b"key", value=b"v" * 200) for i in range(3))
+    event.entries.entries.extend(
+        pb.Event.Row(start_ts=2**50, commit_ts=i, type=4, op_type=1, key=b"key", value=b"v" * 200) for i in range(3)
+    )
     payload = pb.ChangeDataEvent(events=[event], resolved_ts=pb.ResolvedTs(regions=[1, 2], ts=5)).SerializeToString()
     refused = 0
     for size in range(len(payload)):
-        try:
-            scan = scan_message(payload[:size])
-        except PenstockError:
+        scan = scan_or_none(payload[:size])
+        if scan is None:
             refused += 1
         else:
             assert as_scanned(scan) == as_objects(pb.ChangeDataEvent.FromString(payload[:size]))
     assert refused > len(payload) - 5
 
 
-@pytest.mark.parametrize("payload", [b"\x00", b"\x0b", b"\xff" * 12, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x0a\x80\x80\x80\x80\x08"])
+@pytest.mark.parametrize(
+    "payload", [b"\x00", b"\x0b", b"\xff" * 12, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x0a\x80\x80\x80\x80\x08"]
+)
 def test_hostile_lengths(payload: bytes) -> None:
     with pytest.raises(PenstockError, match="DECODE_FAILED"):
         scan_message(payload)

@@ -191,7 +191,9 @@ class _Shard:
             try:
                 records = state.matcher.feed(event.entries, state.span.start_ts)
             except PenstockError as error:
-                # The bytes or the order are wrong: the region begins again from its resolved ts, with a new matcher.
+                # The bytes or the order are wrong: the region begins again from its resolved ts, with a new matcher. The store still holds
+                # the registration, and only a new stream tells its messages from those of the next one.
+                state.owner.cut_stream()
                 self._metrics.matcher_pending.dec(pending)
                 self._end_feed(state, error, counted=True)
                 return

@@ -23,23 +23,26 @@ class FeedStatus(Enum):
     STOPPED = "stopped"
 
 
-class RequestSlots(Protocol):
-    """Gives back the place that a region holds while it is not initialised."""
+class FeedOwner(Protocol):
+    """The region worker, as a feed sees it."""
 
     def release_slot(self, state: RegionFeedState) -> None:
         """Let the next region be requested. Idempotent."""
+
+    def cut_stream(self) -> None:
+        """End the stream that feeds the region, with all its registrations. Never blocks."""
 
 
 class RegionFeedState:
     """One registration. The shard of the region owns ``matcher``; ``status`` only moves forward."""
 
-    __slots__ = ("holds_slot", "info", "matcher", "piece", "slots", "span", "status")
+    __slots__ = ("holds_slot", "info", "matcher", "owner", "piece", "span", "status")
 
-    def __init__(self, span: SubscribedSpan, info: RangeInfo, piece: RangePiece, slots: RequestSlots) -> None:
+    def __init__(self, span: SubscribedSpan, info: RangeInfo, piece: RangePiece, owner: FeedOwner) -> None:
         self.span = span
         self.info = info
         self.piece = piece
-        self.slots = slots
+        self.owner = owner
         self.matcher = RegionMatcher(piece.start_key, piece.end_key)
         self.status = FeedStatus.REQUESTED
         self.holds_slot = False
@@ -59,12 +62,12 @@ class RegionFeedState:
         if self.status is FeedStatus.REQUESTED:
             self.status = FeedStatus.INITIALIZED
             self.piece.failures = 0
-            self.slots.release_slot(self)
+            self.owner.release_slot(self)
 
     def stop(self) -> bool:
         """End the feed; return False if it was over already."""
         if self.status is FeedStatus.STOPPED:
             return False
         self.status = FeedStatus.STOPPED
-        self.slots.release_slot(self)
+        self.owner.release_slot(self)
         return True

@@ -94,6 +94,11 @@ class RegionWorker:
         """Queue a region request; False if the cache is full or the worker closed (then nothing happens to the region)."""
         return self._cache.add(state)
 
+    def cut_stream(self) -> None:
+        """End the stream; all its regions go back to be looked up again. Nothing is sent on it after this returns."""
+        self._cache.end_stream()
+        self._cancel()
+
     def stop_span(self, span: SubscribedSpan) -> None:
         """Deregister all regions of a subscription and stop their feeds."""
         for state in self._cache.stop_span(span.request_id):
@@ -108,7 +113,7 @@ class RegionWorker:
         silent_s = self._clock.monotonic_s() - self._heard_at_s
         if silent_s > self._settings.silence_max_s and self._cache.regions():
             _log.warning("region worker: silent stream cut", extra={"store": self.store_addr, "silent_s": round(silent_s, 1)})
-            self._cancel()
+            self.cut_stream()
 
     def close(self) -> None:
         """End the stream and the thread. Regions are not given back."""

@@ -60,6 +60,12 @@ class RequestCache:
                 self._stream_open = False
             self._changed.notify_all()
 
+    def end_stream(self) -> None:
+        """End whichever stream is open."""
+        with self._changed:
+            self._stream_open = False
+            self._changed.notify_all()
+
     def take(self, stream: int) -> RegionFeedState | int | None:
         """Return the next thing to send: a region to register, the request id of a span to stop, or None at the stream's end."""
         with self._changed:
