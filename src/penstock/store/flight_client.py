@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -168,7 +168,7 @@ class _StreamedObjects:
         self._stream = stream
         self._last: tuple[str, pa.Buffer] | None = None
 
-    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         """Refuse: readers do not write."""
         raise OSError(f"{path}: read only")
 

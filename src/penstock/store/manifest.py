@@ -62,7 +62,7 @@ def write_manifest(space: ObjectSpace, manifest: Manifest) -> Manifest:
     """
     prefix = manifest_prefix(manifest.span_id)
     path = f"{prefix}{manifest.number:012d}.json"
-    if not space.put_new(path, encode_manifest(manifest)):
+    if not space.put_new(path, [encode_manifest(manifest)]):
         found = decode_manifest(path, space.get(path))
         if found.writer != manifest.writer:
             raise PenstockError("FENCED", f"manifest {manifest.number} of span {manifest.span_id} was written by another owner")

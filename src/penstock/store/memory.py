@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchKind, ChangeBatch, commit_ts_array
+from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, KEY, BatchKind, ChangeBatch, commit_ts_array
 from penstock.store.ordering import batch_like, concat_records, order_records, rebatch, window_rows
 
 SMALL_ROWS = 1_024
@@ -80,17 +80,26 @@ def _in_pieces(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _overlapping_groups(batches: Sequence[ChangeBatch]) -> Iterator[list[ChangeBatch]]:
-    """Group batches whose ts ranges overlap, in ts order; no ts is in two groups."""
+    """Group batches whose ts ranges overlap, in ts order; one after the other the groups are in order, as each batch is in itself."""
     group: list[ChangeBatch] = []
     group_max_ts = 0
     for batch in sorted(batches, key=lambda b: b.header.min_ts):
-        if group and batch.header.min_ts > group_max_ts:
+        if group and (batch.header.min_ts > group_max_ts or (len(group) == 1 and _continues(group[0], batch))):
             yield group
             group = []
         group.append(batch)
         group_max_ts = max(group_max_ts, batch.header.max_ts)
     if group:
         yield group
+
+
+def _continues(batch: ChangeBatch, after: ChangeBatch) -> bool:
+    """Return whether two batches meet in one transaction that was cut between them: the ts is the same and the keys go on."""
+    if batch.header.max_ts != after.header.min_ts:
+        return False
+    last, first = batch.records.slice(batch.header.rows - 1), after.records.slice(0, 1)
+    key_rises: bool = last.column(KEY)[0].as_py() < first.column(KEY)[0].as_py()
+    return key_rises and bool(commit_ts_array(last)[0] == commit_ts_array(first)[0])
 
 
 class MemorySide:
@@ -136,7 +145,7 @@ def _put_together(batches: Sequence[ChangeBatch]) -> Iterator[ChangeBatch]:
     for batch in batches:
         by_version.setdefault(batch.header.schema_version, []).append(batch)
     for mine in by_version.values():
-        records = concat_records([b.records for b in mine])
+        records = order_records(concat_records([b.records for b in mine]))
         merged = batch_like(mine[0], records, min(b.header.min_ts for b in mine), max(b.header.max_ts for b in mine))
         yield ChangeBatch(msgspec.structs.replace(merged.header, nbytes=sum(b.header.nbytes for b in mine)), records)
 

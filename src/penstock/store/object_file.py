@@ -14,7 +14,7 @@ Rows are ordered by (commit ts, key). Runs in the log service and on executors.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -87,60 +87,95 @@ class ObjectFooter(msgspec.Struct, frozen=True):
     zones: tuple[Zone, ...]
 
 
-def write_object(
-    path: str,
-    object_kind: ObjectKind,
-    batches: Iterable[ChangeBatch],
-    tables: Sequence[TableSchema] = (),
-    compression: str | None = None,
-    commit_ts: int = 0,
-) -> tuple[ObjectMeta, pa.Buffer]:
-    """Encode ordered batches of one span and side; return the manifest's entry and the file's bytes."""
-    sink = pa.BufferOutputStream()
-    sink.write(HEADER.pack(MAGIC, VERSION))
-    zones: list[Zone] = []
-    schemas: dict[int, pa.Schema] = {}
-    first: BatchHeader | None = None
-    for batch in batches:
-        first = first or batch.header
+class ObjectWriter:
+    """Encodes ordered batches of one span and side a piece at a time, so that a large object needs little memory.
+
+    ``parts`` gives the file's bytes and is read once, to its end; ``meta`` is the manifest's entry afterwards.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        object_kind: ObjectKind,
+        batches: Iterable[ChangeBatch],
+        tables: Sequence[TableSchema] = (),
+        compression: str | None = None,
+        commit_ts: int = 0,
+    ) -> None:
+        self._path = path
+        self._object_kind = object_kind
+        self._batches = batches
+        self._tables = tables
+        self._compression = compression
+        self._commit_ts = commit_ts
+        self._schemas: dict[int, pa.Schema] = {}
+        self._first: BatchHeader | None = None
+        self._zones: list[Zone] = []
+        self._meta: ObjectMeta | None = None
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """Return what the manifest says of the object."""
+        if self._meta is None:
+            raise InvariantError(f"object {self._path} is not written yet")
+        return self._meta
+
+    def parts(self) -> Iterator[bytes | pa.Buffer]:
+        """Yield the file's bytes."""
+        yield HEADER.pack(MAGIC, VERSION)
+        offset = HEADER.size
+        for batch in self._batches:
+            message = encode_message(self._checked(batch), self._compression)
+            self._zones.append(_zone(batch, offset, message))
+            padding = -message.size % ALIGNMENT
+            yield message
+            yield bytes(padding)
+            offset += message.size + padding
+        footer = self._footer()
+        yield footer
+        yield TRAILER.pack(len(footer), VERSION, 0, xxhash.xxh3_64_intdigest(footer), MAGIC)
+        self._finish(offset, len(footer) + TRAILER.size)
+
+    def _checked(self, batch: ChangeBatch) -> pa.RecordBatch:
+        self._first = first = self._first or batch.header
         if (batch.header.span_id, batch.header.kind) != (first.span_id, first.kind) or batch.header.rows > BATCH_ROWS_MAX:
-            raise InvariantError(f"a batch of span {batch.header.span_id} with {batch.header.rows} rows does not belong in object {path}")
-        schema = schemas.setdefault(batch.header.schema_version, batch.records.schema)
-        message = encode_message(batch.records.cast(schema) if batch.records.schema != schema else batch.records, compression)
-        zones.append(_zone(batch, sink.tell(), message))
-        sink.write(message)
-        sink.write(b"\0" * (-sink.tell() % ALIGNMENT))
-    if first is None:
-        raise InvariantError(f"object {path} would be empty")
-    footer = ObjectFooter(
-        version=VERSION,
-        span_id=first.span_id,
-        table_id=first.table_id,
-        side=first.kind,
-        object_kind=object_kind,
-        arrow_schemas={v: s.serialize().to_pybytes() for v, s in schemas.items()},
-        tables=tuple(t for t in tables if t.version in schemas),
-        zones=tuple(zones),
-    )
-    encoded = msgspec.json.encode(footer)
-    sink.write(encoded)
-    sink.write(TRAILER.pack(len(encoded), VERSION, 0, xxhash.xxh3_64_intdigest(encoded), MAGIC))
-    payload = sink.getvalue()
-    meta = ObjectMeta(
-        path=path,
-        object_kind=object_kind,
-        side=first.kind,
-        span_id=first.span_id,
-        table_id=first.table_id,
-        min_ts=min(z.min_ts for z in zones),
-        max_ts=max(z.max_ts for z in zones),
-        rows=sum(z.rows for z in zones),
-        nbytes=sum(z.nbytes for z in zones),
-        size=payload.size,
-        footer_size=len(encoded) + TRAILER.size,
-        commit_ts=commit_ts,
-    )
-    return meta, payload
+            raise InvariantError(f"a batch of span {batch.header.span_id}, {batch.header.rows} rows, does not belong in {self._path}")
+        schema = self._schemas.setdefault(batch.header.schema_version, batch.records.schema)
+        return batch.records if batch.records.schema == schema else batch.records.cast(schema)
+
+    def _footer(self) -> bytes:
+        if self._first is None:
+            raise InvariantError(f"object {self._path} would be empty")
+        footer = ObjectFooter(
+            version=VERSION,
+            span_id=self._first.span_id,
+            table_id=self._first.table_id,
+            side=self._first.kind,
+            object_kind=self._object_kind,
+            arrow_schemas={v: s.serialize().to_pybytes() for v, s in self._schemas.items()},
+            tables=tuple(t for t in self._tables if t.version in self._schemas),
+            zones=tuple(self._zones),
+        )
+        return msgspec.json.encode(footer)
+
+    def _finish(self, footer_offset: int, footer_size: int) -> None:
+        if self._first is None:
+            return
+        zones = self._zones
+        self._meta = ObjectMeta(
+            path=self._path,
+            object_kind=self._object_kind,
+            side=self._first.kind,
+            span_id=self._first.span_id,
+            table_id=self._first.table_id,
+            min_ts=min(z.min_ts for z in zones),
+            max_ts=max(z.max_ts for z in zones),
+            rows=sum(z.rows for z in zones),
+            nbytes=sum(z.nbytes for z in zones),
+            size=footer_offset + footer_size,
+            footer_size=footer_size,
+            commit_ts=self._commit_ts,
+        )
 
 
 def encode_message(records: pa.RecordBatch, compression: str | None) -> pa.Buffer:

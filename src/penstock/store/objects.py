@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import RawIOBase
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -36,8 +37,8 @@ class ObjectExistsError(Exception):
 class ObjectBackend(Protocol):
     """Named immutable byte sequences. Thread safe. A missing name raises ``FileNotFoundError``, every other failure ``OSError``."""
 
-    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
-        """Create an object, durable when it returns; raises ``ObjectExistsError`` if the name is taken."""
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        """Create an object from its bytes, durable when it returns; raises ``ObjectExistsError`` if the name is taken."""
 
     def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
         """Return a part of an object; shorter when the object ends before."""
@@ -68,15 +69,16 @@ class ObstoreBackend:
         else:
             self._store = from_url(uri, **dict(options or {}))
 
-    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         """Create an object; on a local disk the file and its directory are synced."""
+        if self._root is not None:
+            _create_file(self._root, self._root / path, parts)
+            return
         with _os_errors(path):
             try:
-                obstore.put(self._store, path, memoryview(payload).cast("B"), mode="create", use_multipart=False)
+                obstore.put(self._store, path, b"".join(memoryview(p).cast("B") for p in parts), mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 raise ObjectExistsError(path) from error
-        if self._root is not None:
-            _sync_file(self._root / path, self._root)
 
     def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
         """Return a part of an object."""
@@ -114,14 +116,35 @@ def _os_errors(path: str) -> Iterator[None]:
         raise OSError(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def _sync_file(file: Path, root: Path) -> None:
-    """Sync a file and the directories up to the root, so that the name survives a power cut as well."""
-    for target in (file, *(p for p in file.parents if p == root or root in p.parents)):
-        handle = os.open(target, os.O_RDONLY)
+def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> None:
+    """Write a file under another name, sync it, and give it its name unless that is taken.
+
+    obstore neither syncs nor takes bytes a piece at a time. The directories up to the root are synced, so that the name survives a
+    power cut.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    with unfinished.open("wb", buffering=0) as sink:
+        for part in parts:
+            _write_all(sink, memoryview(part).cast("B"))
+        os.fsync(sink.fileno())
+    try:
+        os.link(unfinished, file)
+    except FileExistsError as error:
+        raise ObjectExistsError(str(file)) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    for directory in (p for p in file.parents if p == root or root in p.parents):
+        handle = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _write_all(sink: RawIOBase, data: memoryview) -> None:
+    while data:
+        data = data[sink.write(data) or 0 :]
 
 
 class ObjectSpace:
@@ -133,15 +156,12 @@ class ObjectSpace:
         self._footers: dict[str, ObjectFooter] = {}
         self._lock = threading.Lock()
 
-    def put_new(self, path: str, payload: bytes | pa.Buffer) -> bool:
-        """Create an object; return False when the name is taken by other bytes.
-
-        When the name is taken by the same bytes the put counts as done: the answer to an earlier attempt was lost.
-        """
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> bool:
+        """Create an object; return False when the name is taken."""
         try:
-            self._backend.put_new(path, payload)
+            self._backend.put_new(path, parts)
         except ObjectExistsError:
-            return bool(self.get(path).equals(pa.py_buffer(payload)))
+            return False
         except OSError as error:
             raise PenstockError("STORE_FAILED", f"object {path} could not be written: {error}") from error
         return True

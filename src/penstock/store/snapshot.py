@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.batch import COMMIT_TS, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op
+from penstock.model.batch import KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import TypeKind
+from penstock.store.live_rows import Rows, live_rows
 from penstock.store.ordering import concat_records
 
 GATHER_ROWS = 524_288
 """How many live rows are gathered at once: bounds memory, and the visits to each batch."""
-
-Rows = npt.NDArray[np.int64]
 
 
 class SnapshotSteps:
@@ -34,7 +31,7 @@ class SnapshotSteps:
         self._data = data
         self._to_ts = to_ts
         self._span_id = span_id
-        self._live = _live_rows(data, tombstones) if data else np.empty(0, dtype=np.int64)
+        self._live = live_rows(data, tombstones) if data else np.empty(0, dtype=np.int64)
         self._starts = np.cumsum([0, *(b.header.rows for b in data)])
 
     @property
@@ -89,22 +86,6 @@ def _rows(records: pa.RecordBatch, wanted: Rows) -> pa.RecordBatch:
     return records.take(pa.array(wanted))
 
 
-def _index(batches: Sequence[ChangeBatch]) -> pl.DataFrame:
-    table = pa.Table.from_batches([b.records.select([COMMIT_TS, KEY]) for b in batches])
-    return pl.DataFrame(pl.from_arrow(table))
-
-
-def _live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> Rows:
-    """Return the numbers of the live rows (counted through the data batches), in key order."""
-    rows = _index(data).with_row_index("row").lazy()
-    latest = rows.unique(subset=KEY, keep="last", maintain_order=False)
-    if tombstones:
-        ended = _index(tombstones).lazy().group_by(KEY).agg(pl.col(COMMIT_TS).max().alias("ended"))
-        latest = latest.join(ended, on=KEY, how="left").filter(pl.col("ended").is_null() | (pl.col(COMMIT_TS) >= pl.col("ended")))
-    live: Rows = latest.sort(KEY).select(pl.col("row").cast(pl.Int64)).collect().to_series().to_numpy()
-    return live
-
-
 def project(records: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBatch:
     """Return the rows under a table version: columns matched by id, missing ones filled with their default."""
     count = records.num_rows
@@ -148,6 +129,3 @@ def default_value(column: Column) -> pa.Scalar:
         return pa.scalar(text.encode() if pa.types.is_binary(wanted) else text).cast(wanted)
     except pa.ArrowInvalid:
         return pa.scalar(None, wanted)
-
-
-__all__ = ["COMMIT_TS", "OP", "SnapshotSteps", "default_value", "project"]

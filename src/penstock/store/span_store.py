@@ -7,6 +7,7 @@ log service.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes import SpanState, SpanView, side_handles
 from penstock.store.manifest import Manifest, write_manifest
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.object_file import ObjectKind, ObjectMeta, write_object
+from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
 from penstock.store.objects import ObjectSpace
 from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
 from penstock.store.ordering import window_rows
@@ -211,13 +212,14 @@ class SpanStore:
     def _write_objects(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
         for side in BatchKind:
             handles = [OrderedHandle(b) for b in rows.sources(side, old.flushed_ts, cut_ts)]
-            batches = list(_drain(handles))
-            if batches:
+            batches = _drain(handles)
+            first = next(batches, None)
+            if first is not None:
                 path = f"spans/{old.span_id}/objects/{old.number + 1:012d}-{self._rng.getrandbits(32):08x}-{side.name.lower()}.arrow"
-                meta, payload = write_object(path, ObjectKind.APPENDABLE, batches, tables, self._compression)
-                if not self._space.put_new(path, payload):
-                    raise PenstockError("STORE_FAILED", f"object {path} exists with other bytes")
-                yield meta
+                writer = ObjectWriter(path, ObjectKind.APPENDABLE, itertools.chain([first], batches), tables, self._compression)
+                if not self._space.put_new(path, writer.parts()):
+                    raise PenstockError("STORE_FAILED", f"object {path} exists already")
+                yield writer.meta
 
     def _publish(self, manifest: Manifest) -> bool:
         """Publish under the next number and install what holds it; False if that is what an earlier attempt wrote."""

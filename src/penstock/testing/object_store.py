@@ -8,7 +8,7 @@ local files, so that reads go through it. Runs in tests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -60,12 +60,12 @@ class FaultyObjects:
             self._rules.append(rule)
         return rule
 
-    def put_new(self, path: str, payload: bytes | pa.Buffer) -> None:
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         """Create an object, or do what the script says."""
         fault = self._fault("put", path)
         if fault is Fault.FAIL:
             raise OSError(f"{path}: scripted failure")
-        self._inner.put_new(path, payload)
+        self._inner.put_new(path, parts)
         if fault is Fault.FAIL_AFTER_WRITE:
             raise OSError(f"{path}: scripted loss of the answer")
 
