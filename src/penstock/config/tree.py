@@ -20,8 +20,6 @@ from penstock.model.errors import PenstockError
 from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
-# The target joins its faults in one line; each begins with its path.
-_FAULTS = re.compile(r"; (?=sink[.-])|\n")
 _PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
 
 
@@ -90,7 +88,7 @@ def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
     if uri_error is not None:
         if not problems:
             raise uri_error
-        problems.add("", uri_error.detail)
+        problems.add("sink.uri", uri_error.detail)
     problems.raise_if_any()
     assert config is not None
     return config
@@ -135,6 +133,5 @@ def _check_sink(sink: Any, problems: Problems) -> StorageSinkSettings | None:
     except PenstockError as error:
         if error.code == "SINK_URI_INVALID":
             raise
-        for line in _FAULTS.split(error.detail):
-            problems.add("", line)
+        problems.add_error("sink", error)
     return None

@@ -83,8 +83,9 @@ class FeedCreator:
         tables = match_tables(config.tables, self._upstream.list_tables())
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        uid = str(uuid.uuid4())
         target = self._open_target(config.target)
-        target.check(config.name)
+        target.check(claimant(config.name, uid))
         start_ts = config.settings.start_ts
         document = FeedDocument(
             config=dump_feed_config(config),
@@ -92,14 +93,19 @@ class FeedCreator:
             dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
             snapshot_ts=self._upstream.current_ts() if start_ts == TS_ZERO else TS_ZERO,
         )
-        record = FeedRecord(config.name, str(uuid.uuid4()), document.to_json(), checkpoint_ts=start_ts)
+        record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
         created = self._meta.create_feed(record, [_subscription(config, table, self._source_uri) for table in tables])
         try:
-            target.claim(config.name)
+            target.claim(claimant(config.name, uid))
         except BaseException:
             self._meta.remove_feed(config.name)
             raise
         return created
+
+
+def claimant(name: str, uid: str) -> str:
+    """Return how a target knows its feed. A feed that was removed and created again is another one: its files would collide."""
+    return f"{name}/{uid[:8]}"
 
 
 def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:

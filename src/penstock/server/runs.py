@@ -20,7 +20,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
-from penstock.server.creation import FeedDocument
+from penstock.server.creation import FeedDocument, claimant
 from penstock.server.ports import RunStatus
 from penstock.sink.contract import SinkMaintainer
 from penstock.store.contract import EventStore
@@ -109,7 +109,7 @@ class SparkFeedRunFactory:
         document = FeedDocument.of(feed)
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
-        self._open_target(config.target).claim(feed.name)
+        self._open_target(config.target).claim(claimant(feed.name, feed.uuid))
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,
