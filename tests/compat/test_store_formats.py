@@ -1,0 +1,73 @@
+"""Files of format version 1, written once and kept: every later Penstock must read them.
+
+``python tests/compat/test_store_formats.py`` writes them again; do so only for a new format version, into a new directory.
+"""
+
+import shutil
+import threading
+from pathlib import Path
+
+from penstock.model.batch import BatchKind, Op
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import ColumnType, TypeKind
+from penstock.store import manifest, object_file, wal_segment
+from penstock.store.event_store import ColumnarEventStore
+from penstock.testing.change_batches import TABLE, both_sides, change_batch, read_rows
+
+GOLDEN = Path(__file__).parent / "golden" / "store-v1"
+SPAN = Span(TABLE.table_id, b"\x01", b"\xfe")
+NEWER = TableSchema(7, "shop", "orders", 15, (*TABLE.columns, Column(3, "qty", ColumnType(TypeKind.INT, unsigned=True), default="4")))
+DDL = DdlEvent(15, DdlType.ADD_COLUMN, "ALTER TABLE orders ADD COLUMN qty INT UNSIGNED DEFAULT 4", "shop", (NEWER,))
+ROWS = [
+    (10, Op.INSERT, 1, "één"),
+    (10, Op.INSERT, 2, None),
+    (12, Op.BEFORE, 1, "één"),
+    (12, Op.UPDATE, 1, ""),
+    (14, Op.DELETE, 2, None),
+]
+NEWER_ROWS = [(16, Op.INSERT, 3, "three", 30), (17, Op.INSERT, 4, None, None)]
+
+
+def write_golden() -> None:
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    with ColumnarEventStore(GOLDEN) as store:
+        store.register_span(SPAN.span_id, SPAN, 0)
+        store.register_span(DDL_SPAN.span_id, DDL_SPAN, 0)
+        store.put_schemas([TABLE])
+        for batches in (both_sides(SPAN.span_id, ROWS), [change_batch(SPAN.span_id, NEWER_ROWS, BatchKind.DATA, NEWER)]):
+            durable = threading.Event()
+            store.append(SPAN.span_id, batches, durable.set)
+            durable.wait(20)
+        durable = threading.Event()
+        store.append_ddl(DDL, durable.set)
+        durable.wait(20)
+        store.advance_resolved_ts(SPAN.span_id, 13)
+        store.flush(SPAN.span_id)
+        store.advance_resolved_ts(SPAN.span_id, 20)
+        store.advance_resolved_ts(DDL_SPAN.span_id, 20)
+
+
+def test_versions_are_those_of_the_golden_files() -> None:
+    assert (wal_segment.VERSION, object_file.VERSION, manifest.VERSION) == (1, 1, 1)
+
+
+def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "store")
+    with ColumnarEventStore(tmp_path / "store") as store:
+        assert store.register_span(SPAN.span_id, SPAN, 0) == 20
+        assert store.schema_history(7) == (TABLE, NEWER)
+        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).ddls == (DDL,)
+        stats = next(s for s in store.stats().spans if s.span_id == SPAN.span_id)
+        assert (stats.flushed_ts, stats.memory_rows, stats.object_rows) == (13, 3, {"appendable": 4})
+        assert read_rows(store.collect_changes(SPAN.span_id, 5, 20)) == [*ROWS, *NEWER_ROWS]
+        assert read_rows(store.collect_changes(SPAN.span_id, 0, 20)) == [
+            (20, Op.INSERT, 1, "", 4),
+            (20, Op.INSERT, 3, "three", 30),
+            (20, Op.INSERT, 4, None, None),
+        ]
+
+
+if __name__ == "__main__":
+    write_golden()
