@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -21,7 +19,6 @@ from prometheus_client import CollectorRegistry
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
@@ -32,13 +29,6 @@ from penstock.source.contract import RowDecoder, Upstream
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
-
-
-class LogStore(EventStore, Protocol):
-    """An event store that also keeps schema versions."""
-
-    def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
-        """Make schema versions known; durable when it returns. Versions that are there already are dropped."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ class LogService:
     def __init__(
         self,
         upstream: Upstream,
-        store: LogStore,
+        store: EventStore,
         settings: LogServiceSettings | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,

@@ -116,10 +116,10 @@ class MemoryEventStore:
             for schema in schemas:
                 self._schemas.setdefault(schema.table_id, SchemaHistory(schema.table_id)).add(schema)
 
-    def schema_history(self, table_id: int) -> SchemaHistory:
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return the versions of a table that are known."""
         with self._changed:
-            return self._schemas.get(table_id, SchemaHistory(table_id))
+            return self._schemas.get(table_id, SchemaHistory(table_id)).versions()
 
     def advance_resolved_ts(self, span_id: int, ts: int) -> None:
         """Raise a span's resolved ts."""
