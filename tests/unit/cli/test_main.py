@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main as main_module
+from penstock.cli.logs import FieldFormatter
+from penstock.cli.main import VERBS, run, show_error
+from penstock.model.errors import PenstockError
+from penstock.testing.api_server import ApiServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path, "shop.orders", "shop.items") as running:
+        yield running
+
+
+def test_help_names_every_verb_and_imports_none() -> None:
+    code = (
+        "import sys; from penstock.cli.main import run; run(['--help']); "
+        "print('spark', 'pyspark' in sys.modules, 'arrow', 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "spark False arrow False"
+    for verb in VERBS:
+        assert f"  {verb} " in done.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("penstock, version ")
+
+
+@pytest.mark.parametrize("argv", [["fed"], ["feed", "crate"], ["feed", "create"], ["--no-such-option"], ["feed"], []])
+def test_wrong_usage_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: penstock" in out + err
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("argv", [["feed", "--help"], ["feed", "create", "--help"], ["server", "--help"]])
+def test_help_shows_examples(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv) == 0
+    assert "penstock " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("CONFIG_INVALID", 2), ("SINK_UNWRITABLE", 2), ("UPSTREAM_UNREACHABLE", 2), ("VERIFY_MISMATCH", 1)]
+)
+def test_exit_codes_by_kind(monkeypatch: pytest.MonkeyPatch, code: str, exit_code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(**_: object) -> None:
+        raise PenstockError(code, "put s3://b?secret-access-key=hunter2 failed")
+
+    monkeypatch.setattr(main_module.cli, "main", fail)
+    assert run([]) == exit_code
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: [{code}] put s3://b?secret-access-key=*** failed\nhint: ")
+    with pytest.raises(PenstockError):
+        run(["--debug"])
+
+
+def test_unexpected_error_has_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(**_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(main_module.cli, "main", fail)
+    assert run([]) == 1
+    assert capsys.readouterr().err.startswith("error: [INTERNAL] KeyError: 'x'\nhint: ")
+
+
+def test_error_of_many_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(PenstockError("CONFIG_INVALID", "a: wrong\nb: wrong"))
+    assert capsys.readouterr().err.splitlines()[:3] == ["error: [CONFIG_INVALID] 2 problems", "  a: wrong", "  b: wrong"]
+
+
+def test_logs_show_fields_and_mask_secrets() -> None:
+    record = logging.makeLogRecord(
+        {"name": "n", "levelname": "INFO", "msg": "feed %s", "args": ("x",), "feed": "orders", "uri": "s3://b?token=hunter2"}
+    )
+    line = FieldFormatter().format(record)
+    assert line.endswith("INFO n: feed x feed=orders uri=s3://b?token=***")
+
+
+def test_feed_verbs_end_to_end(server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--server", server.url]
+    assert run(["feed", "list", *at]) == 0
+    assert "no feeds" in capsys.readouterr().out
+
+    config = tmp_path / "feed.toml"
+    config.write_text(f'tables = ["shop.items"]\nsink = "{(tmp_path / "out").as_uri()}?secret-access-key=hunter2"\nflush-interval = "9s"\n')
+    assert run(["feed", "create", "orders", "--config", str(config), "--table", "shop.*", "--set", "sink.csv.delimiter=;", *at]) == 0
+    assert capsys.readouterr().out == "feed orders created: 2 tables (shop.items, shop.orders)\n"
+    server.runs.next_run()
+
+    assert run(["feed", "show", "orders", "--output", "json", *at]) == 0
+    text = capsys.readouterr().out
+    shown = json.loads(text)
+    assert (shown["name"], shown["config"]["flush-interval"], shown["config"]["sink"]["csv"]) == ("orders", 9.0, {"delimiter": ";"})
+    assert "hunter2" not in text
+
+    assert run(["feed", "show", "orders", *at]) == 0
+    text = capsys.readouterr().out
+    assert "shop.items, shop.orders" in text
+    assert "hunter2" not in text
+
+    assert run(["feed", "list", "--output", "json", *at]) == 0
+    assert [feed["name"] for feed in json.loads(capsys.readouterr().out)] == ["orders"]
+    assert run(["feed", "list", *at]) == 0
+    assert "orders" in capsys.readouterr().out
+
+    assert run(["feed", "remove", "orders", *at]) == 0
+    assert capsys.readouterr().out == "feed orders removed\n"
+    assert server.meta.list_feeds() == []
+
+
+def test_something_else_that_answers_is_no_server(tmp_path: Path, server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["feed", "list", "--server", f"{server.url}/metrics"]) == 2
+    assert run(["feed", "list", "--server", "not a url"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
