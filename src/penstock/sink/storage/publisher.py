@@ -34,6 +34,11 @@ class Cut:
     callbacks: tuple[Callable[[], None], ...] = ()
 
 
+def position_of(table_version: int, directory_version: int, date: str, number: int) -> dict[str, int]:
+    """Return a position: which directory a table version writes to, and the last number in the newest date's directory."""
+    return {f"{_SCHEMA_KEY}{table_version}": directory_version, f"{directory_version}/{date}": number}
+
+
 class SchemaVersions:
     """Which directory version a table version writes to, after its schema file is in the target. Shared by a task's dispatchers."""
 
@@ -102,10 +107,9 @@ class FilePublisher:
         """Return where the dispatcher stands: the last directory's number and its version's directory; what is older never counts again."""
         if not self._last_key:
             return dict(self._position)
-        version = int(self._last_key.split("/")[0])
-        schemas = {k: v for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == version}
-        newest = max(schemas, key=lambda k: int(k.removeprefix(_SCHEMA_KEY)))
-        return {newest: version, self._last_key: self._position[self._last_key]}
+        version, _, date = self._last_key.partition("/")
+        schemas = [int(k.removeprefix(_SCHEMA_KEY)) for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == int(version)]
+        return position_of(max(schemas), int(version), date, self._position[self._last_key])
 
     def _directory_version(self, table: TableSchema) -> int:
         # A position that knows the version was committed after the schema file was written.

@@ -1,0 +1,301 @@
+"""Names, numbers, schema files and cuts of the storage sink."""
+
+import datetime as dt
+import itertools
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.format.schema_file import SchemaFile, parse_schema_file
+from penstock.model.batch import Op
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.storage.maintainer import StorageMaintainer, ddl_files
+from penstock.sink.storage.publisher import SchemaVersions
+from penstock.sink.storage.recovery import recover_position
+from penstock.sink.storage.settings import StorageSinkSettings, from_uri
+from penstock.sink.storage.sink import StorageSink
+from penstock.sink.storage.target import ObjectTarget
+from penstock.sink.storage.uploader import Uploader
+
+_names = itertools.count()
+ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)
+NOTE = Column(2, "note", ColumnType(TypeKind.VARCHAR, length=40))
+D = DispatcherId(7)
+
+
+def ts_of(text: str) -> int:
+    return compose_ts(int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp() * 1000))
+
+
+T0 = ts_of("2023-11-14T12:00:00")
+TABLE = TableSchema(7, "shop", "orders", T0, (ID, NOTE))
+
+
+def target_of(query: str = "") -> tuple[ObjectTarget, StorageSinkSettings]:
+    uri, chosen = from_uri(f"memory://publishing-{next(_names)}/?{query}")
+    return ObjectTarget.open(uri), chosen
+
+
+def rows(ts: list[int], notes: list[str] | None = None) -> pa.RecordBatch:
+    texts = notes or [f"note {i}" for i in range(len(ts))]
+    columns = [
+        pa.array(ts, pa.uint64()),
+        pa.array([Op.INSERT] * len(ts), pa.uint8()),
+        pa.array(range(len(ts)), pa.int64()),
+        pa.array(texts),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["_ts", "_op", "c1", "c2"])
+
+
+def run(
+    target: ObjectTarget,
+    chosen: StorageSinkSettings,
+    events: list[tuple[TableSchema, pa.RecordBatch]],
+    position: dict[str, int] | None = None,
+    from_ts: int = T0,
+) -> DispatcherResult:
+    sink = StorageSink(target, chosen)
+    try:
+        sink.open_dispatcher(DispatcherWork(D, TABLE, from_ts, T0 + 10**12, position or {}))
+        for table, records in events:
+            sink.add_dml_event(DmlEvent(D, table, records))
+        return sink.close_dispatcher(D)
+    finally:
+        sink.close()
+
+
+def contents(target: ObjectTarget) -> dict[str, bytes]:
+    return {path: target.get(path) for path in target.paths()}
+
+
+def test_files_are_cut_at_dates_and_versions() -> None:
+    target, chosen = target_of()
+    later = TableSchema(7, "shop", "orders", ts_of("2023-11-16T00:00:00"), (ID, NOTE, Column(3, "more", ColumnType(TypeKind.INT))))
+    more = rows([ts_of("2023-11-16T01:00:00")]).append_column("c3", pa.array([None], pa.int32()))
+    result = run(target, chosen, [(TABLE, rows([T0 + 1, T0 + 2, ts_of("2023-11-15T00:00:00")])), (later, more)])
+    assert [(f.path, f.rows) for f in result.files] == [
+        (f"shop/orders/{T0}/2023-11-14/CDC00000000000000000001.csv", 2),
+        (f"shop/orders/{T0}/2023-11-15/CDC00000000000000000001.csv", 1),
+        (f"shop/orders/{later.version}/2023-11-16/CDC00000000000000000001.csv", 1),
+    ]
+    assert result.position == {f"schema/{later.version}": later.version, f"{later.version}/2023-11-16": 1}
+    assert target.get(f"shop/orders/{T0}/2023-11-14/meta/CDC.index") == b"CDC00000000000000000001.csv\n"
+    for table in (TABLE, later):
+        file = SchemaFile.of_table(table)
+        assert target.get(file.path) == file.render()
+
+
+def test_numbers_go_on_from_the_position_without_gaps() -> None:
+    target, chosen = target_of("file-size=1024&file-index-width=6")
+    position: dict[str, int] = {}
+    paths = []
+    for window in range(4):
+        result = run(target, chosen, [(TABLE, rows([T0 + window * 1000 + i for i in range(100)]))], position)
+        position = result.position
+        paths += [f.path for f in result.files]
+    assert [int(p[-10:-4]) for p in paths] == list(range(1, len(paths) + 1))
+    assert len(paths) > 8
+    assert target.get(f"shop/orders/{T0}/2023-11-14/meta/CDC.index") == f"CDC{len(paths):06d}.csv\n".encode()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 1, 3_600_000 << 18]), st.integers(0, 300)), min_size=1, max_size=80),
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.sampled_from(["none", "table"]),
+)
+def test_the_same_rows_give_the_same_files(changes: list[tuple[int, int]], sizes: list[int], atomicity: str) -> None:
+    ts = [T0 + 1 + int(t) for t in np.cumsum([step for step, _ in changes])]
+    everything = rows(ts, ["x" * size for _, size in changes])
+    query = f"file-size=1024&transaction-atomicity={atomicity}"
+    whole_target, chosen = target_of(query)
+    whole = run(whole_target, chosen, [(TABLE, everything)])
+    parted_target, _ = target_of(query)
+    parts, at = [], 0
+    for size in itertools.cycle(sizes):
+        if at >= len(ts):
+            break
+        parts.append((TABLE, everything.slice(at, size)))
+        at += size
+    parted = run(parted_target, chosen, parts)
+    assert parted == whole
+    assert contents(parted_target) == contents(whole_target)
+    if atomicity == "table":
+        at = 0
+        for file in whole.files[:-1]:
+            at += file.rows
+            assert ts[at] != ts[at - 1]
+
+
+def test_a_snapshot_is_not_one_transaction() -> None:
+    target, chosen = target_of("file-size=1024&transaction-atomicity=table")
+    snapshot = rows([T0 + 5] * 500)
+    assert len(run(target, chosen, [(TABLE, snapshot)], from_ts=0).files) > 3
+    other, _ = target_of()
+    assert len(run(other, chosen, [(TABLE, snapshot)]).files) == 1
+
+
+def test_a_repeated_attempt_that_comes_less_far_leaves_the_index() -> None:
+    target, chosen = target_of("file-size=1024")
+    everything = rows([T0 + i for i in range(200)])
+    full = run(target, chosen, [(TABLE, everything)])
+    before = contents(target)
+    sink = StorageSink(target, chosen)
+    sink.open_dispatcher(DispatcherWork(D, TABLE, T0, T0 + 10**12))
+    sink.add_dml_event(DmlEvent(D, TABLE, everything.slice(0, 150)))
+    sink.close()
+    assert contents(target) == before
+    assert run(target, chosen, [(TABLE, everything)]) == full
+    assert contents(target) == before
+
+
+def test_the_first_attempt_s_schema_file_may_be_the_ddl_s() -> None:
+    target, chosen = target_of()
+    ddl = DdlEvent(T0, DdlType.CREATE_TABLE, "CREATE TABLE orders (...)", "shop", (TABLE,))
+    maintainer = StorageMaintainer(target, chosen)
+    paths = maintainer.write_block_event(ddl)
+    run(target, chosen, [(TABLE, rows([T0 + 1]))])
+    assert parse_schema_file(target.get(paths[0]), paths[0]).query == ddl.query
+    assert len(list(target.paths("shop/orders/meta"))) == 1
+
+
+def test_a_ddl_s_text_replaces_a_structure_only_file() -> None:
+    target, chosen = target_of()
+    StorageMaintainer(target, chosen).write_tables([TABLE])
+    ddl = DdlEvent(T0, DdlType.CREATE_TABLE, "CREATE TABLE orders (...)", "shop", (TABLE,))
+    paths = StorageMaintainer(target, chosen).write_block_event(ddl)
+    assert parse_schema_file(target.get(paths[0]), paths[0]).type == DdlType.CREATE_TABLE
+
+
+def test_an_equal_version_just_before_is_used_again_but_never_an_older_one() -> None:
+    target, _ = target_of()
+
+    def at(version: int, *columns: Column) -> int:
+        return SchemaVersions(target, output_column_id=False).ensure(TableSchema(7, "s", "t", version, columns))
+
+    assert at(10, ID) == 10
+    assert at(20, ID) == 10
+    assert at(30, ID, NOTE) == 30
+    assert at(40, ID) == 40
+    assert at(35, ID, NOTE) == 30
+    assert at(10, ID) == 10
+
+
+def test_positions_are_recovered_from_the_target() -> None:
+    target, chosen = target_of("file-size=1024")
+    everything = rows([T0 + i for i in range(200)])
+    result = run(target, chosen, [(TABLE, everything)])
+    assert recover_position(target, chosen, D, TABLE) == result.position
+    # A file that was published without its index counts as used.
+    last = result.files[-1].path
+    number = result.position[f"{T0}/2023-11-14"]
+    target.put(last.replace(f"{number:020d}", f"{number + 1:020d}"), b"")
+    assert recover_position(target, chosen, D, TABLE)[f"{T0}/2023-11-14"] == number + 1
+    # An index whose file never came gives its number again.
+    target.delete(last)
+    target.delete(last.replace(f"{number:020d}", f"{number + 1:020d}"))
+    assert recover_position(target, chosen, D, TABLE)[f"{T0}/2023-11-14"] == number - 1
+    assert recover_position(target, chosen, DispatcherId(7, 1, 2), TABLE) == {}
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (DdlEvent(9, DdlType.CREATE_SCHEMA, "CREATE DATABASE shop", "shop"), [("shop", "", 1, "CREATE DATABASE shop", False)]),
+        (
+            DdlEvent(9, DdlType.DROP_TABLE, "DROP TABLE a, `x`.`b`", "shop", (), (1, 2)),
+            [("shop", "a", 4, "DROP TABLE a, `x`.`b`", False), ("x", "b", 4, "DROP TABLE a, `x`.`b`", False)],
+        ),
+        (
+            DdlEvent(
+                9,
+                DdlType.RENAME_TABLES,
+                "RENAME TABLE a TO b, c TO d",
+                "shop",
+                (TableSchema(1, "shop", "b", 9, (ID,)), TableSchema(2, "shop", "d", 9, (ID,))),
+                (),
+                ((1, "shop", "a"), (2, "shop", "c")),
+            ),
+            [
+                ("shop", "b", 14, "RENAME TABLE `shop`.`a` TO `shop`.`b`", True),
+                ("shop", "d", 14, "RENAME TABLE `shop`.`c` TO `shop`.`d`", True),
+            ],
+        ),
+        (
+            DdlEvent(
+                9,
+                DdlType.CREATE_TABLES,
+                "CREATE TABLE a (id INT); CREATE TABLE b (id INT);",
+                "shop",
+                (TableSchema(1, "shop", "a", 9, (ID,)), TableSchema(2, "shop", "b", 9, (ID,))),
+            ),
+            [("shop", "a", 3, "CREATE TABLE a (id INT)", True), ("shop", "b", 3, "CREATE TABLE b (id INT)", True)],
+        ),
+        (
+            DdlEvent(
+                9,
+                DdlType.EXCHANGE_PARTITION,
+                "ALTER ...",
+                "shop",
+                (TableSchema(1, "shop", "a", 9, (ID,)), TableSchema(2, "shop", "b", 9, (ID,))),
+            ),
+            [("shop", "a", 42, "ALTER ...", True), ("shop", "b", 0, "", True)],
+        ),
+    ],
+)
+def test_schema_files_of_ddls(event: DdlEvent, expected: list[tuple[str, str, int, str, bool]]) -> None:
+    found = [(f.schema, f.table, int(f.type), f.query, f.columns is not None) for f in ddl_files(event)]
+    assert found == expected
+    assert all(f.table_version == 9 for f in ddl_files(event))
+
+
+def test_a_failed_upload_fires_no_flush_and_stops_the_rest() -> None:
+    target, chosen = target_of("file-size=1024")
+    target.put(f"shop/orders/{T0}/2023-11-14/CDC00000000000000000001.csv", b"foreign")
+    sink = StorageSink(target, chosen)
+    fired: list[str] = []
+    sink.open_dispatcher(DispatcherWork(D, TABLE, T0, T0 + 10**12))
+
+    def everything() -> None:
+        for i in range(50):
+            sink.add_dml_event(DmlEvent(D, TABLE, rows([T0 + i * 100 + n for n in range(100)]), None, lambda: fired.append("flushed")))
+        sink.close_dispatcher(D)
+
+    with pytest.raises(PenstockError, match="SINK_CONFLICT"):
+        everything()
+    sink.close()
+    assert fired == []
+    assert [p for p in target.paths() if p.endswith(("2.csv", "index"))] == []
+
+
+def test_the_uploader_runs_in_order_and_bounds_what_waits() -> None:
+    uploader = Uploader()
+    gate, seen = threading.Event(), []
+    uploader.submit(lambda: (gate.wait(10), seen.append(0))[1])
+    uploader.submit(lambda: seen.append(1))
+    late = threading.Thread(target=lambda: uploader.submit(lambda: seen.append(2)))
+    late.start()
+    late.join(0.2)
+    assert late.is_alive()
+    assert seen == []
+    gate.set()
+    late.join(10)
+    uploader.drain()
+    assert seen == [0, 1, 2]
+    uploader.submit(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        uploader.drain()
+    with pytest.raises(ZeroDivisionError):
+        uploader.submit(lambda: seen.append(3))
+    uploader.close()
+    uploader.close()
+    assert seen == [0, 1, 2]
