@@ -50,19 +50,15 @@ class PullService:
             if keys is None:
                 version, last_key = self._engine.current_ts(), b""
                 keys = state.keep_iterator(name, version)
+            state.iterators.move_to_end((name, version))
+            limit = request.limit_rows or PAGE_ROWS
             first = bisect.bisect_right(keys, last_key) if last_key else 0
-            page = keys[first : first + (request.limit_rows or PAGE_ROWS)]
-            # The page's last key is where the next one begins, so a row that did not exist yet must not end a page silently.
-            end = first + len(page) >= len(keys)
-            rows = state.read(page, version)
-            while not rows[0] and not end:
-                first += len(page)
-                page = keys[first : first + (request.limit_rows or PAGE_ROWS)]
-                end = first + len(page) >= len(keys)
-                rows = state.read(page, version)
-            if end:
-                state.iterators.pop((name, version), None)
-                state.iterators[name, version] = keys
+            rows = state.read(keys[first : first + limit], version)
+            while not rows[0] and first + limit < len(keys):
+                # The caller goes on after the last row that it got: a page without rows of this version must not be its answer.
+                first += limit
+                rows = state.read(keys[first : first + limit], version)
+            end = first + limit >= len(keys)
         data = [pb.CdcChangeData(type=_WRITE, key=k, value=v, commit_ts=t) for k, v, t in zip(*rows, strict=True)]
         return pb.CdcPullSnapshotResponse(current_snapshot_version=version, snapshot_data=data, end=end)
 

@@ -20,6 +20,7 @@ from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.dataserver.columndef import build_column, check_modify, has_clock_default
 from penstock.source.dataserver.keys import check_key_column
+from penstock.source.dataserver.projection import default_scalar
 
 _RENAME_TABLE = re.compile(r"^\s*RENAME\s+TABLE\s+(\S+)\s+TO\s+(\S+?)\s*;?\s*$", re.IGNORECASE)
 _ACTION_TYPES: list[tuple[type, DdlType]] = [
@@ -221,6 +222,7 @@ def _columns_of(schema: exp.Schema) -> tuple[Column, ...]:
         raise PenstockError("UPSTREAM_REFUSED", f"unknown key columns {unknown}, or a column name stands twice, or there are no columns")
     done = [msgspec.structs.replace(c, primary_key=True, nullable=False) if c.name.lower() in keys else c for c in columns]
     for column in done:
+        _check_default(column)
         if column.primary_key:
             check_key_column(column)
     return tuple(done)
@@ -251,6 +253,7 @@ def _apply_action(table: TableSchema, columns: list[Column], action: exp.Express
     at = _find(table, columns, renamed.name if renamed is not None else action.this.name)
     new = build_column(action.this, columns[at].id)
     check_modify(columns[at], new)
+    _check_default(new)
     if new.name.lower() != columns[at].name.lower():
         _check_free(columns, new.name)
     columns[at] = new
@@ -260,6 +263,7 @@ def _apply_action(table: TableSchema, columns: list[Column], action: exp.Express
 def _add(columns: list[Column], definition: exp.ColumnDef, next_id: int) -> list[Column]:
     new = build_column(definition, next_id)
     _check_free(columns, new.name)
+    _check_default(new)
     if new.primary_key or (not new.nullable and new.default is None) or has_clock_default(new):
         raise PenstockError(
             "UPSTREAM_REFUSED", f"column {new.name} cannot be added: stored rows need a constant DEFAULT or NULL, and the key is fixed"
@@ -275,6 +279,15 @@ def _add(columns: list[Column], definition: exp.ColumnDef, next_id: int) -> list
         raise PenstockError("UPSTREAM_REFUSED", f"column {position.this.name} does not exist")
     at = names.index(after) + 1
     return [*columns[:at], new, *columns[at:]]
+
+
+def _check_default(column: Column) -> None:
+    if has_clock_default(column):
+        return
+    try:
+        default_scalar(column)
+    except (PenstockError, ArithmeticError, ValueError, OverflowError) as error:
+        raise PenstockError("UPSTREAM_REFUSED", f"column {column.name}: its DEFAULT is not a value of type {column.type.kind}") from error
 
 
 def _find(table: TableSchema, columns: list[Column], name: str) -> int:

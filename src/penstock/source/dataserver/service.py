@@ -54,7 +54,8 @@ class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServ
         stream = Stream(self._engine, self._store_id, self._settings)
         with self._lock:
             self._streams.add(stream)
-        context.add_callback(stream.close)
+        if not context.add_callback(stream.close):
+            stream.close()
         reader = threading.Thread(target=_read_requests, args=(request_iterator, stream), name=f"eventfeed-{self._store_id}", daemon=True)
         reader.start()
         try:

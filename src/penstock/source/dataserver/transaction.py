@@ -112,6 +112,10 @@ class Txn:
 
     def commit(self) -> int:
         """Prewrite what is not prewritten, then commit; return the commit ts. A failure rolls back and is raised."""
+        if not self._mutations:
+            self._ended = True
+            self.commit_ts = self.start_ts
+            return self.commit_ts
         try:
             if not self._prewritten:
                 self.prewrite()

@@ -1,0 +1,40 @@
+import socket
+
+import pytest
+
+from penstock.model.errors import PenstockError
+from penstock.source.catalog import open_upstream
+from penstock.source.dataserver.client import parse_uri
+
+
+@pytest.mark.parametrize("uri", ["", "mysql://u:secret@h:1/d", "dataserver", "oracle://x"])
+def test_unknown_schemes_name_the_field_and_what_is_supported(uri):
+    with pytest.raises(PenstockError) as caught:
+        open_upstream(uri)
+    assert caught.value.code == "CONFIG_INVALID"
+    assert "upstream:" in str(caught.value)
+    assert "dataserver://" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["dataserver://", "dataserver://host", "dataserver://:1", "dataserver://h:x", "dataserver://h:99999", "dataserver://h:1/p"]
+)
+def test_malformed_addresses_are_refused(uri):
+    with pytest.raises(PenstockError, match="dataserver://host:port"):
+        open_upstream(uri)
+
+
+def test_addresses():
+    assert parse_uri("dataserver://localhost:7/") == "localhost:7"
+    assert parse_uri("dataserver://[::1]:7") == "[::1]:7"
+
+
+def test_nobody_answering_is_unreachable_with_the_address():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(PenstockError) as caught:
+            open_upstream(f"dataserver://{address}")
+    assert caught.value.code == "UPSTREAM_UNREACHABLE"
+    assert address in str(caught.value)
