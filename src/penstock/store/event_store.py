@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import compose_ts
 from penstock.store.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
 from penstock.store.flusher import Flusher
@@ -49,6 +50,7 @@ class StoreSettings:
     resolved_max_delay_s: float = 0.2
     queue_bytes_max: int = 256 * 1024 * 1024
     history_seconds: int = 3600
+    """How long ``expire_history`` keeps changes that no one pins."""
     batch_rows_min: int = BATCH_ROWS_MIN
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None
@@ -185,6 +187,15 @@ class ColumnarEventStore:
         """Give up the changes of a span at or below a ts; return how many objects went. Reading them is ``STALE_READ`` from now on."""
         return self._span(span_id).truncate_history(ts)
 
+    def expire_history(self, pins: Mapping[int, int]) -> int:
+        """Remove objects that are older than the history that is kept; return how many.
+
+        ``pins`` gives, per span, the ts above which someone still reads; a span that is not in it is kept whole, as no one has said
+        that its state is known elsewhere.
+        """
+        limit_ts = compose_ts(max(0, self._clock.now_ms() - self.settings.history_seconds * 1000))
+        return sum(self._span(span_id).expire_history(min(ts, limit_ts)) for span_id, ts in pins.items())
+
     # Reading: the feed's side.
 
     def resolved_ts(self, span_id: int) -> int:
@@ -248,7 +259,10 @@ class ColumnarEventStore:
 
     def _recover(self) -> None:
         for span_id, manifest in load_manifests(self.objects).items():
-            self._spans[span_id] = SpanStore(self.objects, manifest, self._rng, self.settings.compression)
+            self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self.settings.compression)
+            removed = store.remove_orphans()
+            if removed:
+                log.info("objects without a manifest removed", extra={"span_id": span_id, "objects": removed})
         for record in self._wal.replay():
             self._replay(record)
 

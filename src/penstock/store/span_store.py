@@ -191,21 +191,35 @@ class SpanStore:
                 self._space.delete(meta.path)
             return len(gone)
 
+    def expire_history(self, ts: int) -> int:
+        """Give up the objects that hold nothing above a ts, and no more history than they held; return how many."""
+        ends = [o.max_ts for o in self._manifest.objects if o.max_ts <= ts]
+        return self.truncate_history(max(ends)) if ends else 0
+
+    def remove_orphans(self) -> int:
+        """Remove objects that no manifest names, left by a crash between object and manifest; return how many.
+
+        Only for the owner, before it flushes. Bulk objects are left: whoever writes them commits them later.
+        """
+        named = {o.path for o in self._manifest.objects}
+        orphans = [name for name in self._space.list_names(f"spans/{self.span_id}/objects/") if name not in named]
+        for name in orphans:
+            self._space.delete(name)
+        return len(orphans)
+
     def commit_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make objects that were written elsewhere visible in one step, all with one commit ts, as the span's state at that ts.
 
-        Committing the same objects again changes nothing.
+        Once a state is committed for that ts, committing again changes nothing: a bootstrap that runs again may offer other objects.
         """
         if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in objects):
             raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
         with self._flushing:
             while True:
                 old = self._manifest
-                known = {o.path for o in old.objects}
-                new = tuple(o for o in objects if o.path not in known)
-                if not new and old.base_ts == commit_ts:
+                if old.base_ts == commit_ts:
                     return
-                together = (*old.objects, *new)
+                together = (*old.objects, *objects)
                 if self._publish(msgspec.structs.replace(old, resolved_ts=self._resolved_ts, base_ts=commit_ts, objects=together)):
                     return
 
