@@ -10,7 +10,7 @@ import sys
 
 from penstock.config.masking import mask_text
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _NOISY = ("py4j", "httpx", "httpcore", "asyncio", "numba")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from pathlib import Path
@@ -60,6 +61,10 @@ def server(
     config = load(ServerConfig, merge(tree, given))
     from penstock.server.process import ServerProcess
 
+    logger = logging.getLogger("penstock")
+    if logger.getEffectiveLevel() > logging.INFO:
+        # What a server does is its output; the other verbs have results instead.
+        logger.setLevel(logging.INFO)
     stop = threading.Event()
 
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:

@@ -218,7 +218,7 @@ def _scalar(hint: Any, value: Any, unit: str) -> Any:
     if unit == "bytes" and hint is int:
         return values.parse_size(value)
     if unit in {"s", "ms"} and hint in {int, float}:
-        return hint(values.parse_duration_ms(value, 1_000 if unit == "s" else 1) / (1_000 if unit == "s" else 1))
+        return hint(values.parse_duration(value, unit))
     parsers: dict[Any, Any] = {
         bool: values.parse_bool,
         int: values.parse_int,

@@ -38,19 +38,19 @@ def parse_size(value: Any) -> int:
     return round(float(number) * unit) if "." in number else int(number) * unit
 
 
-def parse_duration_ms(value: Any, plain_unit_ms: int) -> float:
-    """Return milliseconds; a plain number is in the unit that the field's own name says."""
+def parse_duration(value: Any, unit: str) -> float:
+    """Return a duration in the given unit, ``s`` or ``ms``; a plain number is in that unit already."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match:
-            return float(match.group(1)) * _DURATION_MS[match.group(2)]
+            return float(match.group(1)) * _DURATION_MS[match.group(2)] / _DURATION_MS[unit]
         try:
             value = float(value)
         except ValueError:
             value = None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
         raise ValueError("must be a duration like 5s or 250ms")
-    return float(value) * plain_unit_ms
+    return float(value)
 
 
 def parse_bool(value: Any) -> bool:

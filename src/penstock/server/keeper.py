@@ -173,4 +173,4 @@ def foreign_error(error: Exception) -> PenstockError:
         return found
     # Java writes the thrown error on a line of its own that begins with a colon, and each cause below it.
     causes = [line.strip().removeprefix("Caused by:").removeprefix(":").strip() for line in text.splitlines() if line.startswith(_CAUSE)]
-    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0], *causes[-1:]]))
+    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0].strip(), *causes[-1:]]))
