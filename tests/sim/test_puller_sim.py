@@ -101,7 +101,7 @@ class Faults:
 class Store:
     """Persists shuffled, sometimes twice; checks the contract on every call."""
 
-    def __init__(self, rng: random.Random, start_ts: int) -> None:
+    def __init__(self, rng: random.Random, start_ts: int, slow_s: float) -> None:
         self.rows: list[Row] = []
         self.resolved_ts = start_ts
         self.broken: list[str] = []
@@ -109,6 +109,7 @@ class Store:
         self._rng = rng
         self._waiting: list[tuple[int, int, Finish]] = []
         self._subscription = 0
+        self._slow_s = slow_s
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._persist, daemon=True)
@@ -162,6 +163,8 @@ class Store:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
+                # A slow persist: batches pile up meanwhile, and which one is persisted first is a matter of chance.
+                self._changed.wait_for(lambda: self._closed, self._rng.random() * self._slow_s)
                 if self._closed:
                     return
                 *_, finish = self._waiting.pop(self._rng.randrange(len(self._waiting)))
@@ -187,7 +190,7 @@ def run(seed: int, transactions: int) -> None:
         start_ts = upstream.current_ts()
         pipeline = SpanPipeline(SpanPipelineSettings(workers=2, quota_bytes=quota_bytes), SystemClock())
         puller = LogPuller(upstream, pipeline, settings, rng=random.Random(seed), channels=fault.channel)
-        store = Store(random.Random(seed), start_ts)
+        store = Store(random.Random(seed), start_ts, rng.choice([0.0, 0.01, 0.03]))
         failures: list[PenstockError] = []
         try:
             resubscribe_at = rng.randrange(transactions)
