@@ -24,10 +24,12 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, TypeKind
 
-BLOCK_FIELDS = 1 << 20
+BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""
 
-_LETTERS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE}
+_NO_OP = 255
+_OP_OF_LETTER = np.full(256, _NO_OP, np.uint8)
+_OP_OF_LETTER[list(b"IUD")] = [Op.INSERT, Op.UPDATE, Op.DELETE]
 
 
 def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str = "CSV") -> pl.DataFrame:
@@ -38,10 +40,11 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     columns = row_columns(table)
     fields = len(settings.meta_fields) + len(columns)
     data = np.frombuffer(content, np.uint8)
-    rows_max = max(1, min(BLOCK_FIELDS // fields, content.count(settings.line_end) + 1))
-    starts = np.empty((rows_max, fields), np.int64)
-    ends = np.empty((rows_max, fields), np.int64)
-    sorts = np.empty((rows_max, fields), np.uint8)
+    # A row has at least a byte for each field: its delimiters and its line end.
+    rows_max = max(1, min(BLOCK_FIELDS // fields, len(content) // fields))
+    starts = np.empty((fields, rows_max), np.int64)
+    ends = np.empty((fields, rows_max), np.int64)
+    sorts = np.empty((fields, rows_max), np.uint8)
     delimiter, terminator, null = (_bytes(t) for t in (settings.delimiter.encode(), settings.line_end, settings.null.encode()))
     quote = settings.quote.encode()[0] if settings.quote else -1
     frames = []
@@ -50,7 +53,7 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
         rows, at, error = tokens.tokenize(data, at, quote, delimiter, terminator, null, starts, ends, sorts)
         if error:
             raise _malformed(path, content, at, tokens.ERROR_TEXTS[error])
-        block = _Block(path, content, data, quote, starts[:rows], ends[:rows], sorts[:rows])
+        block = _Block(path, content, data, quote, starts[:, :rows], ends[:, :rows], sorts[:, :rows])
         frames.append(_block_frame(block, table, columns, settings))
     return pl.concat(frames) if frames else empty_frame(table)
 
@@ -76,11 +79,11 @@ class _Block:
     sorts: npt.NDArray[np.uint8]
 
     def field(self, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        return tuple(np.ascontiguousarray(part[:, at]) for part in (self.starts, self.ends, self.sorts))  # type: ignore[return-value]
+        return self.starts[at], self.ends[at], self.sorts[at]
 
     def fail(self, row: int, at: int, what: str) -> PenstockError:
         """Return the error of one field."""
-        return _malformed(self.path, self.content, int(self.starts[row, at]), what)
+        return _malformed(self.path, self.content, int(self.starts[at, row]), what)
 
     def fail_where(self, wrong: pl.Series, at: int, what: str) -> None:
         """Raise for the first row of which something is true."""
@@ -125,7 +128,7 @@ def _block_frame(block: _Block, table: TableSchema, columns: tuple[Column, ...],
         commit_ts = block.integers(at, "commit-ts", pa.uint64())
         at += 1
     else:
-        commit_ts = pa.array(np.zeros(len(block.starts), np.uint64))
+        commit_ts = pa.array(np.zeros(block.starts.shape[1], np.uint64))
     at = len(settings.meta_fields)
     series = [pl.Series(COMMIT_TS, commit_ts), ops]
     series.extend(_column_values(block, at + n, column, settings).alias(column.field_name) for n, column in enumerate(columns))
@@ -133,14 +136,21 @@ def _block_frame(block: _Block, table: TableSchema, columns: tuple[Column, ...],
 
 
 def _check_constant(block: _Block, at: int, expected: str, name: str) -> None:
-    values = pl.Series(block.text(at, name))
-    block.fail_where((values != expected).fill_null(True), at, f"the {name} name is not {expected!r}")
+    other = tokens.first_other(block.data, *block.field(at), _bytes(expected.encode()))
+    # Names with a quote or an escape in them are compared as texts.
+    if other >= 0:
+        values = pl.Series(block.text(at, name))
+        block.fail_where((values != expected).fill_null(True), at, f"the {name} name is not {expected!r}")
 
 
 def _ops(block: _Block, settings: CsvSettings) -> pl.Series:
-    letters = pl.Series(block.text(0, "operation"))
-    ops = letters.replace_strict(list(_LETTERS), [int(v) for v in _LETTERS.values()], default=None, return_dtype=pl.UInt8)
-    block.fail_where(ops.is_null(), 0, "the operation is none of I, U, D")
+    letters = np.empty(block.starts.shape[1], np.uint8)
+    tokens.take_letters(block.data, *block.field(0), letters)
+    codes = _OP_OF_LETTER[letters]
+    wrong = np.flatnonzero(codes == _NO_OP)
+    if len(wrong):
+        raise block.fail(int(wrong[0]), 0, "the operation is none of I, U, D")
+    ops = pl.Series(OP, codes)
     if settings.output_old_value:
         at = len(settings.meta_fields) - 1
         words = pl.Series(block.text(at, "is-update"))

@@ -90,11 +90,11 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
     ends: npt.NDArray[np.int64],
     sorts: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int]:
-    """Fill the (rows, columns) arrays from position ``at`` on.
+    """Fill the (columns, rows) arrays from position ``at`` on.
 
     ``quote`` is -1 in escape mode. Returns rows found, where the next row begins (or the faulty one), and an error code.
     """
-    rows, columns = starts.shape
+    columns, rows = starts.shape
     size = len(data)
     row = 0
     while row < rows and at < size:
@@ -104,22 +104,22 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
             if column == columns:
                 return row, line, TOO_MANY_FIELDS
             if quote >= 0 and at < size and data[at] == quote:
-                starts[row, column] = at + 1
+                starts[column, row] = at + 1
                 close, sort = _scan_quoted(data, at + 1, quote)
                 if close < 0:
                     return row, line, UNTERMINATED_QUOTE
-                ends[row, column] = close
+                ends[column, row] = close
                 at = close + 1
             else:
-                starts[row, column] = at
+                starts[column, row] = at
                 stop, sort = _scan_bare(data, at, quote < 0, delimiter, terminator)
                 if stop < 0:
                     return row, line, ESCAPE_AT_END
-                ends[row, column] = stop
+                ends[column, row] = stop
                 if _equals(data, at, stop, null):
                     sort = NULL
                 at = stop
-            sorts[row, column] = sort
+            sorts[column, row] = sort
             column += 1
             if at >= size:
                 return row, line, UNTERMINATED_LINE
@@ -137,6 +137,41 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
 
 
 @jit
+def _decode_text(data: Bytes, at: int, end: int, quote: int, out: Bytes, to: int) -> int:
+    while at < end:
+        byte = data[at]
+        if quote >= 0 and byte == quote:
+            at += 1
+        elif quote < 0 and byte == _BACKSLASH:
+            at += 1
+            byte = data[at]
+            if byte == 114:
+                byte = 13
+            elif byte == 110:
+                byte = 10
+        out[to] = byte
+        to += 1
+        at += 1
+    return to
+
+
+@jit
+def first_other(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, text: Bytes) -> int:
+    """Return the first row whose field, plain and not null, is not this text; -1 where all are."""
+    for row in range(len(starts)):
+        if sorts[row] != PLAIN or not _equals(data, starts[row], ends[row], text):
+            return row
+    return -1
+
+
+@jit
+def take_letters(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, out: Bytes) -> None:
+    """Read one byte per row; a field that has not exactly one gives 0."""
+    for row in range(len(starts)):
+        out[row] = data[starts[row]] if sorts[row] == PLAIN and ends[row] - starts[row] == 1 else 0
+
+
+@jit
 def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int) -> tuple[Longs, Bytes]:
     """Return offsets and bytes of one column's texts, with doubled quotes and escapes undone; NULL gives nothing."""
     rows = len(starts)
@@ -149,25 +184,14 @@ def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int)
     offsets[0] = 0
     to = 0
     for row in range(rows):
-        sort = sorts[row]
         at, end = starts[row], ends[row]
-        if sort == NULL:
-            at = end
-        while at < end:
-            byte = data[at]
-            if sort == CODED:
-                if quote >= 0 and byte == quote:
-                    at += 1
-                elif quote < 0 and byte == _BACKSLASH:
-                    at += 1
-                    byte = data[at]
-                    if byte == 114:
-                        byte = 13
-                    elif byte == 110:
-                        byte = 10
-            out[to] = byte
-            to += 1
-            at += 1
+        if sorts[row] == PLAIN:
+            size = end - at
+            for i in range(size):
+                out[to + i] = data[at + i]
+            to += size
+        elif sorts[row] == CODED:
+            to = _decode_text(data, at, end, quote, out, to)
         offsets[row + 1] = to
     return offsets, out[:to]
 
