@@ -141,7 +141,6 @@ class ColumnarEventStore:
         def persisted() -> None:
             for batch in fresh:
                 store.add(batch)
-            self._flush_if_grown(store)
             on_persisted()
 
         self._wal.submit([WalRecord.of_batch(b) for b in fresh], persisted)
@@ -296,14 +295,20 @@ class ColumnarEventStore:
         return [*records, *self._schema_log.records()]
 
     def _flush_if_grown(self, store: SpanStore) -> None:
-        if store.memory_nbytes >= self.settings.flush_bytes and store.flushable_nbytes() >= self.settings.flush_bytes // 2:
+        """Ask for a flush. Called when a resolved ts advances, because only that makes rows flushable."""
+        if self._has_grown(store):
             self._flusher.request(store.span_id)
         elif self._wal.nbytes > self.settings.wal_bytes_max:
             for span_id in self._wal.holders():
                 self._flusher.request(span_id)
 
+    def _has_grown(self, store: SpanStore) -> bool:
+        return store.memory_nbytes >= self.settings.flush_bytes and store.flushable_nbytes() >= self.settings.flush_bytes // 2
+
     def _flush_in_background(self, span_id: int) -> None:
         store = self._spans[span_id]
+        if not self._has_grown(store) and self._wal.nbytes <= self.settings.wal_bytes_max:
+            return  # It was asked for again while it was flushed; another object would be tiny.
         try:
             self.flush(span_id)
         except PenstockError as error:

@@ -186,6 +186,10 @@ class _StreamedObjects:
         payload = self.get(path)
         return payload.slice(start, max(0, min(length, payload.size - start)))
 
+    def size(self, path: str) -> int:
+        """Return how many bytes an object has."""
+        return int(self.get(path).size)
+
     def list_names(self, prefix: str) -> Sequence[str]:
         """Return the objects that there are tickets for."""
         return sorted(p for p in self._tickets if p.startswith(prefix))

@@ -27,6 +27,8 @@ from penstock.model.errors import PenstockError
 from penstock.store.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
 from penstock.store.ordering import rebatch, window_rows
 
+FOOTERS_MAX = 4_096
+"""How many footers a process keeps: some kilobytes each."""
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 
 
@@ -45,6 +47,9 @@ class ObjectBackend(Protocol):
 
     def get(self, path: str) -> pa.Buffer:
         """Return a whole object."""
+
+    def size(self, path: str) -> int:
+        """Return how many bytes an object has."""
 
     def list_names(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, sorted."""
@@ -89,6 +94,11 @@ class ObstoreBackend:
         """Return a whole object."""
         with _os_errors(path):
             return pa.py_buffer(obstore.get(self._store, path).bytes())
+
+    def size(self, path: str) -> int:
+        """Return how many bytes an object has."""
+        with _os_errors(path):
+            return int(obstore.head(self._store, path)["size"])
 
     def list_names(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, sorted."""
@@ -189,11 +199,22 @@ class ObjectSpace:
             known = self._footers.get(meta.path)
         if known is not None:
             return known
-        with _read_errors(meta.path):
-            tail = self._backend.get_range(meta.path, meta.size - meta.footer_size, meta.footer_size)
+        tail = self._range(meta, meta.size - meta.footer_size, meta.footer_size)
         footer = read_footer(meta, memoryview(tail))
         with self._lock:
+            while len(self._footers) >= FOOTERS_MAX:
+                del self._footers[next(iter(self._footers))]
             return self._footers.setdefault(meta.path, footer)
+
+    def _range(self, meta: ObjectMeta, start: int, length: int) -> pa.Buffer:
+        """Read a part of an object; one that has lost bytes is corrupt, not unavailable."""
+        with _read_errors(meta.path):
+            try:
+                return self._backend.get_range(meta.path, start, length)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) and self._backend.size(meta.path) != meta.size:
+                    raise PenstockError("OBJECT_CORRUPT", f"object {meta.path} does not have its {meta.size} bytes") from error
+                raise
 
     def batches(self, meta: ObjectMeta, from_ts: int, to_ts: int) -> Iterator[ChangeBatch]:
         """Yield the object's batches with rows in ``(from_ts, to_ts]``, cut to that window, in the object's order."""
@@ -215,14 +236,19 @@ class ObjectSpace:
             with _read_errors(meta.path):
                 mapped = pa.memory_map(str(file)).read_buffer(meta.size)
             for zone in zones:
-                yield zone, mapped.slice(zone.offset, max(0, min(zone.length, mapped.size - zone.offset)))
+                yield zone, _part(mapped, zone.offset, zone.length)
             return
         for group in _read_groups(zones):
             start = group[0].offset
-            with _read_errors(meta.path):
-                chunk = self._backend.get_range(meta.path, start, group[-1].offset + group[-1].length - start)
+            chunk = self._range(meta, start, group[-1].offset + group[-1].length - start)
             for zone in group:
-                yield zone, chunk.slice(zone.offset - start, max(0, min(zone.length, chunk.size - (zone.offset - start))))
+                yield zone, _part(chunk, zone.offset - start, zone.length)
+
+
+def _part(buffer: pa.Buffer, offset: int, length: int) -> pa.Buffer:
+    """Return a part of a buffer; shorter, or empty, where the buffer ends before."""
+    offset = min(offset, buffer.size)
+    return buffer.slice(offset, min(length, buffer.size - offset))
 
 
 def _read_groups(zones: Sequence[Zone]) -> Iterator[list[Zone]]:

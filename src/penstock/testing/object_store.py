@@ -79,6 +79,10 @@ class FaultyObjects:
         fault = self._fault("get", path)
         return _spoil(fault, path, self._inner.get_range(path, start, length))
 
+    def size(self, path: str) -> int:
+        """Return how many bytes an object has."""
+        return self._inner.size(path)
+
     def list_names(self, prefix: str) -> Sequence[str]:
         """List, or do what the script says."""
         if self._fault("list", prefix) is Fault.FAIL:

@@ -186,3 +186,21 @@ def test_compressed_objects_read_the_same(views: Views, compression: str) -> Non
     assert read_rows(open_changes(views.view([writer.meta]), 5, 40)) == rows
     plain = ObjectWriter("p.arrow", ObjectKind.APPENDABLE, [change_batch(1, rows, BatchKind.DATA)], [TABLE])
     assert writer.meta.size < sum(len(p) if isinstance(p, bytes) else p.size for p in plain.parts())
+
+
+@pytest.mark.parametrize("lost", [1, 100, 1_000])
+def test_an_object_that_lost_its_end_is_corrupt(views: Views, tmp_path: Path, lost: int) -> None:
+    meta = views.object(inserts(10, range(4)), BatchKind.DATA)
+    view = views.view([meta])
+    file = tmp_path / "1.arrow"
+    file.write_bytes(file.read_bytes()[:-lost])
+    with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
+        read_rows(open_changes(view, 5, 40))
+
+
+def test_an_object_that_lost_its_end_after_its_footer_was_read_is_corrupt(views: Views, tmp_path: Path) -> None:
+    view = views.view([views.object(inserts(10, range(4)), BatchKind.DATA)])
+    assert len(read_rows(open_changes(view, 5, 40))) == 4
+    (tmp_path / "1.arrow").write_bytes(b"PENSTOBJ")
+    with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
+        read_rows(open_changes(view, 5, 40))
