@@ -136,6 +136,17 @@ def test_the_same_rows_give_the_same_files(changes: list[tuple[int, int]], sizes
             assert ts[at] != ts[at - 1]
 
 
+def test_keys_and_flags_of_events_do_not_show() -> None:
+    plain_target, chosen = target_of("file-size=1024")
+    everything = rows([T0 + i for i in range(300)])
+    plain = run(plain_target, chosen, [(TABLE, everything)])
+    target, _ = target_of()
+    keyed = everything.add_column(2, "_key", pa.array([b"k" * 50] * 300))
+    strict = pa.RecordBatch.from_arrays(keyed.columns, schema=pa.schema([f.with_nullable(False) for f in keyed.schema]))
+    assert run(target, chosen, [(TABLE, keyed.slice(0, 7)), (TABLE, strict.slice(7))]) == plain
+    assert contents(target) == contents(plain_target)
+
+
 def test_a_snapshot_is_not_one_transaction() -> None:
     target, chosen = target_of("file-size=1024&transaction-atomicity=table")
     snapshot = rows([T0 + 5] * 500)

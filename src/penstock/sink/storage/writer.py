@@ -12,10 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
+import pyarrow as pa
+
+from penstock.format.csv_dialect import row_columns
 from penstock.format.csv_encoder import encode
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
-from penstock.model.table import TableSchema
+from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, DmlEvent
 from penstock.sink.storage.chunks import Chunk, Rechunker
@@ -39,6 +42,8 @@ class DispatcherWriter:
         bytes_max = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, settings.file_size // 8))
         self._rechunker = Rechunker(bytes_max, whole_transactions=whole)
         self._table: TableSchema | None = None
+        self._schema_of: TableSchema | None = None
+        self._schema = pa.schema([])
         self._date = ""
         self._content = io.BytesIO()
         self._header_bytes = 0
@@ -61,7 +66,7 @@ class DispatcherWriter:
 
     def add(self, event: DmlEvent) -> None:
         """Take an event's rows in."""
-        records = event.records
+        records = self._own_columns(event)
         ts = commit_ts_array(records)
         if len(ts):
             if int(ts[0]) < self._last_ts or bool((ts[1:] < ts[:-1]).any()):
@@ -94,6 +99,13 @@ class DispatcherWriter:
         if self._table is not None and (table.version != self._table.version or date != self._date):
             self.drain()
         self._table, self._date = table, date
+
+    def _own_columns(self, event: DmlEvent) -> pa.RecordBatch:
+        """Return the rows with the fields that files hold, under one Arrow schema, so that neither keys nor flags sway chunks."""
+        if self._schema_of is not event.table:
+            columns = [pa.field(c.field_name, c.type.arrow()) for c in row_columns(event.table)]
+            self._schema_of, self._schema = event.table, pa.schema([pa.field(COMMIT_TS, pa.uint64()), pa.field(OP, pa.uint8()), *columns])
+        return pa.RecordBatch.from_arrays([event.records.column(name) for name in self._schema.names], schema=self._schema)
 
     def _append(self, chunk: Chunk) -> None:
         if self._table is None:
