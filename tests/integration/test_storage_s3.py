@@ -99,6 +99,16 @@ def test_credentials_that_are_wrong_are_not_retried_and_not_shown(server: S3Serv
     assert "hunter2" not in str(caught.value)
 
 
+def test_the_vendor_s_environment_variables_are_used(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    target = ObjectTarget.open(f"s3://{server.bucket}/p{next(_prefixes)}")
+    assert target.put_new("a", b"1")
+    assert list(target.paths()) == ["a"]
+
+
 def test_a_bucket_that_is_not_there(server: S3Server) -> None:
     uri = server.uri("x").replace(server.bucket, "no-such-bucket")
     target_uri, settings = from_uri(uri)

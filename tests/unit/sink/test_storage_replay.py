@@ -137,6 +137,18 @@ def test_dispatchers_of_one_table_are_merged_by_commit_ts() -> None:
     assert len(reader.data_files("s", "t")) == 3
 
 
+def test_many_changes_are_compacted_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sink.storage.replay.COMPACT_ROWS_MIN", 50)
+    bench = Bench("file-size=1024")
+    changes: list[tuple[object, ...]] = [(T0 + 1 + i, Op.INSERT, i, "first") for i in range(100)]
+    changes += [(T0 + 101 + i, Op.DELETE, i, "first") for i in range(0, 100, 2)]
+    changes += [(T0 + 301 + i, Op.UPDATE, i, f"second {i}") for i in range(1, 100, 4)]
+    changes += [(T0 + 501, Op.INSERT, 0, "again")]
+    bench.write(version(T0, ID, NAME), changes)
+    expected = dict.fromkeys(range(1, 100, 2), "first") | {i: f"second {i}" for i in range(1, 100, 4)} | {0: "again"}
+    assert dict(bench.state().rows()) == expected
+
+
 def test_tables_without_a_key_are_counted() -> None:
     bench = Bench("csv.output-old-value=true")
     table = version(T0, NAME)

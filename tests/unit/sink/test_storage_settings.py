@@ -35,7 +35,9 @@ def test_all_faults_at_once() -> None:
     assert lines == ["csv.quote", "csv.wat", "file-index-width", "flush-interval", "uri?file-size", "uri?protocol"]
 
 
-@pytest.mark.parametrize("uri", ["", "x", "ftp://a/b", "/just/a/path", "s3:///prefix", "file://host/x", "file:relative"])
+@pytest.mark.parametrize(
+    "uri", ["", "x", "ftp://a/b", "/just/a/path", "s3:///prefix", "file://host/x", "file:relative", "file:///a#b", "s3://[bad/x"]
+)
 def test_bad_uris(uri: str) -> None:
     with pytest.raises(PenstockError, match="SINK_URI_INVALID"):
         from_uri(uri)

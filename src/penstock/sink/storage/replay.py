@@ -20,6 +20,8 @@ from penstock.model.types import TypeKind
 from penstock.sink.storage.ddl_text import renamed_tables
 from penstock.sink.storage.reader import StorageReader, TableVersion
 
+COMPACT_ROWS_MIN = 2_000_000
+
 _CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE})
 _ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
 _COUNT = "_count"
@@ -32,13 +34,45 @@ def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int |
     if not versions:
         raise PenstockError("TABLE_UNKNOWN", f"{schema}.{table} has no schema file at or below ts {limit}")
     newest = versions[-1].table
+    if not newest.columns:
+        return pl.DataFrame()
     floor = max((v.table.version for v in versions if v.type in _CLEARING), default=0)
-    parts = list(_moved(reader, versions, floor))
+    changes = _Changes(newest)
+    for frame in _moved(reader, versions, floor):
+        changes.add(frame)
     for version, frame in reader.changes(schema, table, limit):
         if version.version >= floor:
-            parts.append(project(frame, version, newest))
-    rows = _net(pl.concat(parts), newest) if parts else project(_no_rows(newest), newest, newest)
+            changes.add(project(frame, version, newest))
+    rows = _net(changes.all(), newest)
     return rows.select(pl.col(c.field_name).alias(c.name) for c in newest.columns)
+
+
+class _Changes:
+    """Changes of one table in order; once they are many, only the last of each key is kept, so memory follows the table's size."""
+
+    def __init__(self, table: TableSchema) -> None:
+        self._keys = [c.field_name for c in table.key_columns]
+        self._parts = [_no_rows(table)]
+        self._rows = 0
+        self._compact_at = COMPACT_ROWS_MIN
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Add changes that follow all that are there."""
+        self._parts.append(frame)
+        self._rows += frame.height
+        if self._keys and self._rows > self._compact_at:
+            kept = last_of_each(self.all(), self._keys)
+            self._parts, self._rows = [kept], kept.height
+            self._compact_at = max(COMPACT_ROWS_MIN, 2 * kept.height)
+
+    def all(self) -> pl.DataFrame:
+        """Return everything that is kept."""
+        return pl.concat(self._parts)
+
+
+def last_of_each(changes: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the last change of each key, in order."""
+    return changes.unique(subset=keys, keep="last", maintain_order=True)
 
 
 def project(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
@@ -114,8 +148,7 @@ def _moved(reader: StorageReader, versions: list[TableVersion], floor: int) -> I
 def _net(changes: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
     keys = [c.field_name for c in table.key_columns]
     if keys:
-        last = changes.unique(subset=keys, keep="last", maintain_order=True)
-        return last.filter(pl.col(OP).is_in(_ROW_OPS)).drop(COMMIT_TS, OP)
+        return last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS)).drop(COMMIT_TS, OP)
     return _net_without_key(changes, table)
 
 

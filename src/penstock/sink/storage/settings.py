@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
 from penstock.format.layout import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
@@ -77,15 +77,7 @@ def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, S
     of the URI win over them; parameters that are not the sink's own (endpoint, region, credentials) stay in the target's URI. Faults
     stand one per line, each with its key.
     """
-    parts = urlsplit(uri)
-    if parts.scheme not in SCHEMES:
-        raise PenstockError(
-            "SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {', '.join(SCHEMES)}"
-        )
-    if parts.scheme not in {"file", "memory"} and not parts.hostname:
-        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} names no bucket or container")
-    if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
-        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} must have an absolute path, as in file:///dir")
+    parts = _split(uri)
     given: dict[str, tuple[str, Any]] = {key: (key, value) for key, value in _flatten(options or {}).items()}
     kept = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -114,6 +106,25 @@ def is_secret(key: str) -> bool:
     """Return whether a parameter of this name must not be shown."""
     lowered = key.lower()
     return lowered not in _NOT_SECRET and any(part in lowered for part in _SECRET_PARTS)
+
+
+def _split(uri: str) -> SplitResult:
+    """Return the parts of a URI that names a target; raise where it cannot."""
+    shown = mask_uri(uri)
+    try:
+        parts = urlsplit(uri)
+        host = parts.hostname
+    except ValueError as error:
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} is not a URI") from error
+    if parts.scheme not in SCHEMES:
+        raise PenstockError("SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} of {shown!r} is not one of {', '.join(SCHEMES)}")
+    if parts.scheme not in {"file", "memory"} and not host:
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} names no bucket or container")
+    if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} must have an absolute path, as in file:///dir")
+    if parts.fragment or uri.endswith("#"):
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} is followed by a fragment; write # in a path as %23")
+    return parts
 
 
 def _flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ text holds a credential. A ``TargetAddress`` is picklable, so that each executor
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -199,19 +200,24 @@ def _open_store(uri: str) -> ObjectStore:
 
 def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -> ObjectStore:
     if scheme == "file":
-        return LocalStore(f"/{prefix}", mkdir=True)
+        return LocalStore(f"/{prefix}", mkdir=True, automatic_cleanup=True)
     if scheme == "memory":
         with _MEMORY_LOCK:
             return _MEMORY_STORES.setdefault(f"{host}/{prefix}", MemoryStore())
     retry: Any = {"max_retries": 2}
     if scheme in {"s3", "s3a"}:
         config: dict[str, Any] = {_S3_ALIASES.get(k, k.replace("-", "_")): v for k, v in options.items()}
-        path_style = str(config.pop("force_path_style", config.pop("path_style", "true" if "endpoint" in config else "false")))
-        config["virtual_hosted_style_request"] = path_style.lower() in {"false", "0"}
-        plain = str(config.get("endpoint", "")).startswith("http://")
-        return S3Store(host, prefix=prefix or None, config=config, client_options={"allow_http": plain}, retry_config=retry)
+        path_style = config.pop("force_path_style", config.pop("path_style", None))
+        if path_style is not None:
+            config["virtual_hosted_style_request"] = str(path_style).lower() in {"false", "0"}
+        endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""))
+        return S3Store(host, prefix=prefix or None, config=config, client_options=_client(endpoint), retry_config=retry)
     config = {k.replace("-", "_"): v for k, v in options.items()}
     if scheme in {"gs", "gcs"}:
         return GCSStore(host, prefix=prefix or None, config=config, retry_config=retry)
-    plain = str(config.get("endpoint", "")).startswith("http://")
-    return AzureStore(host, prefix=prefix or None, config=config, client_options={"allow_http": plain}, retry_config=retry)
+    return AzureStore(host, prefix=prefix or None, config=config, client_options=_client(config.get("endpoint", "")), retry_config=retry)
+
+
+def _client(endpoint: str) -> Any:
+    # Whoever names an endpoint without TLS means it.
+    return {"allow_http": True} if endpoint.startswith("http://") else {}
