@@ -63,8 +63,7 @@ def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_
     for table in sorted(tables, key=lambda t: t.table_id):
         spans = _divide(Span(table.table_id), upstream, spans_per_table)
         found.extend(
-            Dispatcher(DispatcherId(table.table_id, index, len(spans)), span, table.schema, table.table)
-            for index, span in enumerate(spans)
+            Dispatcher(DispatcherId(table.table_id, index, len(spans)), span, table.schema, table.table) for index, span in enumerate(spans)
         )
     return tuple(found)
 

@@ -1,7 +1,8 @@
 """The DDL barrier and the commit of a window, with the driver as maintainer.
 
-When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in the meta database
-(fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads progress. Runs beside the driver.
+When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in
+the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads
+progress. Runs beside the driver.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Opaque rows: how change batches cross the JVM.
 
-Spark sees four columns and never the table's own: which dispatcher, which kind of row, how many changes, and a payload.
-Rows of one dispatcher are contiguous: OPEN (the work), then SCHEMA before the first batch of a table version, then BATCH rows (one Arrow IPC
-stream each), then CLOSE. Spark keeps the order inside a partition, because nothing is between reader and writer. Runs on executors.
+Spark sees four columns and never the table's own: which dispatcher, which kind of row, how many changes, and a payload. Rows of
+one dispatcher are contiguous: OPEN (the work), then SCHEMA before the first batch of a table version, then BATCH rows (one Arrow
+IPC stream each), then CLOSE. Spark keeps the order inside a partition, because nothing is between reader and writer. Runs on
+executors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One run of a feed: a Structured Streaming query from the event store to the sink.
 
-The run owns its query and its disposable Spark checkpoint directory; progress lives in the meta database. It ends by ``stop``, or by itself when a
-window fails; ``error`` then gives the first Penstock error found in Spark's text. Runs in the driver.
+The run owns its query and its disposable Spark checkpoint directory; progress lives in the meta database. It ends by ``stop``, or
+by itself when a window fails; ``error`` then gives the first Penstock error found in Spark's text. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.source import feed_source
 from penstock.feed.writer import feed_sink
 from penstock.meta.database import MetaDatabase
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.sink.catalog import open_maintainer
 
 log = logging.getLogger(__name__)
+_POLL_S = 0.05
 
 
 class SparkFeedRun:
     """A feed's query, from start to stop. ``start`` and ``stop`` are called by one thread; the rest may be called by any."""
 
-    def __init__(self, session: SparkSession, context: FeedContext, work_dir: Path | None = None) -> None:
+    def __init__(self, session: SparkSession, context: FeedContext, work_dir: Path | None = None, clock: Clock | None = None) -> None:
         self._session = session
+        self._clock = clock or SystemClock()
         self._context = context
         self._parent = work_dir
         self._checkpoint_dir: Path | None = None
@@ -61,14 +64,23 @@ class SparkFeedRun:
         )
         log.info("feed run started", extra={"feed": self._context.feed, "epoch": self._context.epoch})
 
-    def stop(self) -> None:
-        """Stop the query and remove its Spark checkpoint; a window under way is done again by the next run, with the same files."""
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Stop the query and remove its Spark checkpoint.
+
+        A window under way may end within the grace time; otherwise it is done again by the next run, with the same files.
+        """
         if self._query is not None:
+            deadline_s = self._clock.monotonic_s() + grace_s
+            while self._busy() and self._clock.monotonic_s() < deadline_s:
+                self._query.awaitTermination(_POLL_S)  # type: ignore[arg-type]
             with contextlib.suppress(PySparkException):
                 self._query.stop()
         if self._checkpoint_dir is not None:
             shutil.rmtree(self._checkpoint_dir, ignore_errors=True)
             self._checkpoint_dir = None
+
+    def _busy(self) -> bool:
+        return self._query is not None and bool(self._query.isActive) and bool(self._query.status["isTriggerActive"])
 
     @property
     def active(self) -> bool:
@@ -80,7 +92,7 @@ class SparkFeedRun:
         if self._query is None:
             return True
         try:
-            return bool(self._query.awaitTermination(timeout_s))
+            return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
         except PySparkException:
             return True
 

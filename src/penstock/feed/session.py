@@ -1,7 +1,7 @@
 """The Spark session of a server, of a test process or of a benchmark: one per process.
 
-Executors must run the driver's interpreter and be able to import the package; both hold for local masters and for a loopback cluster, and are set here.
-Runs in the driver.
+Executors must run the driver's interpreter and be able to import the package; both hold for local masters and for a loopback
+cluster, and are set here. Runs in the driver.
 """
 
 from __future__ import annotations

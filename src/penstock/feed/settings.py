@@ -14,9 +14,11 @@ class FeedSettings:
     Attributes:
         flush_interval_s: the trigger interval, and so the time between published checkpoints.
         window_bytes_max: a window ends early where it would hold more than this, so that it ends within a flush interval.
-        spans_per_table: into how many dispatchers a table is divided, at most one per upstream range; with more than one, file names carry the dispatcher.
+        spans_per_table: into how many dispatchers a table is divided, at most one per upstream range; with more than one, file names
+            carry the dispatcher.
         partitions: Spark tasks per window; 0 takes the session's parallelism.
-        start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still has them.
+        start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still
+            has them.
     """
 
     flush_interval_s: float = 5.0

@@ -1,8 +1,8 @@
 """The feed's source: a streaming Python data source over the event store.
 
-The offset is the frontier, one ts; a micro-batch is the window ``(start, end]``; a partition is a group of dispatchers packed by bytes; the rows are
-opaque batches. ``latestOffset`` and ``partitions`` run in a Python process of their own beside the driver and reach the log service over Flight
-and the meta database over SQL; ``read`` runs on executors.
+The offset is the frontier, one ts; a micro-batch is the window ``(start, end]``; a partition is a group of dispatchers packed by
+bytes; the rows are opaque batches. ``latestOffset`` and ``partitions`` run in a Python process of their own beside the driver and
+reach the log service over Flight and the meta database over SQL; ``read`` runs on executors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FeedStreamReader(DataSourceStreamReader):
         """Return the last committed checkpoint; Spark's own checkpoint directory is disposable."""
         return {"ts": self.planner.checkpoint_ts()}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002, N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return the end of the next window, recorded before anything of it is written, or the start when nothing is new."""
         return {"ts": self.planner.next_window_end(int(start["ts"]))}
 
@@ -114,7 +114,7 @@ def feed_source(context: FeedContext, format_name: str) -> type[DataSource]:
         def schema(self) -> str:
             return SPARK_SCHEMA
 
-        def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802
             return FeedStreamReader(context)
 
     return FeedSource

@@ -1,7 +1,8 @@
 """The window planner: where the next window ends, and which dispatchers do what in it.
 
-A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server, has the same
-end and therefore the same files. The planner holds no state of its own: it can be opened again at any time. Runs in the planner process beside the driver.
+A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
+has the same end and therefore the same files. The planner holds no state of its own: it can be opened again at any time. Runs in
+the planner process beside the driver.
 """
 
 from __future__ import annotations

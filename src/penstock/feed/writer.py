@@ -1,8 +1,8 @@
 """The feed's writer: takes opaque rows to the sink on executors, and commits windows beside the driver.
 
-A task opens a sink, hands it the events of its dispatchers and returns their results as the commit message. The commit acts as the maintainer of the
-barrier: schema files of the DDL that ended the window, then progress (fenced, one transaction), then the published checkpoint. Each step is idempotent, so a
-crash between two of them is repaired by the next attempt of the same window.
+A task opens a sink, hands it the events of its dispatchers and returns their results as the commit message. The commit acts as
+the maintainer of the barrier: schema files of the DDL that ended the window, then progress (fenced, one transaction), then the
+published checkpoint. Each step is idempotent, so a crash between two of them is repaired by the next attempt of the same window.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
             sink.close()
         return WindowPart(msgspec.json.encode(results))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
         results: list[DispatcherResult] = []
         for message in messages:
@@ -54,7 +54,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
                 results.extend(msgspec.json.decode(message.results, type=list[DispatcherResult]))
         commit_recorded_window(self._context, results)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave everything as it is: published files are the same in the next attempt, and nothing was committed."""
 
 
@@ -92,7 +92,7 @@ def feed_sink(context: FeedContext, format_name: str) -> type[DataSource]:
         def name(cls) -> str:
             return format_name
 
-        def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002, N802
+        def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
             return FeedStreamWriter(context)
 
     return FeedSink

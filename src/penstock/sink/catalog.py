@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget
+from penstock.sink.storage.target import TargetAddress
 
 
-def open_sink(uri: str, options: Mapping[str, str]) -> Sink:
+def open_sink(uri: str, options: Mapping[str, Any]) -> Sink:
     """Return the sink of one task."""
-    target_uri, settings = StorageSinkSettings.from_uri(uri, options)
-    return StorageSink(ObjectTarget.open(target_uri), settings)
+    target_uri, settings = from_uri(uri, options)
+    return StorageSink(TargetAddress(target_uri).open(), settings)
 
 
-def open_maintainer(uri: str, options: Mapping[str, str]) -> SinkMaintainer:
+def open_maintainer(uri: str, options: Mapping[str, Any]) -> SinkMaintainer:
     """Return the part of the target that acts once per feed."""
-    target_uri, settings = StorageSinkSettings.from_uri(uri, options)
-    return StorageMaintainer(ObjectTarget.open(target_uri), settings)
+    target_uri, settings = from_uri(uri, options)
+    return StorageMaintainer(TargetAddress(target_uri).open(), settings)
 
 
-def needs_before(uri: str, options: Mapping[str, str]) -> bool:
+def needs_before(uri: str, options: Mapping[str, Any]) -> bool:
     """Return whether the target's settings ask for old values, so that before-images must travel."""
-    return StorageSinkSettings.from_uri(uri, options)[1].needs_before
+    return from_uri(uri, options)[1].needs_old_values

@@ -19,7 +19,8 @@ class RangedUpstream:
         starts = [low + s for s in self._starts]
         ends = [*starts[1:], high]
         return [
-            RangeInfo(i, span.table_id, start, end, RangeEpoch(1, 1), 1, "x:1") for i, (start, end) in enumerate(zip(starts, ends, strict=True))
+            RangeInfo(i, span.table_id, start, end, RangeEpoch(1, 1), 1, "x:1")
+            for i, (start, end) in enumerate(zip(starts, ends, strict=True))
         ]
 
 

@@ -1,0 +1,69 @@
+"""What every benchmark reports: bars, and one JSON object on the last line.
+
+A bar is one figure that an issue asks for, as a ratio to a baseline measured in the same run, with its target. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+
+import click
+import msgspec
+import psutil
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One figure and its target; ``at_least`` tells on which side of the target the figure must be."""
+
+    name: str
+    value: float
+    target: float
+    at_least: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the figure meets its target."""
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The outcome of one benchmark."""
+
+    bench: str
+    bars: tuple[Bar, ...]
+    figures: Mapping[str, float | int | str]
+
+    def emit(self, *, as_json: bool) -> bool:
+        """Print the bars for people, then (asked for) the JSON line for machines; return whether all hold."""
+        for bar in self.bars:
+            sign, mark = (">=", "<=")[not bar.at_least], "holds" if bar.holds else "FALLS SHORT"
+            click.echo(f"  {bar.name}: {bar.value:.3f} (target {sign} {bar.target:g}) {mark}")
+        if as_json:
+            bars = [{"name": b.name, "value": round(b.value, 4), "target": b.target, "holds": b.holds} for b in self.bars]
+            line = {"bench": self.bench, "bars": bars, "figures": dict(self.figures), "machine": describe_machine()}
+            click.echo(msgspec.json.encode(line).decode())
+        return all(bar.holds for bar in self.bars)
+
+
+def describe_machine() -> dict[str, str | int | float]:
+    """Return what a reader must know to judge the figures."""
+    return {
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_1m": round(psutil.getloadavg()[0], 2),
+    }
+
+
+def say(text: str) -> None:
+    """Tell the person what the benchmark does now; the machine reads only the last line."""
+    click.echo(text)
+    sys.stdout.flush()
+
+
+Benchmark = Callable[[bool], Report]
+"""A benchmark: takes whether to run the quick size."""
