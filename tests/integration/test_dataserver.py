@@ -8,12 +8,15 @@ import sys
 import threading
 
 import grpc
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.source.catalog import open_upstream
+from penstock.source.dataserver.keys import full_key
+from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.source.proto import cdc_pb2_grpc
@@ -144,6 +147,34 @@ def test_transactions_and_errors_cross_the_network(upstream):
         large.put(table, {"id": pa.array(range(2, 12)), "v": pa.array(["z" * 700_000] * 10)})
     rows = [r for b in upstream.read_table(Span(table.table_id), upstream.current_ts()) for r in b.records.column("c2").to_pylist()]
     assert [len(r) for r in rows] == [1] + [700_000] * 10
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        (b"", b"x", "DECODE_FAILED"),
+        (b"junk" * 5, b"x", "DECODE_FAILED"),
+        ("row", b"", "DECODE_FAILED"),
+        ("row", b"\x01short", "DECODE_FAILED"),
+        ("row", "cut", "DECODE_FAILED"),
+        ("row", "old", "TXN_CONFLICT"),
+        ("elsewhere", "good", "TABLE_UNKNOWN"),
+    ],
+)
+def test_rows_that_nobody_could_read_are_refused_and_leave_no_lock(upstream, key, value, code):
+    upstream.execute_ddl("CREATE DATABASE d")
+    upstream.execute_ddl("CREATE TABLE d.t (id BIGINT PRIMARY KEY, v TEXT)")
+    table = upstream.table("d", "t")
+    good = encode_values(table, {"c1": pa.array([1]), "c2": pa.array(["x"])})[0].as_py()
+    stale = encode_values(msgspec.structs.replace(table, version=5), {"c1": pa.array([1]), "c2": pa.array(["x"])})[0].as_py()
+    keys = {"row": full_key(table.table_id, bytes(8)), "elsewhere": full_key(99, bytes(8))}
+    values = {"good": good, "cut": good[:-1], "old": stale}
+    with pytest.raises(PenstockError) as caught:
+        upstream.prewrite(upstream.begin(), [keys.get(key, key)], [values.get(value, value)])
+    assert caught.value.code == code
+    start_ts = upstream.begin()
+    upstream.prewrite(start_ts, [keys["row"]], [good])
+    assert upstream.commit(start_ts) > start_ts
 
 
 def test_a_client_that_goes_away_is_forgotten(server, upstream):

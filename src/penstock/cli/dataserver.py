@@ -16,6 +16,8 @@ from penstock.model.errors import PenstockError
 from penstock.source.dataserver.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 
+_LOOK_S = 0.1
+
 
 @click.command("dataserver")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -48,9 +50,11 @@ def dataserver(host: str, port: int, stores: int, workload: bool, rate: int, row
         if workload:
             running = Workload(server.engine, WorkloadSettings(rate=rate, rows=rows, seconds=seconds, seed=seed)).start()
         click.echo(f"listening on {server.uri} ({stores} stores)")
-        stopped.wait()
         if running is not None:
+            while running.running and not stopped.wait(_LOOK_S):
+                pass
             click.echo(json.dumps({"workload": msgspec.to_builtins(running.stop())}))
+        stopped.wait()
     except PenstockError as error:
         click.echo(f"{error}\nhint: {error.hint}", err=True)
         raise SystemExit(2) from error

@@ -44,7 +44,7 @@ def deregister(request_id: int, region_id: int = 0) -> cdc_pb2.ChangeDataRequest
 class StreamReader:
     """Reads messages until they end. Everything public is guarded by ``changed``; wait with ``wait_for``."""
 
-    def __init__(self, messages: Iterable[cdc_pb2.ChangeDataEvent]) -> None:
+    def __init__(self, messages: Iterable[cdc_pb2.ChangeDataEvent | bytes]) -> None:
         self.changed = threading.Condition()
         self.committed: list[Committed] = []
         self.by_region: dict[tuple[int, int], list[Committed]] = defaultdict(list)
@@ -82,11 +82,11 @@ class StreamReader:
                     newest[key] = (commit_ts, value)
         return {key: value for key, (_, value) in newest.items() if value is not None}
 
-    def _read(self, messages: Iterable[cdc_pb2.ChangeDataEvent]) -> None:
+    def _read(self, messages: Iterable[cdc_pb2.ChangeDataEvent | bytes]) -> None:
         try:
             for message in messages:
                 with self.changed:
-                    self._take(message)
+                    self._take(cdc_pb2.ChangeDataEvent.FromString(message) if isinstance(message, bytes) else message)
                     self.changed.notify_all()
         except grpc.RpcError:
             pass

@@ -216,7 +216,7 @@ def test_resolved_rounds_of_a_slow_client_do_not_pile_up(case):
     stream.handle(register(info, 1))
     for _ in range(100):
         ts = case.engine.publish_resolved()
-    messages = stream.messages()
+    messages = map(cdc_pb2.ChangeDataEvent.FromString, stream.messages())
     assert next(messages).events[0].entries.entries[0].type == INITIALIZED
     assert next(messages).resolved_ts.ts == ts
 
@@ -227,7 +227,7 @@ def test_large_scans_come_in_bounded_messages():
     stream, _ = case.open(read=False)
     stream.handle(register(case.ranges()[0], 1))
     sizes = []
-    for message in stream.messages():
+    for message in map(cdc_pb2.ChangeDataEvent.FromString, stream.messages()):
         sizes.append(message.ByteSize())
         if message.events[0].entries.entries[-1].type == INITIALIZED:
             break

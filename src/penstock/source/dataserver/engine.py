@@ -169,6 +169,11 @@ class Engine:
         with self.lock:
             return self._schemas.table(schema, table)
 
+    def live_table(self, table_id: int) -> TableSchema | None:
+        """Return the newest version of a table by id, or None for one that is dropped or never was."""
+        with self.lock:
+            return self._schemas.live(table_id)
+
     # -- placement
 
     def list_ranges(self, start_key: bytes, end_key: bytes) -> list[RangeInfo]:

@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.source.dataserver.engine import Engine
-from penstock.source.dataserver.ranges import EndReason, Lock, LogKind, LogRecord, RangeState
-from penstock.source.proto import cdc_pb2
+import msgspec
 
-Row = cdc_pb2.Event.Row
-_PUT, _DELETE = Row.PUT, Row.DELETE
-_LOG_TYPES = {
-    LogKind.PREWRITE: cdc_pb2.Event.PREWRITE,
-    LogKind.COMMIT: cdc_pb2.Event.COMMIT,
-    LogKind.ROLLBACK: cdc_pb2.Event.ROLLBACK,
-}
+from penstock.source.dataserver.engine import Engine
+from penstock.source.dataserver.ranges import EndReason, Lock, LogKind, LogRecord, RangeState, make_record
+from penstock.source.dataserver.wire import INITIALIZED_ROW, encode_event, encode_rows, pieces
+from penstock.source.proto import cdc_pb2
 
 
 @dataclass(frozen=True)
@@ -35,12 +30,11 @@ class EventFeedSettings:
     event_bytes_max: int = 1 << 20
 
 
-class Scan:
+class Scan(msgspec.Struct, frozen=True):
     """What a registration must be sent before it is initialized."""
 
-    def __init__(self, records: list[LogRecord], locks: dict[bytes, Lock]) -> None:
-        self.records = records
-        self.locks = locks
+    records: list[LogRecord]
+    locks: list[LogRecord]
 
 
 class Registration:
@@ -54,7 +48,6 @@ class Registration:
         self.state = state
         self.start_key = max(state.start_key, request.start_key)
         self.end_key = min(state.end_key, request.end_key) if request.end_key else state.end_key
-        self.whole = (self.start_key, self.end_key) == (state.start_key, state.end_key)
         self.sent_resolved_ts = 0
         self.closed = False
 
@@ -70,10 +63,6 @@ class Registration:
             self.stream.end(self, not_leader(successors[0]))
         else:
             self.stream.end(self, epoch_not_match(successors))
-
-    def chooses(self, key: bytes) -> bool:
-        """Return whether a key lies in what was asked for."""
-        return self.start_key <= key < self.end_key
 
 
 Pending = tuple[Registration, LogRecord | Scan] | dict[tuple[int, int], list[int]] | cdc_pb2.Event
@@ -107,8 +96,8 @@ class Stream:
             else:
                 self._register(request)
 
-    def messages(self) -> Iterator[cdc_pb2.ChangeDataEvent]:
-        """Yield what the client is sent, until the stream is closed."""
+    def messages(self) -> Iterator[bytes]:
+        """Yield the serialized messages that the client is sent, until the stream is closed."""
         while True:
             taken = self._take()
             if taken is None:
@@ -150,7 +139,7 @@ class Stream:
             return
         registration = Registration(self, request, state)
         self._registrations[name] = registration
-        self._push((registration, Scan(state.commits_after(int(request.checkpoint_ts)), dict(state.locks))))
+        self._push((registration, Scan(state.commits_after(int(request.checkpoint_ts)), _lock_records(state.locks))))
         state.listeners.append(registration)
 
     def _refusal(self, state: RangeState | None, request: cdc_pb2.ChangeDataRequest) -> cdc_pb2.Error | None:
@@ -220,95 +209,66 @@ class Stream:
                     break
             return taken
 
-    def _encode(self, items: list[Pending]) -> Iterator[cdc_pb2.ChangeDataEvent]:
+    def _encode(self, items: list[Pending]) -> Iterator[bytes]:
         """Turn queued items into messages: the records of one registration become one event, order inside a registration is kept."""
-        rows: dict[int, tuple[Registration, list[Row], int]] = {}
+        records: dict[int, tuple[Registration, list[LogRecord]]] = {}
         for item in items:
-            if isinstance(item, dict):
-                yield from _flush(rows)
+            if isinstance(item, tuple) and isinstance(item[1], LogRecord):
+                records.setdefault(id(item[0]), (item[0], []))[1].append(item[1])
+                continue
+            for registration, its_records in records.values():
+                yield from self._encode_records(registration, its_records, scanned=False)
+            records.clear()
+            if isinstance(item, tuple) and isinstance(item[1], Scan):
+                yield from self._encode_scan(item[0], item[1])
+            elif isinstance(item, dict):
                 for (request_id, ts), regions in item.items():
-                    yield cdc_pb2.ChangeDataEvent(resolved_ts=cdc_pb2.ResolvedTs(regions=regions, ts=ts, request_id=request_id))
-                continue
-            if isinstance(item, cdc_pb2.Event):
-                yield from _flush(rows)
-                yield cdc_pb2.ChangeDataEvent(events=[item])
-                continue
-            registration, what = item
-            if registration.closed:
-                continue
-            if isinstance(what, LogRecord):
-                entry = rows.setdefault(id(registration), (registration, [], what.index))
-                entry[1].extend(live_rows(registration, what))
-                rows[id(registration)] = (registration, entry[1], what.index)
-                if len(entry[1]) >= self._settings.event_rows_max:
-                    yield from _flush(rows)
-            else:
-                yield from _flush(rows)
-                yield from self._encode_scan(registration, what)
-        yield from _flush(rows)
+                    resolved = cdc_pb2.ResolvedTs(regions=regions, ts=ts, request_id=request_id)
+                    yield cdc_pb2.ChangeDataEvent(resolved_ts=resolved).SerializeToString()
+            elif isinstance(item, cdc_pb2.Event):
+                yield cdc_pb2.ChangeDataEvent(events=[item]).SerializeToString()
+        for registration, its_records in records.values():
+            yield from self._encode_records(registration, its_records, scanned=False)
 
-    def _encode_scan(self, registration: Registration, scan: Scan) -> Iterator[cdc_pb2.ChangeDataEvent]:
-        rows: list[Row] = []
-        size = 0
-        for row in _scan_rows(registration, scan):
-            rows.append(row)
-            size += len(row.key) + len(row.value) + len(row.old_value)
-            if len(rows) >= self._settings.event_rows_max or size >= self._settings.event_bytes_max:
-                if registration.closed:
-                    return
-                yield _event(registration, rows, 0)
-                rows, size = [], 0
-        rows.append(Row(type=cdc_pb2.Event.INITIALIZED))
-        yield _event(registration, rows, 0)
+    def _encode_records(self, registration: Registration, records: list[LogRecord], scanned: bool) -> Iterator[bytes]:
+        """Yield messages of bounded size."""
+        rows_max, bytes_max = self._settings.event_rows_max, self._settings.event_bytes_max
+        chunk: list[LogRecord] = []
+        rows = size = 0
+        for record in records:
+            for piece in pieces(record, rows_max, bytes_max):
+                if chunk and (rows + len(piece.keys) > rows_max or size + piece.nbytes > bytes_max):
+                    yield from _message(registration, chunk, scanned)
+                    chunk, rows, size = [], 0, 0
+                chunk.append(piece)
+                rows += len(piece.keys)
+                size += piece.nbytes
+        yield from _message(registration, chunk, scanned)
+
+    def _encode_scan(self, registration: Registration, scan: Scan) -> Iterator[bytes]:
+        yield from self._encode_records(registration, scan.records, scanned=True)
+        yield from self._encode_records(registration, scan.locks, scanned=True)
+        if not registration.closed:
+            yield encode_event(registration.region_id, registration.request_id, 0, INITIALIZED_ROW)
 
 
-def live_rows(registration: Registration, record: LogRecord) -> list[Row]:
-    """Return a record's entries. As in TiKV a prewrite carries the values and a commit only names the key."""
-    kind, start_ts, commit_ts = _LOG_TYPES[record.kind], record.start_ts, record.commit_ts
-    entries: Iterable[tuple[bytes, bytes | None, bytes | None]] = zip(record.keys, record.values, record.olds, strict=True)
-    if not registration.whole:
-        entries = [entry for entry in entries if registration.chooses(entry[0])]
-    if record.kind == LogKind.PREWRITE:
-        old = registration.read_old
-        return [
-            Row(start_ts=start_ts, type=kind, op_type=_DELETE if v is None else _PUT, key=k, value=v, old_value=o if old else None)
-            for k, v, o in entries
-        ]
-    return [Row(start_ts=start_ts, commit_ts=commit_ts, type=kind, op_type=_DELETE if v is None else _PUT, key=k) for k, v, _ in entries]
+def _message(registration: Registration, records: list[LogRecord], scanned: bool) -> Iterator[bytes]:
+    if not records or registration.closed:
+        return
+    entries, rows = encode_rows(records, registration.start_key, registration.end_key, registration.read_old, scanned)
+    if rows:
+        yield encode_event(registration.region_id, registration.request_id, 0 if scanned else records[-1].index, entries)
 
 
-def _scan_rows(registration: Registration, scan: Scan) -> Iterator[Row]:
-    kind, old = cdc_pb2.Event.COMMITTED, registration.read_old
-    for record in scan.records:
-        for k, v, o in zip(record.keys, record.values, record.olds, strict=True):
-            if registration.chooses(k):
-                yield Row(
-                    start_ts=record.start_ts,
-                    commit_ts=record.commit_ts,
-                    type=kind,
-                    op_type=_DELETE if v is None else _PUT,
-                    key=k,
-                    value=v,
-                    old_value=o if old else None,
-                )
-    for key, (start_ts, value, before) in scan.locks.items():
-        if registration.chooses(key):
-            op = _DELETE if value is None else _PUT
-            held = before if old else None
-            yield Row(start_ts=start_ts, type=cdc_pb2.Event.PREWRITE, op_type=op, key=key, value=value, old_value=held)
-
-
-def _event(registration: Registration, rows: list[Row], index: int) -> cdc_pb2.ChangeDataEvent:
-    entries = cdc_pb2.Event.Entries(entries=rows)
-    event = cdc_pb2.Event(region_id=registration.region_id, request_id=registration.request_id, index=index, entries=entries)
-    return cdc_pb2.ChangeDataEvent(events=[event])
-
-
-def _flush(rows: dict[int, tuple[Registration, list[Row], int]]) -> Iterator[cdc_pb2.ChangeDataEvent]:
-    for registration, entries, index in rows.values():
-        if entries and not registration.closed:
-            yield _event(registration, entries, index)
-    rows.clear()
+def _lock_records(locks: dict[bytes, Lock]) -> list[LogRecord]:
+    """Return locks as the prewrites that placed them, one record for each transaction."""
+    by_txn: dict[int, tuple[list[bytes], list[bytes | None], list[bytes | None]]] = {}
+    for key, (start_ts, value, old) in locks.items():
+        keys, values, olds = by_txn.setdefault(start_ts, ([], [], []))
+        keys.append(key)
+        values.append(value)
+        olds.append(old)
+    return [make_record(LogKind.PREWRITE, 0, start_ts, 0, *columns) for start_ts, columns in by_txn.items()]
 
 
 def _replace_resolved(last: dict[tuple[int, int], list[int]], newer: dict[tuple[int, int], list[int]]) -> None:

@@ -17,7 +17,6 @@ from penstock.model.errors import PenstockError
 from penstock.source.dataserver.engine import Engine, EngineSettings
 from penstock.source.dataserver.eventfeed import EventFeedSettings
 from penstock.source.dataserver.service import StoreService
-from penstock.source.proto import cdc_pb2_grpc, dataserver_pb2_grpc
 
 MESSAGE_BYTES_MAX = 64 << 20
 
@@ -96,8 +95,7 @@ class DataServer:
         workers = futures.ThreadPoolExecutor(self.settings.threads_per_store, thread_name_prefix=f"store-{store_id}")
         server = grpc.server(workers, options=options)
         service = StoreService(self.engine, store_id, self.settings.feed)
-        cdc_pb2_grpc.add_ChangeDataServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-        dataserver_pb2_grpc.add_DataServerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        service.add_to(server)
         try:
             port = server.add_insecure_port(f"{self.settings.host}:{wanted}")
         except RuntimeError as error:

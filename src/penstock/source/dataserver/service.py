@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import grpc
+import pyarrow as pa
 
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.source.contract import RangeInfo
 from penstock.source.dataserver.engine import Engine
 from penstock.source.dataserver.eventfeed import EventFeedSettings, Stream
+from penstock.source.dataserver.keys import PREFIX_BYTES, table_id_of
 from penstock.source.dataserver.pull import PullService
-from penstock.source.proto import cdc_pb2, cdc_pb2_grpc, dataserver_pb2_grpc
+from penstock.source.dataserver.rowcodec import decode_values, schema_versions
+from penstock.source.proto import cdc_pb2, dataserver_pb2_grpc
 from penstock.source.proto import dataserver_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -29,7 +32,7 @@ READ_PAGE_ROWS_MAX = 65_536
 _STATUS = {ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT, ErrorKind.TRANSIENT: grpc.StatusCode.ABORTED}
 
 
-class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServerServicer):
+class StoreService(dataserver_pb2_grpc.DataServerServicer):
     """Both services of one store."""
 
     def __init__(self, engine: Engine, store_id: int, settings: EventFeedSettings) -> None:
@@ -40,6 +43,13 @@ class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServ
         self._streams: set[Stream] = set()
         self._lock = threading.Lock()
 
+    def add_to(self, server: grpc.Server) -> None:
+        """Register both services."""
+        dataserver_pb2_grpc.add_DataServerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        # Not through the generated code: it would serialize messages that are bytes already.
+        feed = grpc.stream_stream_rpc_method_handler(self.EventFeed, request_deserializer=cdc_pb2.ChangeDataRequest.FromString)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("cdcpb.ChangeData", {"EventFeed": feed}),))
+
     def close_streams(self) -> None:
         """End all change streams, so that their threads return."""
         with self._lock:
@@ -49,8 +59,8 @@ class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServ
 
     def EventFeed(  # noqa: N802
         self, request_iterator: Iterator[cdc_pb2.ChangeDataRequest], context: grpc.ServicerContext
-    ) -> Iterator[cdc_pb2.ChangeDataEvent]:
-        """Serve one change stream."""
+    ) -> Iterator[bytes]:
+        """Serve one change stream; its messages are serialized already."""
         stream = Stream(self._engine, self._store_id, self._settings)
         with self._lock:
             self._streams.add(stream)
@@ -101,6 +111,7 @@ class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServ
         def answer() -> pb.TxnResponse:
             keys = [m.key for m in request.mutations]
             values = [m.value if m.op == 1 else None for m in request.mutations]
+            self._check_values(keys, values)
             self._engine.prewrite(int(request.start_ts), keys, values)
             return pb.TxnResponse()
 
@@ -152,6 +163,18 @@ class StoreService(cdc_pb2_grpc.ChangeDataServicer, dataserver_pb2_grpc.DataServ
             if page is None:
                 return
             yield pb.ReadRowsResponse(keys=page[0], values=page[1], commit_ts=page[2])
+
+    def _check_values(self, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Refuse rows that no reader could decode. Rows of another version are the engine's to refuse: they are a conflict, not damage."""
+        by_table: dict[bytes, list[bytes]] = {}
+        for key, value in zip(keys, values, strict=True):
+            if value is not None:
+                by_table.setdefault(key[:PREFIX_BYTES], []).append(value)
+        for prefix, rows in by_table.items():
+            table = self._engine.live_table(table_id_of(prefix))
+            encoded = pa.array(rows, pa.binary())
+            if table is not None and bool((schema_versions(encoded) == table.version).all()):
+                decode_values(table, encoded)
 
 
 def _read_requests(requests: Iterator[cdc_pb2.ChangeDataRequest], stream: Stream) -> None:
