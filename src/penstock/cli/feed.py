@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import merge, read_assignments, read_toml
@@ -116,8 +117,9 @@ def show(name: str, server_url: str, output: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for title, text in _rows(found):
-        table.add_row(title, text)
-    Console().print(table, markup=False)
+        # As it is: square brackets in an error are not markup.
+        table.add_row(title, Text(text))
+    Console().print(table)
 
 
 @feed.command()
@@ -162,6 +164,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
+    rows += [("not captured", problem) for problem in found["capture_problems"]]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     return rows

@@ -16,6 +16,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     active: bool
     resolved_ts: int = 0
     """Up to which ts the log service has everything of the feed's tables; 0 while unknown."""
+    capture_problems: tuple[str, ...] = ()
+    """What keeps the log service from capturing some of the tables; the feed runs, but its checkpoint stands still."""
 
 
 class FeedRun(Protocol):

@@ -19,7 +19,8 @@ from penstock.feed.run import SparkFeedRun
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
-from penstock.puller.log_service import LogService
+from penstock.model.span import DDL_SPAN
+from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.creation import FeedDocument, claimant
 from penstock.server.ports import RunStatus
 from penstock.sink.contract import SinkMaintainer
@@ -71,8 +72,16 @@ class CapturedFeedRun:
         return self._run.error()
 
     def status(self) -> RunStatus:
-        """Return whether the query runs and up to where its spans are captured."""
-        return RunStatus(self._run.active, self._resolved_ts(self._context.span_ids))
+        """Return whether the query runs, up to where its spans are captured, and which are not."""
+        return RunStatus(self._run.active, self._resolved_ts(self._context.span_ids), self._capture_problems())
+
+    def _capture_problems(self) -> tuple[str, ...]:
+        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in self._context.dispatchers} | {DDL_SPAN.span_id: "DDL"}
+        return tuple(
+            f"{names[span.span_id]}: {span.last_error} ({span.failures} failures)"
+            for span in self._log_service.status()
+            if span.span_id in names and span.state is CaptureState.RETRYING
+        )
 
     def _resolved_ts(self, span_ids: Sequence[int]) -> int:
         try:

@@ -34,6 +34,7 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> di
         "owner": feed.owner,
         "epoch": feed.epoch,
         "error": _error(feed),
+        "capture_problems": [mask_text(problem) for problem in status.capture_problems] if status else [],
     }
 
 

@@ -26,6 +26,7 @@ class ScriptedFeedRun:
         self.stopped = threading.Event()
         self._start_error = start_error
         self._resolved_ts = resolved_ts
+        self.capture_problems: tuple[str, ...] = ()
         self._ended = threading.Event()
         self._error: PenstockError | None = None
 
@@ -55,7 +56,7 @@ class ScriptedFeedRun:
     def status(self) -> RunStatus:
         """Return whether the run is between start and end."""
         active = self.started.is_set() and not self.stopped.is_set() and not self._ended.is_set()
-        return RunStatus(active, self._resolved_ts)
+        return RunStatus(active, self._resolved_ts, self.capture_problems)
 
 
 class ScriptedFeedRunFactory:

@@ -98,7 +98,7 @@ def test_feed_verbs_end_to_end(server: ApiServer, tmp_path: Path, capsys: pytest
     config.write_text(f'tables = ["shop.items"]\nsink = "{(tmp_path / "out").as_uri()}?secret-access-key=hunter2"\nflush-interval = "9s"\n')
     assert run(["feed", "create", "orders", "--config", str(config), "--table", "shop.*", "--set", "sink.csv.delimiter=;", *at]) == 0
     assert capsys.readouterr().out == "feed orders created: 2 tables (shop.items, shop.orders)\n"
-    server.runs.next_run()
+    server.runs.next_run().capture_problems = ("shop.items: [NOT_LEADER] no leader, token=hunter2 (3 failures)",)
 
     assert run(["feed", "show", "orders", "--output", "json", *at]) == 0
     text = capsys.readouterr().out
@@ -109,6 +109,7 @@ def test_feed_verbs_end_to_end(server: ApiServer, tmp_path: Path, capsys: pytest
     assert run(["feed", "show", "orders", *at]) == 0
     text = capsys.readouterr().out
     assert "shop.items, shop.orders" in text
+    assert "[NOT_LEADER] no leader" in text
     assert "hunter2" not in text
 
     assert run(["feed", "list", "--output", "json", *at]) == 0
