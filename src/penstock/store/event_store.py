@@ -43,6 +43,8 @@ class StoreSettings:
     """How much the store keeps where."""
 
     flush_bytes: int = 64 * 1024 * 1024
+    spill_bytes: int = 256 * 1024 * 1024
+    """When a span whose resolved ts hangs has more on the heap, it goes to a mapped file."""
     wal_segment_bytes: int = 64 * 1024 * 1024
     wal_bytes_max: int = 512 * 1024 * 1024
     """When the log is larger, spans that hold its oldest segment are flushed however small they are."""
@@ -101,6 +103,7 @@ class ColumnarEventStore:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self.objects = objects or ObjectSpace((root / "objects").as_uri())
+        self._spill_directory = root / "spill"
         self._schema_log = SchemaLog()
         self._spans: dict[int, SpanStore] = {}
         self._lock = threading.Lock()
@@ -141,6 +144,8 @@ class ColumnarEventStore:
         def persisted() -> None:
             for batch in fresh:
                 store.add(batch)
+            if store.heap_nbytes >= self.settings.spill_bytes:
+                self._flusher.request(span_id)
             on_persisted()
 
         self._wal.submit([WalRecord.of_batch(b) for b in fresh], persisted)
@@ -307,13 +312,22 @@ class ColumnarEventStore:
 
     def _flush_in_background(self, span_id: int) -> None:
         store = self._spans[span_id]
-        if not self._has_grown(store) and self._wal.nbytes <= self.settings.wal_bytes_max:
-            return  # It was asked for again while it was flushed; another object would be tiny.
         try:
-            self.flush(span_id)
+            # Asked for again while it was flushed, a span may have little left: that waits, another object would be tiny.
+            if self._has_grown(store) or self._wal.nbytes > self.settings.wal_bytes_max:
+                self.flush(span_id)
+            if store.heap_nbytes >= self.settings.spill_bytes:
+                self._spill(store)
         except PenstockError as error:
             store.flush_error = error
             log.warning("flush failed, memory is kept", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
+
+    def _spill(self, store: SpanStore) -> None:
+        try:
+            moved = store.spill(self._spill_directory)
+        except OSError as error:
+            raise PenstockError("STORE_FAILED", f"memory could not be spilled: {error}") from error
+        log.info("memory spilled while the resolved ts waits", extra={"span_id": store.span_id, "nbytes": moved})
 
     def _forget_log(self) -> None:
         with self._lock:

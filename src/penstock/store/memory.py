@@ -106,16 +106,19 @@ class MemorySide:
     """One side of a span's memory. The owner's lock guards it."""
 
     def __init__(self) -> None:
+        self._spilled: list[ChangeBatch] = []
         self._large: list[ChangeBatch] = []
         self._medium: list[ChangeBatch] = []
         self._small: list[ChangeBatch] = []
         self.rows = 0
         self.nbytes = 0
+        self.heap_nbytes = 0
 
     def add(self, batch: ChangeBatch) -> None:
         """Take a batch over."""
         self.rows += batch.header.rows
         self.nbytes += batch.header.nbytes
+        self.heap_nbytes += batch.header.nbytes
         if batch.header.rows >= SMALL_ROWS:
             self._large.append(batch)
             return
@@ -129,15 +132,29 @@ class MemorySide:
 
     def batches(self) -> tuple[ChangeBatch, ...]:
         """Return all batches."""
-        return (*self._large, *self._medium, *self._small)
+        return (*self._spilled, *self._large, *self._medium, *self._small)
+
+    def heap_batches(self) -> tuple[ChangeBatch, ...]:
+        """Return the batches that are worth spilling: large ones on the heap."""
+        return tuple(self._large)
+
+    def replace_spilled(self, spilled: Sequence[ChangeBatch]) -> None:
+        """Put spilled batches in the place of those that ``heap_batches`` gave; others may have come since."""
+        self._spilled += spilled
+        self._large = self._large[len(spilled) :]
+        self.heap_nbytes -= sum(b.header.nbytes for b in spilled)
 
     def drop_through(self, ts: int) -> None:
         """Forget every row at or below a ts."""
-        kept = [_rows_above(b, ts) for b in self.batches() if b.header.max_ts > ts]
+        on_heap = [*self._large, *self._medium, *self._small]
+        self._spilled = [_rows_above(b, ts) for b in self._spilled if b.header.max_ts > ts]
         self._large, self._medium, self._small = [], [], []
-        self.rows = self.nbytes = 0
-        for batch in kept:
-            self.add(batch)
+        self.rows = sum(b.header.rows for b in self._spilled)
+        self.nbytes = sum(b.header.nbytes for b in self._spilled)
+        self.heap_nbytes = 0
+        for batch in on_heap:
+            if batch.header.max_ts > ts:
+                self.add(_rows_above(batch, ts))
 
 
 def _put_together(batches: Sequence[ChangeBatch]) -> Iterator[ChangeBatch]:
@@ -176,6 +193,19 @@ class SpanMemory:
     def rows(self) -> MemoryRows:
         """Return an immutable picture."""
         return MemoryRows(self._sides[BatchKind.DATA].batches(), self._sides[BatchKind.TOMBSTONE].batches())
+
+    def heap_batches(self) -> dict[BatchKind, tuple[ChangeBatch, ...]]:
+        """Return what is worth spilling, per side."""
+        return {kind: side.heap_batches() for kind, side in self._sides.items()}
+
+    def replace_spilled(self, kind: BatchKind, spilled: Sequence[ChangeBatch]) -> None:
+        """Put spilled batches in the place of those on the heap."""
+        self._sides[kind].replace_spilled(spilled)
+
+    @property
+    def heap_nbytes(self) -> int:
+        """Return how many bytes both sides hold on the heap."""
+        return sum(s.heap_nbytes for s in self._sides.values())
 
     @property
     def nbytes(self) -> int:

@@ -11,6 +11,7 @@ import itertools
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -28,6 +29,7 @@ from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
 from penstock.store.objects import ObjectSpace
 from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
 from penstock.store.ordering import window_rows
+from penstock.store.spill import spill_batches
 
 
 class SpanStore:
@@ -88,6 +90,11 @@ class SpanStore:
     def memory_nbytes(self) -> int:
         """Return how many bytes are in no object yet."""
         return self._memory.nbytes
+
+    @property
+    def heap_nbytes(self) -> int:
+        """Return how many of them are on the heap."""
+        return self._memory.heap_nbytes
 
     @property
     def memory_row_count(self) -> int:
@@ -173,6 +180,20 @@ class SpanStore:
                     return True
                 for meta in new:  # An earlier attempt had come through: its objects hold these rows.
                     self._space.delete(meta.path)
+
+    def spill(self, directory: Path) -> int:
+        """Move large batches from the heap to a mapped file; return how many bytes."""
+        with self._flushing:
+            with self._lock:
+                waiting = self._memory.heap_batches()
+            moved = 0
+            for kind, batches in waiting.items():
+                if batches:
+                    spilled = spill_batches(directory, batches)
+                    moved += sum(b.header.nbytes for b in spilled)
+                    with self._lock:
+                        self._memory.replace_spilled(kind, spilled)
+            return moved
 
     def truncate_history(self, ts: int) -> int:
         """Give up changes at or below a ts that is flushed: remove the objects that hold nothing else; return how many."""

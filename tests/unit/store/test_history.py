@@ -131,3 +131,25 @@ def test_memory_is_flushed_when_it_has_grown(tmp_path: Path) -> None:
         assert stats.memory_rows == 0
         assert len(list((tmp_path / "wal").glob("*.wal"))) <= 3
         assert read_rows(store.collect_changes(SPAN_ID, 100, 1_000)) == rows
+
+
+def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) -> None:
+    """Rows above the resolved ts cannot be flushed; they leave the heap and are still read, flushed and recovered."""
+    with ColumnarEventStore(tmp_path, StoreSettings(spill_bytes=200_000)) as store:
+        store.register_span(SPAN_ID, SPAN, 100)
+        rows = [(101 + n // 7, Op.INSERT, n, "x" * 50) for n in range(20_000)]
+        for at in range(0, len(rows), 2_000):
+            append(store, rows[at : at + 2_000], 100)
+        span = store._spans[SPAN_ID]
+        span.spill(tmp_path / "spill")
+        assert span.heap_nbytes == 0
+        assert span.memory_nbytes > 1_000_000
+        assert list((tmp_path / "spill").iterdir()) == []
+        append(store, [(9_000, Op.INSERT, 1, "last")], 2_000)
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 2_000)) == [r for r in rows if r[0] <= 2_000]
+        assert store.flush(SPAN_ID)
+        store.advance_resolved_ts(SPAN_ID, 9_000)
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
+        assert store.flush(SPAN_ID)
+        assert span.memory_row_count == 0
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
