@@ -30,9 +30,12 @@ def test_the_uri_wins_and_foreign_parameters_stay() -> None:
 
 def test_all_faults_at_once() -> None:
     with pytest.raises(PenstockError, match="CONFIG_INVALID") as caught:
-        from_uri("file:///x?file-size=1&protocol=avro", {"csv": {"quote": "''", "wat": 1}, "flush-interval": "soon", "file-index-width": 5})
+        from_uri(
+            "file:///x?file-size=1&protocol=avro&file-sze=2",
+            {"csv": {"quote": "''", "wat": 1}, "flush-interval": "soon", "file-index-width": 5},
+        )
     lines = sorted(line.partition(":")[0] for line in caught.value.detail.splitlines())
-    assert lines == ["csv.quote", "csv.wat", "file-index-width", "flush-interval", "uri?file-size", "uri?protocol"]
+    assert lines == ["csv.quote", "csv.wat", "file-index-width", "flush-interval", "uri?file-size", "uri?file-sze", "uri?protocol"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, S
         else:
             kept.append((key, value))
     settings, faults = _read(given)
+    if parts.scheme in {"file", "memory"}:
+        faults += [f"uri?{key}: unknown parameter" for key, _ in kept]
     if faults:
         raise PenstockError("CONFIG_INVALID", "\n".join(faults))
     return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(kept), "")), settings

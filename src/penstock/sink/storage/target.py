@@ -33,6 +33,8 @@ from penstock.sink.storage.settings import mask_uri
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts, after a look whether they exist: no vendor has a create-only multipart upload."""
+REQUEST_TIMEOUT = "300s"
+CONNECT_TIMEOUT = "10s"
 
 _T = TypeVar("_T")
 _S3_ALIASES = {
@@ -214,10 +216,11 @@ def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -
         return S3Store(host, prefix=prefix or None, config=config, client_options=_client(endpoint), retry_config=retry)
     config = {k.replace("-", "_"): v for k, v in options.items()}
     if scheme in {"gs", "gcs"}:
-        return GCSStore(host, prefix=prefix or None, config=config, retry_config=retry)
+        return GCSStore(host, prefix=prefix or None, config=config, client_options=_client(config.get("base_url", "")), retry_config=retry)
     return AzureStore(host, prefix=prefix or None, config=config, client_options=_client(config.get("endpoint", "")), retry_config=retry)
 
 
 def _client(endpoint: str) -> Any:
-    # Whoever names an endpoint without TLS means it.
-    return {"allow_http": True} if endpoint.startswith("http://") else {}
+    # Whoever names an endpoint without TLS means it. A whole file must fit in one request's time.
+    plain = {"allow_http": True} if endpoint.startswith("http://") else {}
+    return {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, **plain}
