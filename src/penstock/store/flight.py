@@ -95,12 +95,13 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         port: int = 0,
         secret: bytes | None = None,
         clock: Clock | None = None,
+        advertised_host: str | None = None,
     ) -> None:
-        """Listen at once; with port 0 on a free one."""
+        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses."""
         secret = secret or secrets.token_bytes(32)
         self.token = call_token(secret)
         self._store = store
-        self._host = host
+        self._host = advertised_host or host
         self._signer = TicketSigner(secret, clock or SystemClock())
         super().__init__(f"grpc://{host}:{port}", middleware={MIDDLEWARE: _TokenCheck(self.token)})
 

@@ -62,7 +62,10 @@ class ObjectBackend(Protocol):
 
 
 class ObstoreBackend:
-    """Objects through obstore, below a URI: ``file:///dir``, ``s3://bucket/prefix``, ``memory:///`` and what else obstore knows."""
+    """Objects through obstore, below a URI: ``file:///dir``, ``s3://bucket/prefix`` and what else obstore knows.
+
+    ``options`` are obstore's own: ``endpoint``, ``region``, ``access_key_id`` and so on; what is not given comes from the environment.
+    """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(uri)
@@ -72,7 +75,9 @@ class ObstoreBackend:
             self._root.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(self._root)
         else:
-            self._store = from_url(uri, **dict(options or {}))
+            given = dict(options or {})
+            plain_http = given.get("endpoint", "").startswith("http://")
+            self._store = from_url(uri, client_options={"allow_http": plain_http}, **given)
 
     def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         """Create an object; on a local disk the file and its directory are synced."""
