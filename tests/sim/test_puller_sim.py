@@ -11,18 +11,20 @@ import random
 import threading
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
 from penstock.model.span import Span
+from penstock.model.table import TableSchema
 from penstock.puller.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.keys import table_prefix
-from penstock.source.dataserver.rowcodec import value_header
+from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.server import DataServer, DataServerSettings
 from penstock.testing.faulty_channel import StreamFault
 
@@ -49,6 +51,15 @@ class History:
                 self.table[key] = value
 
 
+def encode(table: TableSchema, text: str) -> bytes:
+    """Return a row value that the server accepts."""
+    id_column, text_column = table.columns
+    value: bytes = encode_values(table, {id_column.field_name: pa.array([1], pa.int64()), text_column.field_name: pa.array([text])})[
+        0
+    ].as_py()
+    return value
+
+
 class Workload:
     """Random transactions on one table; calls ``meanwhile`` between prewrite and commit."""
 
@@ -60,14 +71,14 @@ class Workload:
         table = upstream.table("d", "t")
         self.span = Span(table.table_id)
         self.prefix = table_prefix(table.table_id)
-        self._head = value_header(table.version)
+        self._table = table
         self.history = History()
 
     def transact(self, faults: Faults) -> None:
         rng = self._rng
         keys = sorted({self.prefix + rng.randrange(KEYS).to_bytes(8, "big") for _ in range(rng.randrange(1, 12))})
         deleted = [k in self.history.table and rng.random() < 0.3 for k in keys]
-        values = [None if gone else self._head + rng.randbytes(rng.randrange(60)) for gone in deleted]
+        values = [None if gone else encode(self._table, rng.randbytes(rng.randrange(30)).hex()) for gone in deleted]
         start_ts = self._upstream.begin()
         self._upstream.prewrite(start_ts, keys, values)
         faults.meanwhile(self)

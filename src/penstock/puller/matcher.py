@@ -25,6 +25,7 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_DELETE, RAW_SCHEMA
 from penstock.puller.prewrite_table import PrewriteTable, drop_slot, find_slot, put_slot
+from penstock.puller.raw_memory import copy_bytes, load_u8
 from penstock.puller.wire_scan import (
     COMMIT,
     INITIALIZED,
@@ -208,24 +209,25 @@ assert COMMIT == 2
 
 @numba.njit(nogil=True, cache=True)
 def _copy_strings(data, arena, from_arena, off, size, out):  # type: ignore[no-untyped-def]
-    at = 0
+    at = np.int64(out.ctypes.data)
+    in_data = np.int64(data.ctypes.data)
+    in_arena = np.int64(arena.ctypes.data)
     for row in range(len(size)):
-        source = arena if from_arena[row] else data
-        base = off[row]
-        for i in range(size[row]):
-            out[at + i] = source[base + i]
+        source = in_arena if from_arena[row] else in_data
+        copy_bytes(np.uintp(at), np.uintp(source + off[row]), np.uintp(size[row]))
         at += size[row]
 
 
 @numba.njit(nogil=True, cache=True)
-def _compare(data, off, size, bound):  # type: ignore[no-untyped-def]
-    """Return -1, 0 or 1 as a key is smaller than, equal to or larger than a bound."""
-    for i in range(min(size, len(bound))):
-        if data[off + i] != bound[i]:
-            return -1 if data[off + i] < bound[i] else 1
-    if size == len(bound):
+def _compare(key, size, bound, bound_size):  # type: ignore[no-untyped-def]
+    """Return -1, 0 or 1 as a key is smaller than, equal to or larger than a bound; both are given by their addresses."""
+    for i in range(min(size, bound_size)):
+        left, right = load_u8(np.uintp(key + i)), load_u8(np.uintp(bound + i))
+        if left != right:
+            return -1 if left < right else 1
+    if size == bound_size:
         return 0
-    return -1 if size < len(bound) else 1
+    return -1 if size < bound_size else 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -234,6 +236,10 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
     t_state, t_start_ts, t_op, t_places, t_arena, t_stat,
     o_commit_ts, o_start_ts, o_op, o_from_arena, o_places, o_waiting, counts,
 ):  # fmt: skip
+    base = np.int64(data.ctypes.data)
+    arena = np.int64(t_arena.ctypes.data)
+    low, low_size = np.int64(start_key.ctypes.data), len(start_key)
+    high, high_size = np.int64(end_key.ctypes.data), len(end_key)
     emitted = 0
     waiting = 0
     missing = 0
@@ -246,14 +252,14 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
         slot = -1
         row_op = op[row]
         if what != 4:
-            slot, free = find_slot(t_state, t_start_ts, t_places, t_arena, start_ts[row], data, off, size)
+            slot, free = find_slot(t_state, t_start_ts, t_places, arena, start_ts[row], base + off, size)
         if what == 1:
             if slot >= 0:
                 if places[row, 3] == 0:
                     continue
                 drop_slot(t_state, t_stat, slot)
                 free = slot
-            put_slot(t_state, t_start_ts, t_op, t_places, t_arena, t_stat, free, start_ts[row], row_op, data, places[row])
+            put_slot(t_state, t_start_ts, t_op, t_places, arena, t_stat, free, start_ts[row], row_op, base, places, row)
             continue
         if what == 3:
             if not initialized:
@@ -276,7 +282,7 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
             drop_slot(t_state, t_stat, slot)
         if commit_ts[row] <= floor_ts:
             continue
-        if _compare(data, off, size, start_key) < 0 or (len(end_key) > 0 and _compare(data, off, size, end_key) >= 0):
+        if _compare(base + off, size, low, low_size) < 0 or (high_size > 0 and _compare(base + off, size, high, high_size) >= 0):
             continue
         if row_op == 0:
             return 1

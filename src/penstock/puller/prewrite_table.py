@@ -13,6 +13,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from penstock.puller.raw_memory import copy_bytes, load_u8, load_u64
+
 EMPTY, LIVE, DEAD = 0, 1, 2
 _SLOTS_MIN = 64
 _ARENA_MIN = 4096
@@ -79,55 +81,61 @@ def _power_of_two(at_least: int, floor: int) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def hash_key(start_ts, data, off, size):  # type: ignore[no-untyped-def]
-    """Return a 64-bit hash of (start ts, key)."""
-    h = np.uint64(14695981039346656037) ^ start_ts
-    for i in range(off, off + size):
-        h = (h ^ np.uint64(data[i])) * np.uint64(1099511628211)
-    h ^= h >> np.uint64(32)
-    h *= np.uint64(0x9E3779B97F4A7C15)
-    return h ^ (h >> np.uint64(29))
+def hash_key(start_ts, key, size):  # type: ignore[no-untyped-def]
+    """Return a 64-bit hash of (start ts, key); the key is given by its address."""
+    h = np.uint64(start_ts) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
+    at = 0
+    while at + 8 <= size:
+        h = (h ^ load_u64(np.uintp(key + at))) * np.uint64(0xFF51AFD7ED558CCD)
+        h ^= h >> np.uint64(32)
+        at += 8
+    while at < size:
+        h = (h ^ np.uint64(load_u8(np.uintp(key + at)))) * np.uint64(1099511628211)
+        at += 1
+    h ^= h >> np.uint64(29)
+    h *= np.uint64(0xC4CEB9FE1A85EC53)
+    return h ^ (h >> np.uint64(32))
 
 
 @numba.njit(nogil=True, cache=True)
-def find_slot(state, start_ts, places, arena, ts, data, off, size):  # type: ignore[no-untyped-def]
-    """Return (slot of the prewrite or -1, first slot where it could be put or -1)."""
+def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
+    """Return whether two byte strings, given by their addresses, are equal."""
+    at = 0
+    while at + 8 <= size:
+        if load_u64(np.uintp(left + at)) != load_u64(np.uintp(right + at)):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(np.uintp(left + at)) != load_u8(np.uintp(right + at)):
+            return False
+        at += 1
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def find_slot(state, start_ts, places, arena, ts, key, size):  # type: ignore[no-untyped-def]
+    """Return (slot of the prewrite or -1, first slot where it could be put or -1). ``arena`` and ``key`` are addresses."""
     slots = len(state)
-    if slots == 0:
-        return np.int64(-1), np.int64(-1)
-    mask = np.uint64(slots - 1)
-    at = np.int64(hash_key(ts, data, off, size) & mask)
     free = np.int64(-1)
+    if slots == 0:
+        return np.int64(-1), free
+    mask = np.int64(slots - 1)
+    at = np.int64(hash_key(ts, key, size)) & mask
     for _ in range(slots):
         if state[at] == 0:
             return np.int64(-1), free if free >= 0 else at
         if state[at] == 2:
             if free < 0:
                 free = at
-        elif start_ts[at] == ts and places[at, 1] == size:
-            same = True
-            base = places[at, 0]
-            for i in range(size):
-                if arena[base + i] != data[off + i]:
-                    same = False
-                    break
-            if same:
-                return at, free
-        at = (at + 1) & np.int64(mask)
+        elif start_ts[at] == ts and places[at, 1] == size and same_bytes(arena + places[at, 0], key, size):
+            return at, free
+        at = (at + 1) & mask
     return np.int64(-1), free
 
 
 @numba.njit(nogil=True, cache=True)
-def copy_into(arena, at, data, off, size):  # type: ignore[no-untyped-def]
-    """Copy bytes into the arena; return the place after them."""
-    for i in range(size):
-        arena[at + i] = data[off + i]
-    return at + size
-
-
-@numba.njit(nogil=True, cache=True)
-def put_slot(state, start_ts, op, places, arena, stat, slot, ts, op_value, data, source):  # type: ignore[no-untyped-def]
-    """Fill a free slot with a prewrite whose bytes stand in ``data`` at the places of ``source``."""
+def put_slot(state, start_ts, op, places, arena, stat, slot, ts, op_value, data, sources, row):  # type: ignore[no-untyped-def]
+    """Fill a free slot with a prewrite whose bytes stand at the places of ``sources[row]`` from the address ``data`` on."""
     if state[slot] == 2:
         stat[1] -= 1
     state[slot] = 1
@@ -135,9 +143,11 @@ def put_slot(state, start_ts, op, places, arena, stat, slot, ts, op_value, data,
     op[slot] = op_value
     used = stat[2]
     for part in range(0, 6, 2):
+        size = sources[row, part + 1]
         places[slot, part] = used
-        places[slot, part + 1] = source[part + 1]
-        used = copy_into(arena, used, data, source[part], source[part + 1])
+        places[slot, part + 1] = size
+        copy_bytes(np.uintp(arena + used), np.uintp(data + sources[row, part]), np.uintp(size))
+        used += size
     stat[2] = used
     stat[0] += 1
 
@@ -152,8 +162,10 @@ def drop_slot(state, stat, slot):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _rebuild(old_state, old_ts, old_op, old_places, old_arena, old_stat, state, start_ts, op, places, arena, stat):  # type: ignore[no-untyped-def]
+    source = np.int64(old_arena.ctypes.data)
+    target = np.int64(arena.ctypes.data)
     for slot in range(len(old_state)):
         if old_state[slot] == 1:
-            source = old_places[slot]
-            _, free = find_slot(state, start_ts, places, arena, old_ts[slot], old_arena, source[0], source[1])
-            put_slot(state, start_ts, op, places, arena, stat, free, old_ts[slot], old_op[slot], old_arena, source)
+            ts = old_ts[slot]
+            _, free = find_slot(state, start_ts, places, target, ts, source + old_places[slot, 0], old_places[slot, 1])
+            put_slot(state, start_ts, op, places, target, stat, free, ts, old_op[slot], source, old_places, slot)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.errors import PenstockError
+from penstock.puller.raw_memory import load_u8
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -74,12 +75,13 @@ class ScannedMessage(msgspec.Struct, frozen=True):
 def scan_message(payload: bytes) -> ScannedMessage:
     """Scan one serialized ``ChangeDataEvent``; raises ``DECODE_FAILED``."""
     data = np.frombuffer(payload, dtype=np.uint8)
-    counts = np.zeros(8, dtype=np.int64)
+    base, size = np.int64(data.ctypes.data), np.int64(len(data))
+    counts = np.zeros(3, dtype=np.int64)
     empty = _Columns(0, 0, 0)
     batch = np.zeros(2, dtype=np.uint64)
-    _check(_scan(data, counts, False, batch, *empty.arrays()), payload)
+    _check(_scan(base, size, counts, False, batch, *empty.arrays()), payload)
     columns = _Columns(int(counts[0]), int(counts[1]), int(counts[2]))
-    _check(_scan(data, counts, True, batch, *columns.arrays()), payload)
+    _check(_scan(base, size, counts, True, batch, *columns.arrays()), payload)
     return ScannedMessage(
         payload=payload,
         data=data,
@@ -135,28 +137,27 @@ def _check(failure: int, payload: bytes) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _varint(data, pos, end):  # type: ignore[no-untyped-def]
+def _varint(base, pos, end):  # type: ignore[no-untyped-def]
     """Read a varint; return (value, next position)."""
     value = np.uint64(0)
     shift = np.uint64(0)
-    for i in range(10):
-        if pos >= end:
-            return np.uint64(0), -1
-        byte = np.uint64(data[pos])
+    stop = min(end, pos + 10)
+    while pos < stop:
+        byte = np.uint64(load_u8(np.uintp(base + pos)))
         pos += 1
-        if i == 9 and byte > np.uint64(1):
-            return np.uint64(0), -1
+        if shift == np.uint64(63) and byte > np.uint64(1):
+            return np.uint64(0), np.int64(-1)
         value |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
             return value, pos
         shift += np.uint64(7)
-    return np.uint64(0), -1
+    return np.uint64(0), np.int64(-1)
 
 
 @numba.njit(nogil=True, cache=True)
-def _tag(data, pos, end):  # type: ignore[no-untyped-def]
+def _tag(base, pos, end):  # type: ignore[no-untyped-def]
     """Read a field's tag; return (field number, wire type, next position)."""
-    tag, pos = _varint(data, pos, end)
+    tag, pos = _varint(base, pos, end)
     if pos < 0:
         return 0, 0, pos
     if tag >= np.uint64(1 << 32) or tag < np.uint64(8):
@@ -165,9 +166,9 @@ def _tag(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _length(data, pos, end):  # type: ignore[no-untyped-def]
+def _length(base, pos, end):  # type: ignore[no-untyped-def]
     """Read a length prefix; return (start of the content, its end), the start negative on failure."""
-    size, pos = _varint(data, pos, end)
+    size, pos = _varint(base, pos, end)
     if pos < 0:
         return pos, pos
     if size > np.uint64(end - pos):
@@ -176,13 +177,13 @@ def _length(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _skip(data, pos, end, wire):  # type: ignore[no-untyped-def]
+def _skip(base, pos, end, wire):  # type: ignore[no-untyped-def]
     """Step over a field's value."""
     if wire == 0:
-        _, pos = _varint(data, pos, end)
+        _, pos = _varint(base, pos, end)
         return pos
     if wire == 2:
-        start, stop = _length(data, pos, end)
+        start, stop = _length(base, pos, end)
         return start if start < 0 else stop
     if wire == 1 or wire == 5:
         pos += 8 if wire == 1 else 4
@@ -191,74 +192,74 @@ def _skip(data, pos, end, wire):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_row(data, pos, end, fill, at, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
+def _scan_row(base, pos, end, at, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
     """Scan one ``Event.Row``; return 0 or the failure."""
     kind = np.uint64(0)
     op = np.uint64(0)
     while pos < end:
-        field, wire, pos = _tag(data, pos, end)
+        field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos
         if wire == 0 and field <= 4:
-            value, pos = _varint(data, pos, end)
+            value, pos = _varint(base, pos, end)
             if pos < 0:
                 return -pos
             if field == 3:
                 kind = value
             elif field == 4:
                 op = value
-            elif fill:
+            else:
                 entry_u64[at, field - 1] = value
         elif wire == 2 and 5 <= field <= 7:
-            start, stop = _length(data, pos, end)
+            start, stop = _length(base, pos, end)
             if start < 0:
                 return -start
-            if fill:
-                places[at, 2 * (field - 5)] = start
-                places[at, 2 * (field - 5) + 1] = stop - start
+            places[at, 2 * (field - 5)] = start
+            places[at, 2 * (field - 5) + 1] = stop - start
             pos = stop
         else:
-            pos = _skip(data, pos, end, wire)
+            pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos
     if kind < np.uint64(1) or kind > np.uint64(5) or op > np.uint64(2):
         return 5
-    if fill:
-        entry_u8[at, 0] = kind
-        entry_u8[at, 1] = op
+    entry_u8[at, 0] = kind
+    entry_u8[at, 1] = op
     return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_entries(data, pos, end, fill, counts, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
+def _scan_entries(base, pos, end, fill, counts, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
     """Scan one ``Event.Entries``."""
     while pos < end:
-        field, wire, pos = _tag(data, pos, end)
+        field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos
         if field == 1 and wire == 2:
-            start, stop = _length(data, pos, end)
+            start, stop = _length(base, pos, end)
             if start < 0:
                 return -start
-            failure = _scan_row(data, start, stop, fill, counts[1], entry_u64, entry_u8, places)
-            if failure:
-                return failure
+            # The first pass counts rows by their lengths; what is in them is looked at, and checked, once.
+            if fill:
+                failure = _scan_row(base, start, stop, counts[1], entry_u64, entry_u8, places)
+                if failure:
+                    return failure
             counts[1] += 1
             pos = stop
         else:
-            pos = _skip(data, pos, end, wire)
+            pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos
     return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
+def _scan_event(base, pos, end, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
     """Scan one ``Event``."""
     at = counts[0]
     kind = 0
     while pos < end:
-        field, wire, pos = _tag(data, pos, end)
+        field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos
         is_body = (wire == 2 and (field == 3 or field == 5)) or (wire == 0 and field == 6)
@@ -268,11 +269,11 @@ def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry
                 return 4
             kind = field
         if wire == 2 and (field == 3 or field == 5):
-            start, stop = _length(data, pos, end)
+            start, stop = _length(base, pos, end)
             if start < 0:
                 return -start
             if field == 3:
-                failure = _scan_entries(data, start, stop, fill, counts, entry_u64, entry_u8, places)
+                failure = _scan_entries(base, start, stop, fill, counts, entry_u64, entry_u8, places)
                 if failure:
                     return failure
             elif fill:
@@ -280,7 +281,7 @@ def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry
                 event_i64[at, 1] = stop - start
             pos = stop
         elif wire == 0:
-            value, pos = _varint(data, pos, end)
+            value, pos = _varint(base, pos, end)
             if pos < 0:
                 return -pos
             if fill:
@@ -291,7 +292,7 @@ def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry
                 elif field == 6:
                     event_u64[at, 2] = value
         else:
-            pos = _skip(data, pos, end, wire)
+            pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos
     if fill:
@@ -302,22 +303,22 @@ def _scan_event(data, pos, end, fill, counts, event_u64, event_i64, kinds, entry
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_resolved(data, pos, end, fill, counts, batch, regions):  # type: ignore[no-untyped-def]
+def _scan_resolved(base, pos, end, fill, counts, batch, regions):  # type: ignore[no-untyped-def]
     """Scan the batched ``ResolvedTs``; regions may be packed or not."""
     while pos < end:
-        field, wire, pos = _tag(data, pos, end)
+        field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos
         if field == 1 and (wire == 2 or wire == 0):
             stop = pos
             if wire == 2:
-                pos, stop = _length(data, pos, end)
+                pos, stop = _length(base, pos, end)
                 if pos < 0:
                     return -pos
             while True:
                 if wire == 2 and pos >= stop:
                     break
-                value, pos = _varint(data, pos, stop if wire == 2 else end)
+                value, pos = _varint(base, pos, stop if wire == 2 else end)
                 if pos < 0:
                     return -pos
                 if fill:
@@ -326,41 +327,41 @@ def _scan_resolved(data, pos, end, fill, counts, batch, regions):  # type: ignor
                 if wire == 0:
                     break
         elif wire == 0 and (field == 2 or field == 3):
-            value, pos = _varint(data, pos, end)
+            value, pos = _varint(base, pos, end)
             if pos < 0:
                 return -pos
             batch[field - 2] = value
         else:
-            pos = _skip(data, pos, end, wire)
+            pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos
     return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan(data, counts, fill, batch, event_u64, event_i64, kinds, entry_u64, entry_u8, places, regions):  # type: ignore[no-untyped-def]
+def _scan(base, size, counts, fill, batch, event_u64, event_i64, kinds, entry_u64, entry_u8, places, regions):  # type: ignore[no-untyped-def]
     """Walk a whole message; count, or fill arrays of the counted sizes. Returns 0 or the failure."""
     counts[:] = 0
     batch[:] = 0
     pos = np.int64(0)
-    end = np.int64(len(data))
+    end = size
     while pos < end:
-        field, wire, pos = _tag(data, pos, end)
+        field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos
         if wire == 2 and (field == 1 or field == 2):
-            start, stop = _length(data, pos, end)
+            start, stop = _length(base, pos, end)
             if start < 0:
                 return -start
             if field == 1:
-                failure = _scan_event(data, start, stop, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places)
+                failure = _scan_event(base, start, stop, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places)
             else:
-                failure = _scan_resolved(data, start, stop, fill, counts, batch, regions)
+                failure = _scan_resolved(base, start, stop, fill, counts, batch, regions)
             if failure:
                 return failure
             pos = stop
         else:
-            pos = _skip(data, pos, end, wire)
+            pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos
     return 0
