@@ -5,7 +5,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
 from penstock.source.dataserver.engine import Engine, EngineSettings
 from penstock.source.dataserver.keys import encode_row_keys, full_span, table_end, table_prefix
-from penstock.source.dataserver.transaction import Txn
+from penstock.source.dataserver.transaction import PREWRITE_BYTES_MAX, Txn
 from penstock.testing.clock import SimulatedClock
 
 
@@ -176,6 +176,32 @@ def test_a_later_value_of_a_key_wins_within_a_transaction(engine):
     txn.prewrite()
     txn.commit()
     assert rows(engine, "a") == {1: "y"}
+
+
+def test_rows_put_after_a_prewrite_are_committed_too(engine):
+    txn = Txn(engine)
+    txn.prewrite()
+    put(txn, engine, "a", _1="x")
+    txn.prewrite()
+    put(txn, engine, "a", _2="y")
+    txn.commit()
+    assert rows(engine, "a") == {1: "x", 2: "y"}
+
+
+def test_a_large_transaction_is_prewritten_in_bounded_calls(engine):
+    calls = []
+    whole = engine.prewrite
+
+    def prewrite(start_ts, keys, values):
+        calls.append(sum(map(len, keys)) + sum(map(len, values)))
+        whole(start_ts, keys, values)
+
+    engine.prewrite = prewrite
+    with Txn(engine) as txn:
+        put(txn, engine, "a", **{f"_{n}": "x" * 100_000 for n in range(50)})
+    assert len(calls) == 3
+    assert max(calls) <= PREWRITE_BYTES_MAX + 100_100
+    assert len(rows(engine, "a")) == 50
 
 
 def test_deletes_of_missing_rows_and_empty_transactions_change_nothing(engine):

@@ -90,7 +90,7 @@ class Engine:
                     headers.setdefault(at.table_id, self._writable_header(at.table_id))
                 if value is not None and value[:HEADER_BYTES] != headers[at.table_id]:
                     raise PenstockError("TXN_CONFLICT", f"table {at.table_id} changed its schema since the row was encoded")
-                old = _check_conflict(at, key, start_ts)
+                old = _check_conflict(at, key, start_ts) if key in at.rows or key in at.locks else None
                 if value is None and old is None:
                     if key in at.locks:
                         raise PenstockError("TXN_CONFLICT", "a row that this transaction inserts cannot be deleted by it as well")
@@ -103,10 +103,7 @@ class Engine:
                 group[3].append(old)
             held = self._open.setdefault(start_ts, [])
             for target, its_keys, its_values, its_olds in groups.values():
-                for key, value, old in zip(its_keys, its_values, its_olds, strict=True):
-                    if key not in target.locks:
-                        held.append(key)
-                    target.lock(key, (start_ts, value, old))
+                held += target.lock_all(start_ts, its_keys, its_values, its_olds)
                 target.notify(self._record(LogKind.PREWRITE, start_ts, 0, its_keys, its_values, its_olds))
 
     def commit(self, start_ts: int) -> int:

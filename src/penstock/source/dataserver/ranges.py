@@ -104,6 +104,18 @@ class RangeState:
             self.lock_counts[lock[0]] = self.lock_counts.get(lock[0], 0) + 1
         self.locks[key] = lock
 
+    def lock_all(self, start_ts: int, keys: list[bytes], values: list[bytes | None], olds: list[bytes | None]) -> list[bytes]:
+        """Place the locks of a transaction; return the keys that it did not hold before, each once."""
+        locks = self.locks
+        fresh = [key for key in keys if key not in locks]
+        known = len(locks)
+        for key, value, old in zip(keys, values, olds, strict=True):
+            locks[key] = (start_ts, value, old)
+        if len(locks) - known != len(fresh):
+            fresh = list(dict.fromkeys(fresh))
+        self.lock_counts[start_ts] = self.lock_counts.get(start_ts, 0) + len(fresh)
+        return fresh
+
     def unlock(self, keys: Iterable[bytes], start_ts: int) -> list[Lock]:
         """Take away a transaction's locks and return them in the order of the keys."""
         taken = [self.locks.pop(key) for key in keys]

@@ -63,6 +63,9 @@ _PHRASES = pa.array(
 )
 _JSON_KEYS = pa.array(["color", "size", "weight_g", "made_in", "eco"])
 _JSON_VALUES = pa.array(['"red"', '"XL"', "250", '"中国"', "true", "null", '["a", "b"]', '{"x": 1.5}'])
+# Made once: Arrow looks for an optional module each time it turns a Python str into a scalar.
+_EMPTY, _SPACE, _DASH, _POINT, _SKU = (pa.scalar(text) for text in ("", " ", "-", ".", "SKU"))
+_OPEN, _COLON, _CLOSE = (pa.scalar(text) for text in ('{"', '": ', "}"))
 _EPOCH_US = 1_600_000_000_000_000
 _SPAN_US = 200_000_000_000_000
 
@@ -79,7 +82,7 @@ def key_columns(table: TableSchema, numbers: I64) -> dict[str, pa.Array]:
             columns[column.field_name] = pa.array(part).cast(column.type.arrow())
         else:
             digits = pc.utf8_lpad(pa.array(part).cast(pa.string()), 8, "0")
-            columns[column.field_name] = pc.binary_join_element_wise("SKU", digits, "-")
+            columns[column.field_name] = pc.binary_join_element_wise(_SKU, digits, _DASH)
     return columns
 
 
@@ -150,9 +153,9 @@ def _text(column: Column, rows: int, rng: np.random.Generator) -> pa.Array:
     if kind == TypeKind.JSON:
         key = _JSON_KEYS.take(pa.array(rng.integers(0, len(_JSON_KEYS), rows)))
         value = _JSON_VALUES.take(pa.array(rng.integers(0, len(_JSON_VALUES), rows)))
-        return pc.binary_join_element_wise('{"', key, '": ', value, "}", "")
+        return pc.binary_join_element_wise(_OPEN, key, _COLON, value, _CLOSE, _EMPTY)
     phrases = _PHRASES.take(pa.array(rng.integers(0, len(_PHRASES), rows)))
-    numbered = pc.binary_join_element_wise(phrases, pa.array(rng.integers(0, 1_000_000, rows)).cast(pa.string()), " ")
+    numbered = pc.binary_join_element_wise(phrases, pa.array(rng.integers(0, 1_000_000, rows)).cast(pa.string()), _SPACE)
     return pc.utf8_slice_codeunits(numbered, 0, column.type.length or 255)
 
 
@@ -165,9 +168,9 @@ def _decimals(column: Column, rows: int, rng: np.random.Generator) -> pa.Array:
     sign = pa.array(np.where(negative, "-", ""))
     whole = pa.array(numbers // 10**scale).cast(pa.string())
     if not scale:
-        return pc.binary_join_element_wise(sign, whole, "")
+        return pc.binary_join_element_wise(sign, whole, _EMPTY)
     fraction = pc.utf8_lpad(pa.array(numbers % 10**scale).cast(pa.string()), scale, "0")
-    return pc.binary_join_element_wise(sign, pc.binary_join_element_wise(whole, fraction, "."), "")
+    return pc.binary_join_element_wise(sign, pc.binary_join_element_wise(whole, fraction, _POINT), _EMPTY)
 
 
 def _cut_fraction(text: pa.Array, whole: int, digits: int) -> pa.Array:

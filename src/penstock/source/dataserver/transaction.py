@@ -7,10 +7,12 @@ and in tests.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
@@ -81,33 +83,29 @@ class Txn:
         else:
             keys = row_id_keys(self.start_ts, self._row_ids, len(values), prefix)
             self._row_ids += len(values)
-        self._mutations.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+        self._write(keys.to_pylist(), values.to_pylist())
         return strip_prefix(keys)[1] if len(keys) else keys
 
     def put_keyed(self, table: TableSchema, row_keys: pa.Array, rows: pa.RecordBatch | Mapping[str, pa.Array]) -> None:
         """Replace rows under given row keys: how rows of a table without a primary key are updated."""
         values = encode_values(table, _by_field(table, rows))
-        self._mutations.update(zip(with_prefix(table.table_id, row_keys).to_pylist(), values.to_pylist(), strict=True))
+        self._write(with_prefix(table.table_id, row_keys).to_pylist(), values.to_pylist())
 
     def delete(self, table: TableSchema, row_keys: pa.Array) -> None:
         """Delete rows by row key."""
-        for key in with_prefix(table.table_id, row_keys).to_pylist():
-            self._mutations[key] = None
+        self._write(with_prefix(table.table_id, row_keys).to_pylist(), [None] * len(row_keys))
 
     def prewrite(self) -> None:
         """Lock everything that was put or deleted so far, in bounded calls."""
-        keys: list[bytes] = []
-        values: list[bytes | None] = []
-        size = 0
-        for key, value in sorted(self._mutations.items()):
-            keys.append(key)
-            values.append(value)
-            size += len(key) + len(value or b"")
-            if size >= PREWRITE_BYTES_MAX:
-                self._writer.prewrite(self.start_ts, keys, values)
-                keys, values, size = [], [], 0
-        if keys:
-            self._writer.prewrite(self.start_ts, keys, values)
+        if not self._mutations:
+            return
+        keys = sorted(self._mutations)
+        values = [self._mutations[key] for key in keys]
+        sizes = np.fromiter((len(key) + len(value or b"") for key, value in zip(keys, values, strict=True)), np.int64, len(keys))
+        calls = np.cumsum(sizes) // PREWRITE_BYTES_MAX
+        starts = [0, *(np.flatnonzero(np.diff(calls)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
+            self._writer.prewrite(self.start_ts, keys[start:end], values[start:end])
         self._prewritten = True
 
     def commit(self) -> int:
@@ -121,7 +119,9 @@ class Txn:
                 self.prewrite()
             self.commit_ts = self._writer.commit(self.start_ts)
         except PenstockError:
-            self.rollback()
+            # The first error is the one to report, also where the rollback fails for the same reason.
+            with contextlib.suppress(PenstockError):
+                self.rollback()
             raise
         self._ended = True
         return self.commit_ts
@@ -131,6 +131,10 @@ class Txn:
         if not self._ended:
             self._ended = True
             self._writer.rollback(self.start_ts)
+
+    def _write(self, keys: list[bytes], values: Sequence[bytes | None]) -> None:
+        self._mutations.update(zip(keys, values, strict=True))
+        self._prewritten = False
 
     def __enter__(self) -> Txn:
         return self
