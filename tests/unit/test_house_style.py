@@ -13,6 +13,8 @@ LINES_MAX = 600
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 CLOCK_CALLS = {f"time.{name}" for name in ("sleep", "time", "time_ns", "monotonic", "monotonic_ns")} | {"datetime.now", "dt.datetime.now"}
 SHARED_RANDOM = re.compile(r"random\.[a-z]\w*")
+READS_THE_CLOCK = {PACKAGE / "model" / "clock.py", PACKAGE / "testing" / "seaweed.py"}
+"""The seam itself, and a foreign process that can only be waited for in real time."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
@@ -51,8 +53,10 @@ def breaches(source: str) -> list[str]:
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_modules_keep_the_rules(module: Path) -> None:
     assert not VAGUE_NAMES & set(module.relative_to(PACKAGE).with_suffix("").parts)
-    if module != PACKAGE / "model" / "clock.py":
-        assert breaches(module.read_text(encoding="utf-8")) == []
+    found = breaches(module.read_text(encoding="utf-8"))
+    if module in READS_THE_CLOCK:
+        found = [breach for breach in found if "the clock seam" not in breach]
+    assert found == []
 
 
 @pytest.mark.parametrize("module", TESTS, ids=name_of)
