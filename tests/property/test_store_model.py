@@ -22,7 +22,7 @@ KEYS = st.sets(st.integers(0, 12), min_size=1, max_size=12)
 
 
 def small_settings() -> StoreSettings:
-    return StoreSettings(wal_segment_bytes=2_000, batch_rows_min=3, batch_rows_max=7)
+    return StoreSettings(wal_segment_bytes=2_000, object_bytes=300, batch_rows_min=3, batch_rows_max=7)
 
 
 class StoreAgainstModel(RuleBasedStateMachine):

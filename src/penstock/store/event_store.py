@@ -31,7 +31,7 @@ from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
 from penstock.store.planner import plan_window
 from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
-from penstock.store.span_store import SpanStore
+from penstock.store.span_store import ObjectSettings, SpanStore
 from penstock.store.wal import WalSettings, WriteAheadLog, read_resolved, resolved_record
 from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
 
@@ -43,6 +43,8 @@ class StoreSettings:
     """How much the store keeps where."""
 
     flush_bytes: int = 64 * 1024 * 1024
+    object_bytes: int = 64 * 1024 * 1024
+    """A flush that has more writes several objects: a reader maps one at a time."""
     spill_bytes: int = 256 * 1024 * 1024
     """When a span whose resolved ts hangs has more on the heap, it goes to a mapped file."""
     wal_segment_bytes: int = 64 * 1024 * 1024
@@ -103,6 +105,7 @@ class ColumnarEventStore:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self.objects = objects or ObjectSpace((root / "objects").as_uri())
+        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
         self._spill_directory = root / "spill"
         self._schema_log = SchemaLog()
         self._spans: dict[int, SpanStore] = {}
@@ -126,7 +129,7 @@ class ColumnarEventStore:
             store = self._spans.get(span_id)
             created = store is None
             if store is None:
-                store = SpanStore.create(self.objects, span_id, span, start_ts, self._rng, self.settings.compression)
+                store = SpanStore.create(self.objects, span_id, span, start_ts, self._rng, self._written)
                 self._spans[span_id] = store
         if created:
             self._write_and_wait([_span_record(store)])
@@ -263,7 +266,7 @@ class ColumnarEventStore:
 
     def _recover(self) -> None:
         for span_id, manifest in load_manifests(self.objects).items():
-            self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self.settings.compression)
+            self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self._written)
             removed = store.remove_orphans()
             if removed:
                 log.info("objects without a manifest removed", extra={"span_id": span_id, "objects": removed})
@@ -280,7 +283,7 @@ class ColumnarEventStore:
             entry = msgspec.json.decode(record.payload, type=_SpanRecord)
             if record.span_id not in self._spans:
                 self._spans[record.span_id] = SpanStore.create(
-                    self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self.settings.compression
+                    self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self._written
                 )
         elif record.kind is RecordKind.RESOLVED:
             for span_id, ts in read_resolved(record.payload):

@@ -7,10 +7,10 @@ log service.
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -32,14 +32,22 @@ from penstock.store.ordering import window_rows
 from penstock.store.spill import spill_batches
 
 
+@dataclass(frozen=True)
+class ObjectSettings:
+    """How memory is written to objects."""
+
+    nbytes_max: int
+    compression: str | None
+
+
 class SpanStore:
     """One span. Thread safe: ``_lock`` guards the state, ``_flushing`` lets one flush run at a time."""
 
-    def __init__(self, space: ObjectSpace, manifest: Manifest, rng: random.Random, compression: str | None) -> None:
+    def __init__(self, space: ObjectSpace, manifest: Manifest, rng: random.Random, written: ObjectSettings) -> None:
         self._space = space
         self._manifest = msgspec.structs.replace(manifest, writer=f"{rng.getrandbits(64):016x}")
         self._rng = rng
-        self._compression = compression
+        self._written = written
         self._memory = SpanMemory()
         self._resolved_ts = manifest.resolved_ts
         self._lock = threading.Lock()
@@ -47,7 +55,7 @@ class SpanStore:
         self.flush_error: PenstockError | None = None
 
     @classmethod
-    def create(cls, space: ObjectSpace, span_id: int, span: Span, start_ts: int, rng: random.Random, compression: str | None) -> SpanStore:
+    def create(cls, space: ObjectSpace, span_id: int, span: Span, start_ts: int, rng: random.Random, written: ObjectSettings) -> SpanStore:
         """Make the store of a new span whose capture begins above ``start_ts``."""
         manifest = Manifest(
             number=0,
@@ -59,7 +67,7 @@ class SpanStore:
             base_ts=TS_ZERO if start_ts == TS_ZERO else None,
             writer="",
         )
-        return cls(space, manifest, rng, compression)
+        return cls(space, manifest, rng, written)
 
     @property
     def span(self) -> Span:
@@ -247,11 +255,11 @@ class SpanStore:
     def _write_objects(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
         for side in BatchKind:
             handles = [OrderedHandle(b) for b in rows.sources(side, old.flushed_ts, cut_ts)]
-            batches = _drain(handles)
-            first = next(batches, None)
-            if first is not None:
-                path = f"spans/{old.span_id}/objects/{old.number + 1:012d}-{self._rng.getrandbits(32):08x}-{side.name.lower()}.arrow"
-                writer = ObjectWriter(path, ObjectKind.APPENDABLE, itertools.chain([first], batches), tables, self._compression)
+            for part, batches in enumerate(_by_size(_drain(handles), self._written.nbytes_max)):
+                # Names sort as the objects are read: two of them may share a ts where a large transaction was cut.
+                name = f"{old.number + 1:012d}-{part:06d}-{self._rng.getrandbits(32):08x}-{side.name.lower()}"
+                path = f"spans/{old.span_id}/objects/{name}.arrow"
+                writer = ObjectWriter(path, ObjectKind.APPENDABLE, batches, tables, self._written.compression)
                 if not self._space.put_new(path, writer.parts()):
                     raise PenstockError("STORE_FAILED", f"object {path} exists already")
                 yield writer.meta
@@ -264,6 +272,22 @@ class SpanStore:
             self._manifest = installed
             self._memory.drop_through(installed.flushed_ts)
         return installed == wanted
+
+
+def _by_size(batches: Iterator[ChangeBatch], nbytes_max: int) -> Iterator[Iterator[ChangeBatch]]:
+    """Cut a stream of batches into streams of about a size. Each must be read to its end before the next is asked for."""
+    waiting = next(batches, None)
+
+    def one() -> Iterator[ChangeBatch]:
+        nonlocal waiting
+        nbytes = 0
+        while waiting is not None and (nbytes == 0 or nbytes + waiting.header.nbytes <= nbytes_max):
+            yield waiting
+            nbytes += waiting.header.nbytes
+            waiting = next(batches, None)
+
+    while waiting is not None:
+        yield one()
 
 
 def _drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:

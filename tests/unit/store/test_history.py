@@ -153,3 +153,16 @@ def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) 
         assert store.flush(SPAN_ID)
         assert span.memory_row_count == 0
         assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
+
+
+def test_a_large_flush_writes_several_objects_in_order(tmp_path: Path) -> None:
+    rows = [(101 + n // 30_000, Op.INSERT, n, "x" * 5) for n in range(70_000)]
+    with ColumnarEventStore(tmp_path, StoreSettings(object_bytes=400_000)) as store:
+        store.register_span(SPAN_ID, SPAN, 100)
+        append(store, rows, 200)
+        assert store.flush(SPAN_ID)
+        objects = store.view(SPAN_ID).state.objects
+        assert len(objects) >= 5
+        assert max(o.nbytes for o in objects) <= 800_000
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 200)) == rows
+        assert read_rows(store.collect_changes(SPAN_ID, 101, 102)) == [r for r in rows if r[0] == 102]
