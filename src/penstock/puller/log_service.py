@@ -211,6 +211,8 @@ class LogService:
                 self._pull(capture)
             except PenstockError as error:
                 self._note_failure(capture, error)
+            except Exception as error:  # noqa: BLE001 - the supervisor lives on whatever a store or an upstream raises
+                self._note_failure(capture, PenstockError("STORE_FAILED", f"{type(error).__name__}: {error}"))
 
     def _status(self, capture: _Supervised) -> SpanStatus:
         progress = self._puller.progress(capture.span_id)

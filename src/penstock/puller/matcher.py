@@ -75,13 +75,17 @@ class Entries(msgspec.Struct, frozen=True):
         return Entries(data, self.start_ts[rows], self.commit_ts[rows], self.type[rows], self.op[rows], kept)
 
 
+_NO_PREWRITES = PrewriteTable()
+"""Shared by all regions that never saw a prewrite: without slots nothing is found in it, and nothing is put into it."""
+
+
 class RegionMatcher:
     """The matcher of one registration of one region. Not thread safe: its shard owns it."""
 
     def __init__(self, start_key: bytes = b"", end_key: bytes = b"") -> None:
         self._start = np.frombuffer(start_key, dtype=np.uint8)
         self._end = np.frombuffer(end_key, dtype=np.uint8)
-        self._table = PrewriteTable()
+        self._table = _NO_PREWRITES
         self._cached: list[Entries] = []
         self.initialized = False
 
@@ -121,6 +125,8 @@ class RegionMatcher:
         prewrites = entries.type == PREWRITE
         count = int(np.count_nonzero(prewrites))
         if count:
+            if self._table is _NO_PREWRITES:
+                self._table = PrewriteTable()
             self._table.reserve(count, int(entries.places[prewrites][:, 1::2].sum()))
         out = _Matched(rows)
         failure = _match_entries(

@@ -9,8 +9,6 @@ Runs in the log service, in the shard of the region.
 
 from __future__ import annotations
 
-from collections import deque
-
 import msgspec
 import numpy as np
 import polars as pl
@@ -43,7 +41,7 @@ class DeliveredLog:
     """The batches that one feed delivered above its resolved ts. Not thread safe: its shard owns it."""
 
     def __init__(self) -> None:
-        self._batches: deque[Delivered] = deque()
+        self._batches: list[Delivered] = []
 
     def add(self, entries: pa.RecordBatch, max_ts: int) -> None:
         """Remember a batch of ``RAW_SCHEMA``."""
@@ -51,8 +49,11 @@ class DeliveredLog:
 
     def prune(self, resolved_ts: int) -> None:
         """Forget batches that the resolved ts covers, oldest first."""
-        while self._batches and self._batches[0].max_ts <= resolved_ts:
-            self._batches.popleft()
+        covered = 0
+        while covered < len(self._batches) and self._batches[covered].max_ts <= resolved_ts:
+            covered += 1
+        if covered:
+            del self._batches[:covered]
 
     def batches(self, above_ts: int) -> tuple[Delivered, ...]:
         """Return what is remembered above a ts."""

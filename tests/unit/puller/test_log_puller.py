@@ -367,3 +367,33 @@ def test_a_slow_store_stops_the_stream_and_memory_stays_under_the_quota(store: S
         assert lab.pipeline.quota.held_bytes == 0
     finally:
         lab.close()
+
+
+def test_a_silent_stream_is_cut_and_opened_again(store: ScriptedStore) -> None:
+    settings = LogPullerSettings(advance_interval_s=0.0, tick_s=0.02, worker=RegionWorkerSettings(backoff_min_s=0.01, silence_max_s=0.2))
+    lab = Lab(settings)
+    try:
+        _, request = start_one(lab, store)
+        again = store.next_stream().next_request()
+        assert (again.region_id, again.checkpoint_ts) == (request.region_id, 10)
+    finally:
+        lab.close()
+
+
+def test_the_tick_publishes_regions_and_lag(store: ScriptedStore) -> None:
+    lab = Lab(LogPullerSettings(advance_interval_s=0.0, tick_s=0.01))
+    try:
+        stream, request = start_one(lab, store)
+        stream.send(resolved(25, request))
+        lab.target.wait_resolved(25)
+        seen = threading.Event()
+        for _ in range(500):
+            if lab.count("penstock_log_puller_regions", state="fed") == 1 and lab.count("penstock_log_puller_lagging_regions") == 1:
+                seen.set()
+                break
+            seen.wait(0.01)
+        assert seen.is_set()
+        assert lab.count("penstock_log_puller_resolved_lag_seconds") > 1000
+        assert lab.count("penstock_log_puller_received_bytes_total") > 0
+    finally:
+        lab.close()
