@@ -105,8 +105,9 @@ def decode_values(table: TableSchema, values: pa.Array) -> list[pa.Array]:
     var_bases = np.zeros(var_offsets.shape[0] + 1, dtype=np.int64)
     np.cumsum(var_offsets[:, -1], out=var_bases[1:])
     flat = np.empty(int(var_bases[-1]), dtype=np.uint8)
-    _fill_columns(data, offsets, layout.columns, layout.widths, layout.slots, fixed, fixed_starts, flat, var_bases, var_offsets)
-    return _arrays(layout, rows, validity, null_counts, fixed, fixed_starts, flat, var_bases, var_offsets)
+    seen = np.zeros(var_offsets.shape[0], dtype=np.uint8)
+    _fill_columns(data, offsets, layout.columns, layout.widths, layout.slots, fixed, fixed_starts, flat, var_bases, var_offsets, seen)
+    return _arrays(layout, rows, validity, null_counts, fixed, fixed_starts, flat, var_bases, var_offsets, seen)
 
 
 def schema_versions(values: pa.Array) -> U64:
@@ -150,7 +151,16 @@ def _flatten_variable(layout: RowLayout, arrays: list[pa.Array], rows: int) -> t
 
 
 def _arrays(
-    layout: RowLayout, rows: int, validity: U8, null_counts: I64, fixed: U8, fixed_starts: I64, flat: U8, var_bases: I64, var_offsets: I64
+    layout: RowLayout,
+    rows: int,
+    validity: U8,
+    null_counts: I64,
+    fixed: U8,
+    fixed_starts: I64,
+    flat: U8,
+    var_bases: I64,
+    var_offsets: I64,
+    seen: U8,
 ) -> list[pa.Array]:
     arrays = []
     for at, field in enumerate(layout.schema):
@@ -163,7 +173,8 @@ def _arrays(
             piece = flat[int(var_bases[slot]) : int(var_bases[slot + 1])]
             buffers = [mask, pa.py_buffer(var_offsets[slot].astype(np.int32)), pa.py_buffer(piece)]
         array = pa.Array.from_buffers(field.type, rows, buffers, null_count=nulls)
-        if pa.types.is_string(field.type):
+        # Bytes below 128 are ASCII, which needs no check; numbers, dates and most texts are nothing else.
+        if pa.types.is_string(field.type) and seen[slot] > 127:
             _check_utf8(array, layout.table, layout.table.columns[at].name)
         arrays.append(array)
     return arrays
@@ -266,8 +277,19 @@ def _measure_columns(  # noqa: C901, PLR0911, PLR0912 - one loop nest, because a
 
 @kernel
 def _fill_columns(
-    data: U8, offsets: I64, columns: int, widths: I64, slots: I64, fixed: U8, fixed_starts: I64, flat: U8, var_bases: I64, var_offsets: I64
+    data: U8,
+    offsets: I64,
+    columns: int,
+    widths: I64,
+    slots: I64,
+    fixed: U8,
+    fixed_starts: I64,
+    flat: U8,
+    var_bases: I64,
+    var_offsets: I64,
+    seen: U8,
 ) -> None:
+    """Copy every field to its column; ``seen`` collects the bits of all bytes of a variable column."""
     bitmap = (columns + 7) // 8
     for row in range(len(offsets) - 1):
         bits = offsets[row] + 9
@@ -286,8 +308,12 @@ def _fill_columns(
                 at += 4
                 target = var_bases[slot] + var_offsets[slot, row]
                 length = var_offsets[slot, row + 1] - var_offsets[slot, row]
+                bits_seen = seen[slot]
                 for p in range(length):
-                    flat[target + p] = data[at + p]
+                    byte = data[at + p]
+                    flat[target + p] = byte
+                    bits_seen |= byte
+                seen[slot] = bits_seen
                 at += length
 
 
