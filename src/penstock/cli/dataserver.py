@@ -39,7 +39,7 @@ def dataserver(host: str, port: int, stores: int, workload: bool, rate: int, row
     Examples:
       penstock dataserver --port 7700
       penstock dataserver --workload --rate 5000
-      penstock feed create demo --upstream dataserver://127.0.0.1:7700 ...
+      penstock server --source dataserver://127.0.0.1:7700
     """  # noqa: D301 - click reads \b as "keep these lines"
     stopped = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}

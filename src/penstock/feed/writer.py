@@ -41,7 +41,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
         sink = open_sink(self._context.sink_uri, self._context.sink_options)
         try:
-            results = _deliver(sink, iterator)
+            results = deliver(sink, iterator)
         finally:
             sink.close()
         return WindowPart(msgspec.json.encode(results))
@@ -58,7 +58,8 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         """Leave everything as it is: published files are the same in the next attempt, and nothing was committed."""
 
 
-def _deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:
+def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:
+    """Hand the opaque rows of one partition to a sink; return the results of its dispatchers, everything durable."""
     results: list[DispatcherResult] = []
     work: DispatcherWork | None = None
     table: TableSchema | None = None

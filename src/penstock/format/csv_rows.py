@@ -184,6 +184,54 @@ def _text_bounds(offsets: np.uint64, width: np.int64, row: np.int64) -> tuple[np
 
 
 @jit
+def _is_null(validity: np.uint64, at: np.int64) -> bool:
+    return validity != 0 and not (load_u8(validity + np.uint64(at >> 3)) >> np.uint8(at & 7)) & 1
+
+
+@jit
+def _size_max(sheet: npt.NDArray[np.int64], column: int, at: np.int64, null_size: int) -> np.uint64:
+    """Return how many bytes a field may take at most, its delimiter included."""
+    kind = sheet[column, 0]
+    if kind == CONSTANT:
+        return np.uint64(sheet[column, 6])
+    lead = sheet[column, 6]
+    if kind <= TEXT_FLOAT:
+        low, high = _text_bounds(np.uint64(sheet[column, 3]), sheet[column, 1], at)
+        return np.uint64(lead + 2 * (high - low) + 2 + null_size)
+    return np.uint64(lead + _INT_CHARS_MAX + 1 + null_size)
+
+
+@jit
+def _put_text(sheet: npt.NDArray[np.int64], column: int, at: np.int64, quote: np.uint8, to: np.uint64) -> np.uint64:
+    low, high = _text_bounds(np.uint64(sheet[column, 3]), sheet[column, 1], at)
+    source, size = np.uint64(sheet[column, 4]) + np.uint64(low), high - low
+    if sheet[column, 0] == TEXT_QUOTED:
+        return _put_quoted(source, size, quote, to)
+    if sheet[column, 0] == TEXT_FLOAT:
+        # A whole number has a ".0" that the dialect does not show.
+        end = source + np.uint64(size)
+        if size > 2 and load_u8(end - np.uint64(2)) == 46 and load_u8(end - _ONE) == 48:
+            size -= 2
+    _copy(source, to, size)
+    return to + np.uint64(size)
+
+
+@jit
+def _put_number(sheet: npt.NDArray[np.int64], column: int, at: np.int64, to: np.uint64) -> np.uint64:
+    values, width = np.uint64(sheet[column, 4]), sheet[column, 1]
+    if sheet[column, 0] == LETTER:
+        store_u8(to, load_u8(values + np.uint64(at)))
+        return to + _ONE
+    if sheet[column, 0] == UNSIGNED:
+        return _put_digits(_load_unsigned(values, width, at), to)
+    number = _load_signed(values, width, at)
+    if number < 0:
+        store_u8(to, np.uint8(45))
+        return _put_digits(np.uint64(~number) + _ONE, to + _ONE)
+    return _put_digits(np.uint64(number), to)
+
+
+@jit
 def write_rows(
     sheet: npt.NDArray[np.int64],
     start: int,
@@ -200,66 +248,27 @@ def write_rows(
     base = np.uint64(out.ctypes.data)
     limit = base + np.uint64(len(out))
     to = base
-    columns = sheet.shape[0]
-    mark = np.uint8(quote)
     for row in range(start, rows):
         begin = to
-        for column in range(columns):
-            kind = sheet[column, 0]
-            if kind == CONSTANT:
-                size = sheet[column, 6]
-                if to + np.uint64(size) > limit:
-                    return row, int(begin - base)
-                _copy(np.uint64(sheet[column, 4]), to, size)
-                to += np.uint64(size)
-                continue
-            lead = sheet[column, 6]
-            if to + np.uint64(lead) > limit:
+        for column in range(sheet.shape[0]):
+            at = sheet[column, 5] + row
+            if to + _size_max(sheet, column, at, len(null)) > limit:
                 return row, int(begin - base)
-            for i in range(lead):
+            if sheet[column, 0] == CONSTANT:
+                _copy(np.uint64(sheet[column, 4]), to, sheet[column, 6])
+                to += np.uint64(sheet[column, 6])
+                continue
+            for i in range(sheet[column, 6]):
                 store_u8(to, delimiter[i])
                 to += _ONE
-            at = sheet[column, 5] + row
-            validity = np.uint64(sheet[column, 2])
-            if validity and not (load_u8(validity + np.uint64(at >> 3)) >> np.uint8(at & 7)) & 1:
-                if to + np.uint64(len(null)) > limit:
-                    return row, int(begin - base)
+            if _is_null(np.uint64(sheet[column, 2]), at):
                 for i in range(len(null)):
                     store_u8(to, null[i])
                     to += _ONE
-                continue
-            width = sheet[column, 1]
-            if kind <= TEXT_FLOAT:
-                low, high = _text_bounds(np.uint64(sheet[column, 3]), width, at)
-                size = high - low
-                if to + np.uint64(2 * size + 2) > limit:
-                    return row, int(begin - base)
-                source = np.uint64(sheet[column, 4]) + np.uint64(low)
-                if kind == TEXT_QUOTED:
-                    to = _put_quoted(source, size, mark, to)
-                else:
-                    if kind == TEXT_FLOAT:
-                        # A whole number has a ".0" that the dialect does not show.
-                        end = source + np.uint64(size)
-                        if size > 2 and load_u8(end - np.uint64(2)) == 46 and load_u8(end - _ONE) == 48:
-                            size -= 2
-                    _copy(source, to, size)
-                    to += np.uint64(size)
-                continue
-            if to + np.uint64(_INT_CHARS_MAX + 1) > limit:
-                return row, int(begin - base)
-            if kind == LETTER:
-                store_u8(to, load_u8(np.uint64(sheet[column, 4]) + np.uint64(at)))
-                to += _ONE
-            elif kind == SIGNED:
-                number = _load_signed(np.uint64(sheet[column, 4]), width, at)
-                if number < 0:
-                    store_u8(to, np.uint8(45))
-                    to = _put_digits(np.uint64(~number) + _ONE, to + _ONE)
-                else:
-                    to = _put_digits(np.uint64(number), to)
+            elif sheet[column, 0] <= TEXT_FLOAT:
+                to = _put_text(sheet, column, at, np.uint8(quote), to)
             else:
-                to = _put_digits(_load_unsigned(np.uint64(sheet[column, 4]), width, at), to)
+                to = _put_number(sheet, column, at, to)
     return rows, int(to - base)
 
 
@@ -341,7 +350,7 @@ class Sheet:
                 capacity *= 2
                 continue
             parts.append(out[:used])
-            done, capacity = reached, capacity
+            done = reached
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
 
     def _add(

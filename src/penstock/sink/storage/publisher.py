@@ -86,6 +86,10 @@ class FilePublisher:
         self._last_key = ""
         self.files: list[WrittenFile] = []
 
+    def describe(self, table: TableSchema) -> None:
+        """Make sure that the target has the schema file of a table version, also where no row of it came."""
+        self._directory_version(table)
+
     def publish(self, cut: Cut) -> None:
         """Write one file and its index; durable when it returns."""
         version = self._directory_version(cut.table)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.publisher import Cut, FilePublisher, SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
@@ -20,6 +21,7 @@ from penstock.sink.storage.writer import DispatcherWriter
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
+    work: DispatcherWork
     writer: DispatcherWriter
     publisher: FilePublisher
 
@@ -43,7 +45,7 @@ class StorageSink:
         def submit(cut: Cut) -> None:
             self._uploader.submit(lambda: publisher.publish(cut))
 
-        self._channels[work.dispatcher] = _Channel(DispatcherWriter(work, self._settings, submit), publisher)
+        self._channels[work.dispatcher] = _Channel(work, DispatcherWriter(work, self._settings, submit), publisher)
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Encode an event's rows; waits only while the uploader holds as many files as it may."""
@@ -60,6 +62,9 @@ class StorageSink:
         """Flush the rest of the window and return what was done."""
         channel = self._channel(dispatcher)
         self._drain(channel)
+        if channel.work.from_ts == TS_ZERO:
+            # A snapshot tells of every table, the empty ones too.
+            channel.publisher.describe(channel.work.table)
         del self._channels[dispatcher]
         files = channel.publisher.files
         return DispatcherResult(

@@ -1,0 +1,81 @@
+"""A feed without Spark: the same planner, reader, sink and commit, called one after the other in this process.
+
+For tests of the whole path that need no JVM. A crash is a window that is not committed, or a feed that is opened again. Runs in tests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from penstock.feed.assignment import FeedContext
+from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.source import read_work
+from penstock.feed.window_planner import WindowPlanner
+from penstock.feed.writer import deliver
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.sink.catalog import needs_before, open_sink
+from penstock.sink.contract import DispatcherResult
+from penstock.store.flight_client import FlightStoreClient
+
+_PAUSE_S = 0.02
+
+
+class LocalFeed:
+    """Runs one window at a time."""
+
+    def __init__(self, context: FeedContext) -> None:
+        self._context = context
+
+    def checkpoint_ts(self) -> int:
+        """Return the committed checkpoint."""
+        planner = WindowPlanner.open(self._context)
+        try:
+            return planner.checkpoint_ts()
+        finally:
+            planner.close()
+
+    def drain(self, until_ts: int, timeout_s: float) -> None:
+        """Run windows until the checkpoint is at or beyond a ts."""
+        clock, pause = SystemClock(), threading.Event()
+        deadline_s = clock.monotonic_s() + timeout_s
+        while self.checkpoint_ts() < until_ts:
+            if clock.monotonic_s() > deadline_s:
+                raise PenstockError("FEED_FAILED", f"the checkpoint did not reach {until_ts} within {timeout_s} s")
+            if not self.run_window():
+                pause.wait(_PAUSE_S)
+
+    def run_window(self, *, commit: bool = True) -> bool:
+        """Plan, read and write one window, and commit it unless told to crash before that; return whether there was one."""
+        planner = WindowPlanner.open(self._context)
+        try:
+            from_ts = planner.checkpoint_ts()
+            to_ts = planner.next_window_end(from_ts)
+            if to_ts == from_ts:
+                return False
+            partitions = planner.partitions(from_ts, to_ts)
+        finally:
+            planner.close()
+        results: list[DispatcherResult] = []
+        keep_before = needs_before(self._context.sink_uri, self._context.sink_options)
+        client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
+        try:
+            for partition in partitions:
+                sink = open_sink(self._context.sink_uri, self._context.sink_options)
+
+                def rows(items: tuple = partition.items) -> Iterator[pa.RecordBatch]:  # type: ignore[type-arg]
+                    for item in items:
+                        yield from read_work(client, item, keep_before)
+
+                try:
+                    results.extend(deliver(sink, rows()))
+                finally:
+                    sink.close()
+        finally:
+            client.close()
+        if commit:
+            commit_recorded_window(self._context, results)
+        return True
