@@ -36,6 +36,11 @@ class ByteQuota:
         """Return how many callers wait now."""
         return len(self._waiters)
 
+    def wait_for_waiters(self, count: int, timeout_s: float) -> bool:
+        """Wait until so many callers wait; return whether they do. For those who watch back-pressure build up."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._waiters) >= count, timeout_s)
+
     def acquire(self, nbytes: int) -> bool:
         """Hold bytes, waiting until they fit; return False (holding nothing) once the quota is closed."""
         with self._changed:
@@ -44,6 +49,7 @@ class ByteQuota:
                 return True
             ticket = object()
             self._waiters.append(ticket)
+            self._changed.notify_all()
             while not self._closed and not (self._waiters[0] is ticket and self._fits(nbytes)):
                 self._changed.wait()
             self._waiters.remove(ticket)

@@ -16,14 +16,10 @@ def test_a_heavy_waiter_is_not_starved_by_light_ones() -> None:
     order: list[str] = []
     heavy = threading.Thread(target=lambda: (quota.acquire(10), order.append("heavy")))
     heavy.start()
-    with quota._changed:
-        assert quota._changed.wait_for(lambda: True)
-    while quota.waiters < 1:
-        threading.Event().wait(0.001)
+    assert quota.wait_for_waiters(1, WAIT_S)
     light = threading.Thread(target=lambda: (quota.acquire(1), order.append("light")))
     light.start()
-    while quota.waiters < 2:
-        threading.Event().wait(0.001)
+    assert quota.wait_for_waiters(2, WAIT_S)
     assert quota.held_bytes == 8
     quota.release(8)
     heavy.join(WAIT_S)
