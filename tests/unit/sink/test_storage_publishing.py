@@ -107,6 +107,23 @@ def test_numbers_go_on_from_the_position_without_gaps() -> None:
     assert target.get(f"shop/orders/{T0}/2023-11-14/meta/CDC.index") == f"CDC{len(paths):06d}.csv\n".encode()
 
 
+def test_a_table_that_is_split_and_made_whole_again_keeps_its_numbers() -> None:
+    target, chosen = target_of("date-separator=none&file-index-width=6")
+    position: dict[str, int] = {}
+    names = []
+    for window, spans in enumerate([1, 1, 2, 3, 1, 2]):
+        dispatcher = DispatcherId(7, 0, spans)
+        sink = StorageSink(target, chosen)
+        sink.open_dispatcher(DispatcherWork(dispatcher, TABLE, T0, T0 + 10**6, position))
+        sink.add_dml_event(DmlEvent(dispatcher, TABLE, rows([T0 + 1 + window])))
+        result = sink.close_dispatcher(dispatcher)
+        sink.close()
+        position = result.position
+        names.append(result.files[0].path.rpartition("/")[2].removesuffix(".csv"))
+    assert names == ["CDC000001", "CDC000002", "CDC_70000_000001", "CDC_70000_000002", "CDC000003", "CDC_70000_000003"]
+    assert position == {f"schema/{T0}": T0, f"{T0}/": 3, f"{T0}//70000": 3}
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 1, 3_600_000 << 18]), st.integers(0, 300)), min_size=1, max_size=80),

@@ -34,9 +34,17 @@ class Cut:
     callbacks: tuple[Callable[[], None], ...] = ()
 
 
-def position_of(table_version: int, directory_version: int, date: str, number: int) -> dict[str, int]:
-    """Return a position: which directory a table version writes to, and the last number in the newest date's directory."""
-    return {f"{_SCHEMA_KEY}{table_version}": directory_version, f"{directory_version}/{date}": number}
+def position_key(version: int, date: str, dispatcher: str) -> str:
+    """Return under which key a position holds the last number of a directory.
+
+    The names of a table's files change when it is split or made whole again, and each naming counts on its own.
+    """
+    return f"{version}/{date}/{dispatcher}" if dispatcher else f"{version}/{date}"
+
+
+def schema_key(table_version: int) -> str:
+    """Return under which key a position holds the directory version of a table version."""
+    return f"{_SCHEMA_KEY}{table_version}"
 
 
 class SchemaVersions:
@@ -94,7 +102,7 @@ class FilePublisher:
         """Write one file and its index; durable when it returns."""
         version = self._directory_version(cut.table)
         directory = self._layout.data_dir(cut.table, version, cut.first_ts)
-        key = f"{version}/{directory.date}"
+        key = position_key(version, directory.date, self._dispatcher)
         number = self._position.get(key, 0) + 1
         path = self._layout.data_path(DataPath(directory, self._dispatcher, number))
         content = cut.content.getbuffer()
@@ -108,16 +116,18 @@ class FilePublisher:
             callback()
 
     def position(self) -> dict[str, int]:
-        """Return where the dispatcher stands: the last directory's number and its version's directory; what is older never counts again."""
+        """Return where the dispatcher stands: the numbers of the last directory and its version; what is older never counts again."""
         if not self._last_key:
             return dict(self._position)
-        version, _, date = self._last_key.partition("/")
-        schemas = [int(k.removeprefix(_SCHEMA_KEY)) for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == int(version)]
-        return position_of(max(schemas), int(version), date, self._position[self._last_key])
+        version, date = self._last_key.split("/")[:2]
+        numbers = {k: n for k, n in self._position.items() if k.split("/")[:2] == [version, date]}
+        schemas = {k: v for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == int(version)}
+        newest = max(schemas, key=lambda k: int(k.removeprefix(_SCHEMA_KEY)))
+        return {newest: int(version), **numbers}
 
     def _directory_version(self, table: TableSchema) -> int:
         # A position that knows the version was committed after the schema file was written.
-        key = f"{_SCHEMA_KEY}{table.version}"
+        key = schema_key(table.version)
         if key not in self._position:
             self._position[key] = self._versions.ensure(table)
         return self._position[key]

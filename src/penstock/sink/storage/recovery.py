@@ -11,7 +11,7 @@ from penstock.format.index_file import next_number, parse_index
 from penstock.format.layout import DataDir, dispatcher_text, schema_dir
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherId
-from penstock.sink.storage.publisher import position_of
+from penstock.sink.storage.publisher import position_key, schema_key
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
 
@@ -33,4 +33,4 @@ def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispat
     if newest is None:
         return {}
     last = next_number(indexed.get(newest, 0), used.get(newest, set()).__contains__) - 1
-    return position_of(newest.version, newest.version, newest.date, last)
+    return {schema_key(newest.version): newest.version, position_key(newest.version, newest.date, name): last}
