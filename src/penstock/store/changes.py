@@ -22,9 +22,12 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.store.contract import Changes, ChangesHandle, EndOfRange, Hint
 from penstock.store.memory import MemorySource
 from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects import READ_AHEAD_BYTES, ObjectSpace
 from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
 from penstock.store.snapshot import SnapshotSteps
+
+SNAPSHOT_READ_BYTES = 1 << 30
+"""A snapshot keeps what it reads until its end, so it reads whole objects."""
 
 
 class SpanState(msgspec.Struct, frozen=True):
@@ -86,7 +89,9 @@ class _Handle:
         self._closed.set()
 
 
-def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True) -> list[OrderedHandle]:
+def side_handles(
+    view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True, read_ahead: int = READ_AHEAD_BYTES
+) -> list[OrderedHandle]:
     """Return the ordered handles of one side: memory per table version, appendable objects, bulk objects.
 
     Merged objects repeat what others hold, so the tail skips them.
@@ -94,7 +99,7 @@ def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk
     handles = [OrderedHandle(batches) for batches in view.memory.sources(side, from_ts, to_ts)]
     for kind in (ObjectKind.APPENDABLE, ObjectKind.BULK) if bulk else (ObjectKind.APPENDABLE,):
         objects = [o for o in view.state.objects if o.side is side and o.object_kind is kind and o.max_ts > from_ts and o.min_ts <= to_ts]
-        handles.extend(OrderedHandle(_chain(view.space, chain, from_ts, to_ts)) for chain in _chains(objects))
+        handles.extend(OrderedHandle(_chain(view.space, chain, from_ts, to_ts, read_ahead)) for chain in _chains(objects))
     return handles
 
 
@@ -111,9 +116,9 @@ def _chains(objects: Sequence[ObjectMeta]) -> list[list[ObjectMeta]]:
     return chains
 
 
-def _chain(space: ObjectSpace, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int) -> Iterator[ChangeBatch]:
+def _chain(space: ObjectSpace, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int, read_ahead: int) -> Iterator[ChangeBatch]:
     for meta in objects:
-        yield from space.batches(meta, from_ts, to_ts)
+        yield from space.batches(meta, from_ts, to_ts, read_ahead)
 
 
 def _tail_steps(view: SpanView, from_ts: int, to_ts: int, rows_min: int, rows_max: int) -> Iterator[Changes]:
@@ -139,8 +144,8 @@ def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Chang
     """Yield the state at a ts, read from everything that the span holds up to it."""
     history = SchemaHistory(view.state.span.table_id, view.state.tables)
     steps = SnapshotSteps(
-        data=_all_batches(side_handles(view, BatchKind.DATA, TS_ZERO, to_ts)),
-        tombstones=_all_batches(side_handles(view, BatchKind.TOMBSTONE, TS_ZERO, to_ts)),
+        data=_all_batches(side_handles(view, BatchKind.DATA, TS_ZERO, to_ts, read_ahead=SNAPSHOT_READ_BYTES)),
+        tombstones=_all_batches(side_handles(view, BatchKind.TOMBSTONE, TS_ZERO, to_ts, read_ahead=SNAPSHOT_READ_BYTES)),
         to_ts=to_ts,
         span_id=view.state.span_id,
     )

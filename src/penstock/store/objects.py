@@ -9,6 +9,7 @@ does not answer are three different errors. Runs in the log service and on execu
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -221,12 +222,15 @@ class ObjectSpace:
                     raise PenstockError("OBJECT_CORRUPT", f"object {meta.path} does not have its {meta.size} bytes") from error
                 raise
 
-    def batches(self, meta: ObjectMeta, from_ts: int, to_ts: int) -> Iterator[ChangeBatch]:
-        """Yield the object's batches with rows in ``(from_ts, to_ts]``, cut to that window, in the object's order."""
+    def batches(self, meta: ObjectMeta, from_ts: int, to_ts: int, read_ahead: int = READ_AHEAD_BYTES) -> Iterator[ChangeBatch]:
+        """Yield the object's batches with rows in ``(from_ts, to_ts]``, cut to that window, in the object's order.
+
+        ``read_ahead`` bytes are read or mapped at once. A reader that keeps all batches maps whole objects: each mapping holds a file open.
+        """
         footer = self.footer(meta)
         reader = ZoneReader(meta, footer)
         zones = [z for z in footer.zones if z.max_ts > from_ts and z.min_ts <= to_ts]
-        for zone, message in self._messages(meta, zones):
+        for zone, message in self._messages(meta, zones, read_ahead):
             batch = reader.decode(zone, message)
             if zone.min_ts <= from_ts or zone.max_ts > to_ts:
                 records = window_rows(batch.records, from_ts, to_ts)
@@ -235,19 +239,34 @@ class ObjectSpace:
                 batch = rebatch(batch, records)
             yield batch
 
-    def _messages(self, meta: ObjectMeta, zones: Sequence[Zone]) -> Iterator[tuple[Zone, pa.Buffer]]:
+    def _messages(self, meta: ObjectMeta, zones: Sequence[Zone], read_ahead: int) -> Iterator[tuple[Zone, pa.Buffer]]:
         file = self._backend.local_path(meta.path)
-        if file is not None and zones:
-            with _read_errors(meta.path):
-                mapped = pa.memory_map(str(file)).read_buffer(meta.size)
-            for zone in zones:
-                yield zone, _part(mapped, zone.offset, zone.length)
-            return
-        for group in _read_groups(zones):
+        for group in _read_groups(zones, read_ahead):
             start = group[0].offset
-            chunk = self._range(meta, start, group[-1].offset + group[-1].length - start)
+            length = group[-1].offset + group[-1].length - start
+            if file is not None:
+                with _read_errors(meta.path):
+                    chunk = _map_range(file, start, length)
+            else:
+                chunk = self._range(meta, start, length)
             for zone in group:
                 yield zone, _part(chunk, zone.offset - start, zone.length)
+
+
+def _map_range(file: Path, start: int, length: int) -> pa.Buffer:
+    """Map a part of a file; what is not there is left out.
+
+    Only what is being read is mapped, so a reader of a large object stays small; the pages are read in one go.
+    """
+    with file.open("rb") as source:
+        length = min(length, os.fstat(source.fileno()).st_size - start)
+        if length <= 0:
+            return pa.py_buffer(b"")
+        page_start = start - start % mmap.ALLOCATIONGRANULARITY
+        size = length + start - page_start
+        populate = getattr(mmap, "MAP_POPULATE", 0)
+        mapped = mmap.mmap(source.fileno(), size, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ, offset=page_start)
+    return pa.py_buffer(mapped).slice(start - page_start, length)
 
 
 def _part(buffer: pa.Buffer, offset: int, length: int) -> pa.Buffer:
@@ -256,11 +275,11 @@ def _part(buffer: pa.Buffer, offset: int, length: int) -> pa.Buffer:
     return buffer.slice(offset, min(length, buffer.size - offset))
 
 
-def _read_groups(zones: Sequence[Zone]) -> Iterator[list[Zone]]:
+def _read_groups(zones: Sequence[Zone], read_ahead: int) -> Iterator[list[Zone]]:
     """Group neighbouring zones so that one request reads several of them, and no more than the read-ahead."""
     group: list[Zone] = []
     for zone in zones:
-        if group and zone.offset + zone.length - group[0].offset > READ_AHEAD_BYTES:
+        if group and zone.offset + zone.length - group[0].offset > read_ahead:
             yield group
             group = []
         group.append(zone)
