@@ -25,6 +25,7 @@ from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.region_worker import Channels
 from penstock.puller.span_capture import SpanCapture
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
+from penstock.puller.warm_kernels import warm_kernels
 from penstock.source.contract import RowDecoder, Upstream
 from penstock.store.contract import EventStore
 
@@ -107,6 +108,7 @@ class LogService:
 
     def start(self) -> LogService:
         """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
+        warm_kernels()
         self._supervisor.start()
         self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self
