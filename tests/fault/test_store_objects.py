@@ -146,3 +146,27 @@ def test_another_owner_of_the_span_is_noticed(rig: Rig, tmp_path: Path) -> None:
     other.close()
     with pytest.raises(PenstockError, match=r"\[FENCED\]"):
         rig.store.flush(SPAN_ID)
+
+
+def test_appends_report_a_flush_that_keeps_failing_and_recover_with_it(tmp_path: Path) -> None:
+    faults = FaultyObjects(ObstoreBackend((tmp_path / "objects").as_uri()))
+    rule = faults.script(FaultRule("put", Fault.FAIL, times=1_000_000))
+    with ColumnarEventStore(tmp_path, StoreSettings(flush_bytes=2_000), objects=ObjectSpace("faulty:///", backend=faults)) as store:
+        store.register_span(SPAN_ID, SPAN, 0)
+        accepted: list[tuple[int, Op, int, str]] = []
+        with pytest.raises(PenstockError, match=r"\[STORE_FAILED\]"):
+            append_until_refused(store, accepted)
+        rule.times = 0
+        assert store.flush(SPAN_ID)
+        store.append(SPAN_ID, both_sides(SPAN_ID, [(9_000, Op.INSERT, 1, "again")]), lambda: None)
+        assert read_rows(store.collect_changes(SPAN_ID, 5, accepted[-1][0])) == accepted
+
+
+def append_until_refused(store: ColumnarEventStore, accepted: list[tuple[int, Op, int, str]]) -> None:
+    for ts in range(10, 5_000):
+        durable = threading.Event()
+        rows = [(ts, Op.INSERT, ts * 10 + n, "x" * 30) for n in range(10)]
+        store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
+        assert durable.wait(WAIT_S)
+        accepted += rows
+        store.advance_resolved_ts(SPAN_ID, ts)

@@ -322,8 +322,15 @@ class ColumnarEventStore:
             if store.heap_nbytes >= self.settings.spill_bytes:
                 self._spill(store)
         except PenstockError as error:
-            store.flush_error = error
-            log.warning("flush failed, memory is kept", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
+            self._flush_failed(store, error)
+        except Exception as error:  # noqa: BLE001 - the thread serves all spans and must outlive a defect in one; appends report it
+            self._flush_failed(store, PenstockError("INTERNAL", f"flush of span {span_id}: {type(error).__name__}: {error}"))
+
+    @staticmethod
+    def _flush_failed(store: SpanStore, error: PenstockError) -> None:
+        """Remember why; appends raise it once the memory that cannot be flushed has grown too far."""
+        store.flush_error = error
+        log.warning("flush failed, memory is kept", extra={"span_id": store.span_id, "code": error.code, "detail": error.detail})
 
     def _spill(self, store: SpanStore) -> None:
         try:
