@@ -54,6 +54,10 @@ class ServerClient:
         """Ask for a feed's removal; it is gone when ``show_feed`` raises ``FEED_UNKNOWN``."""
         return self._call("DELETE", f"/feeds/{quote(name, safe='')}")
 
+    def verify_feed(self, name: str) -> dict[str, Any]:
+        """Let the server compare a feed's target with the upstream; answers when every table is compared."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/verify")
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
             response = self._client.request(method, path, json=body)

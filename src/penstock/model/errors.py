@@ -128,6 +128,10 @@ CODES: dict[str, CodeEntry] = {
     "VERIFY_MISMATCH": CodeEntry(
         ErrorKind.CORRUPT, "Replayed files differ from the upstream.", "Keep both sides and report the first differing keys."
     ),
+    "VERIFY_BUSY": CodeEntry(ErrorKind.TRANSIENT, "Another verification is under way.", "Run it again when the other one has ended."),
+    "CHECKPOINT_MISSING": CodeEntry(
+        ErrorKind.TRANSIENT, "The target has no checkpoint yet.", "Run it again once the feed has published `metadata`."
+    ),
     "FILE_MALFORMED": CodeEntry(
         ErrorKind.CORRUPT, "A file of the storage layout does not parse.", "The message names file and line; restore the file."
     ),

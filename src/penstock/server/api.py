@@ -24,7 +24,8 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.server.creation import FeedCreator
 from penstock.server.metrics import render
 from penstock.server.ports import Liveness
-from penstock.server.views import error_body, feed_detail, feed_summary
+from penstock.server.verification import FeedVerifier
+from penstock.server.views import error_body, feed_detail, feed_summary, verdict_body
 
 _STATUS_BY_CODE = {"FEED_UNKNOWN": 404, "FEED_EXISTS": 409, "SINK_OCCUPIED": 409}
 _STATUS_BY_KIND = {
@@ -38,7 +39,12 @@ _STATUS_BY_KIND = {
 
 
 def build_api(
-    meta: MetaDatabase, creator: FeedCreator, supervisor: Liveness, registries: Sequence[CollectorRegistry], clock: Clock
+    meta: MetaDatabase,
+    creator: FeedCreator,
+    verifier: FeedVerifier,
+    supervisor: Liveness,
+    registries: Sequence[CollectorRegistry],
+    clock: Clock,
 ) -> FastAPI:
     """Return the application."""
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url="/api/docs", openapi_url="/api/openapi.json")
@@ -72,6 +78,11 @@ def build_api(
         meta.set_requested_state(name, RequestedState.RUNNING, RequestedState.REMOVED)
         supervisor.wake()
         return {"name": name, "requested_state": RequestedState.REMOVED.value}
+
+    @app.post("/api/v1/feeds/{name}/verify")
+    def verify_feed(name: str) -> dict[str, Any]:
+        # A difference is an answer, not an error: the caller sees every table.
+        return verdict_body(verifier.verify(name))
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -30,6 +30,7 @@ from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
 from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
 from penstock.server.supervisor import Supervisor
+from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
@@ -120,7 +121,8 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
-        app = build_api(meta, creator, supervisor, [own_metrics, log_service.registry], clock)
+        verifier = FeedVerifier(meta, upstream, config.source)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()

@@ -42,10 +42,7 @@ class LogServiceAddress(msgspec.Struct, frozen=True):
 class CapturedFeedRun:
     """A Spark run whose spans this server's log service captures. Implements ``FeedRun``."""
 
-    def __init__(
-        self, session: SparkSession, run: SparkFeedRun, context: FeedContext, start_ts: int, log_service: LogService, store: EventStore
-    ) -> None:
-        self._session = session
+    def __init__(self, run: SparkFeedRun, context: FeedContext, start_ts: int, log_service: LogService, store: EventStore) -> None:
         self._run = run
         self._context = context
         self._start_ts = start_ts
@@ -56,7 +53,6 @@ class CapturedFeedRun:
         """Capture the spans, then start the query."""
         for dispatcher in self._context.dispatchers:
             self._log_service.ensure_span(dispatcher.span, self._start_ts)
-        _activate(self._session)
         self._run.start()
 
     def stop(self) -> None:
@@ -133,7 +129,7 @@ class SparkFeedRunFactory:
             partitions=config.settings.partitions or self._session.sparkContext.defaultParallelism,
         )
         run = SparkFeedRun(self._session, context, self._work_dir)
-        return CapturedFeedRun(self._session, run, context, config.settings.start_ts, self._log_service, self._store)
+        return CapturedFeedRun(run, context, config.settings.start_ts, self._log_service, self._store)
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs."""
@@ -143,8 +139,3 @@ class SparkFeedRunFactory:
         for dispatcher in FeedDocument.of(feed).dispatchers:
             if dispatcher.span.span_id not in needed:
                 self._log_service.remove_span(dispatcher.span.span_id)
-
-
-def _activate(session: SparkSession) -> None:
-    """Make the session this thread's active one: Spark looks a streaming writer up in the active session only, which is thread local."""
-    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -1,21 +1,29 @@
 """Verification: replays a storage target and compares every row with the upstream as of the target's checkpoint.
 
 Both sides are brought to one form, the canonical values of change batches in the newest version's column order, sorted by key,
-and compared whole, in columns. A difference is reported by table, count and the first keys; values are not shown. Runs in the
+and compared whole, in columns. A difference is reported by table, count and the first keys; values are not shown. A feed may go on
+meanwhile: the reader takes the checkpoint before it looks for files, and leaves out rows and schema versions beyond it. Runs in the
 server, in the CLI or in tests.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import polars as pl
 
+from penstock.config.masking import mask_uri
+from penstock.meta.database import MetaDatabase
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.table import COMMIT_TS, SchemaHistory, TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.server.creation import FeedDocument
 from penstock.sink.storage.reader import StorageReader
 from penstock.sink.storage.replay import replay_table
 from penstock.sink.storage.settings import from_uri
@@ -52,11 +60,18 @@ class Verdict(msgspec.Struct, frozen=True):
 
     checkpoint_ts: int
     tables: tuple[TableVerdict, ...]
+    stops_at_checkpoint: bool = True
+    """False where the files have no commit ts: then a difference may be a row that the feed delivered beyond the checkpoint."""
 
     @property
     def rows(self) -> int:
         """Return how many rows are identical, over all tables."""
         return sum(t.rows for t in self.tables)
+
+    @property
+    def identical(self) -> bool:
+        """Return whether every table is identical."""
+        return all(t.identical for t in self.tables)
 
     def summary(self) -> str:
         """Return the line that ends a successful verification."""
@@ -66,36 +81,89 @@ class Verdict(msgspec.Struct, frozen=True):
         """Raise ``VERIFY_MISMATCH`` unless every table is identical."""
         wrong = [str(t) for t in self.tables if not t.identical]
         if wrong:
-            raise PenstockError("VERIFY_MISMATCH", "; ".join(wrong))
+            hint = None if self.stops_at_checkpoint else "The files have no commit ts: verify again while nothing changes upstream."
+            raise PenstockError("VERIFY_MISMATCH", "; ".join(wrong), hint)
+
+
+class FeedVerifier:
+    """Verifies the feeds of one upstream, one at a time: both sides of a table are in memory while it is compared."""
+
+    def __init__(self, meta: MetaDatabase, upstream: Upstream, source_uri: str) -> None:
+        self._meta = meta
+        self._upstream = upstream
+        self._source_uri = source_uri
+        self._lock = threading.Lock()
+
+    def verify(self, name: str) -> Verdict:
+        """Compare the target of a feed with the upstream, as of the target's checkpoint."""
+        document = FeedDocument.of(self._meta.get_feed(name))
+        if document.source.rstrip("/") != self._source_uri.rstrip("/"):
+            raise PenstockError(
+                "CONFIG_INVALID", f"feed {name} captures {mask_uri(document.source)}", "Ask a server that captures the same source."
+            )
+        if not self._lock.acquire(blocking=False):
+            raise PenstockError("VERIFY_BUSY", "this server verifies another feed")
+        try:
+            config = document.feed_config()
+            reader = open_reader(config.target.uri, config.target.options)
+            table_ids = sorted({d.id.table_id for d in document.dispatchers})
+            return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts)
+        finally:
+            self._lock.release()
 
 
 def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader:
-    """Open a feed's target for reading."""
+    """Open a target for reading; nothing is created where there is none."""
     target_uri, settings = from_uri(sink_uri, sink_options)
+    parts = urlsplit(target_uri)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(target_uri)} is no folder", "Name the folder that a feed delivers to.")
     return StorageReader(TargetAddress(target_uri).open(), settings)
 
 
 def verify_target(
-    reader: StorageReader, upstream: Upstream, table_ids: Sequence[int], on_table: Callable[[TableVerdict], None] = lambda _: None
+    reader: StorageReader,
+    upstream: Upstream,
+    table_ids: Sequence[int],
+    on_table: Callable[[TableVerdict], None] = lambda _: None,
+    start_ts: int = TS_ZERO,
 ) -> Verdict:
-    """Compare every given table as of the checkpoint that the target publishes."""
+    """Compare every given table as of the checkpoint that the target publishes.
+
+    A feed with a start ts delivered only the changes after it: what was written last before that ts is left out on the upstream's side.
+    """
     checkpoint_ts = reader.checkpoint_ts()
     if checkpoint_ts is None:
-        raise PenstockError("VERIFY_MISMATCH", "the target has no checkpoint yet", "Wait until the feed has published `metadata`.")
+        raise PenstockError("CHECKPOINT_MISSING", "the target has no `metadata` yet")
     verdicts = []
     for table_id in table_ids:
-        table = SchemaHistory(table_id, upstream.schema_history(table_id)).at(checkpoint_ts)
-        verdicts.append(compare_states(table, replay_table(reader, table.schema, table.table), read_state(upstream, table, checkpoint_ts)))
+        verdicts.append(_verify_table(reader, upstream, table_id, checkpoint_ts, start_ts))
         on_table(verdicts[-1])
-    return Verdict(checkpoint_ts, tuple(verdicts))
+    return Verdict(checkpoint_ts, tuple(verdicts), reader.stops_at_checkpoint)
 
 
-def read_state(upstream: Upstream, table: TableSchema, ts: int) -> pl.DataFrame:
-    """Return the upstream's rows as of a ts, columns by name."""
+def _verify_table(reader: StorageReader, upstream: Upstream, table_id: int, checkpoint_ts: int, start_ts: int) -> TableVerdict:
+    table = SchemaHistory(table_id, upstream.schema_history(table_id)).at(checkpoint_ts)
+    expected = read_state(upstream, table, checkpoint_ts, start_ts)
+    if not reader.versions(table.schema, table.table):
+        if start_ts == TS_ZERO:
+            raise PenstockError("VERIFY_MISMATCH", f"{table.full_name} has no schema file in the target")
+        # Without a snapshot, a table is described when its first change comes.
+        return compare_states(table, expected.clear(), expected)
+    found = replay_table(reader, table.schema, table.table)
+    if not found.columns and all(t.table_id != table_id for t in upstream.list_tables()):
+        return TableVerdict(table.full_name, 0)
+    return compare_states(table, found, expected)
+
+
+def read_state(upstream: Upstream, table: TableSchema, ts: int, start_ts: int = TS_ZERO) -> pl.DataFrame:
+    """Return the upstream's rows as of a ts, columns by name; of those, only what was written after the start ts."""
     names = {c.field_name: c.name for c in table.columns}
-    frames = [pl.DataFrame(batch.records.select(list(names))) for batch in upstream.read_table(Span(table.table_id), ts)]
-    empty = pl.DataFrame(table.row_schema().empty_table())
-    return pl.concat([empty, *frames], how="vertical").rename(names)
+    frames = [pl.DataFrame(table.row_schema().empty_table())]
+    for batch in upstream.read_table(Span(table.table_id), ts):
+        rows = pl.DataFrame(batch.records.select([COMMIT_TS, *names]))
+        frames.append(rows.filter(pl.col(COMMIT_TS) > start_ts).drop(COMMIT_TS))
+    return pl.concat(frames, how="vertical").rename(names)
 
 
 def compare_states(table: TableSchema, found: pl.DataFrame, expected: pl.DataFrame) -> TableVerdict:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.config.masking import mask_text, mask_tree
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.clock import Clock
@@ -14,6 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.creation import FeedDocument
 from penstock.server.ports import RunStatus
+from penstock.server.verification import Verdict
 
 
 def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> dict[str, Any]:
@@ -49,6 +52,18 @@ def feed_detail(feed: FeedRecord, tables: list[SubscribeRecord], status: RunStat
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers),
         "tables": [{"name": f"{t.db_name}.{t.table_name}", "table_id": t.table_id} for t in tables],
+    }
+
+
+def verdict_body(verdict: Verdict) -> dict[str, Any]:
+    """Return the outcome of a verification."""
+    return {
+        "identical": verdict.identical,
+        "checkpoint_ts": verdict.checkpoint_ts,
+        "checkpoint_time": to_datetime(verdict.checkpoint_ts).isoformat(),
+        "stops_at_checkpoint": verdict.stops_at_checkpoint,
+        "rows": verdict.rows,
+        "tables": [msgspec.to_builtins(table) | {"identical": table.identical} for table in verdict.tables],
     }
 
 

@@ -21,6 +21,7 @@ from penstock.server.creation import FeedCreator
 from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
 from penstock.server.supervisor import Supervisor
+from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.testing.feed_run import ScriptedFeedRunFactory
@@ -42,7 +43,8 @@ class ApiServer:
         registry = CollectorRegistry()
         registry.register(FeedCollector(self.meta, clock))
         creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
-        self.app = build_api(self.meta, creator, self.supervisor, [registry], clock)
+        verifier = FeedVerifier(self.meta, self.upstream, SOURCE_URI)
+        self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock)
         self._listener = HttpListener(self.app, "127.0.0.1", 0)
 
     @property

@@ -63,6 +63,11 @@ class StorageReader:
         """Return the published checkpoint; None where there is none yet."""
         return self._checkpoint_ts
 
+    @property
+    def stops_at_checkpoint(self) -> bool:
+        """Return whether rows beyond the checkpoint can be told apart; without a commit ts in the files they cannot."""
+        return self._settings.csv.include_commit_ts
+
     def limit_ts(self, up_to_ts: int | None = None) -> int:
         """Return how far the target may be read: to the checkpoint or an earlier ts; 0 before the first checkpoint."""
         checkpoint_ts = self._checkpoint_ts or 0
