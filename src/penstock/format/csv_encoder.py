@@ -1,13 +1,12 @@
 """The CSV encoder: ordered change rows of one table version to the bytes of a data file, columns at a time.
 
-Two engines, one result: tables without FLOAT and DOUBLE in a dialect that polars speaks go through its writer; all else through
-the kernels of ``csv_kernels`` (which are only imported then). Invariants: bytes depend on rows, table and settings alone; the encoding
+Quoted dialects go through the fused kernel of ``csv_rows``, the escaped one through the column kernels of ``csv_kernels`` (which are
+only imported then). Invariants: bytes depend on rows, table and settings alone; the encoding
 of rows in two parts is the concatenation of the parts' encodings. Runs on executors.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv_dialect import BinaryEncoding, CsvSettings, row_columns
+from penstock.format.csv_rows import RowSheet
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -45,40 +45,37 @@ def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -
     if records.num_rows == 0:
         return b""
     columns = row_columns(table)
-    if speaks_polars(columns, settings):
-        return _encode_polars(table, columns, records, settings)
+    if settings.quote:
+        return _encode_quoted(table, columns, records, settings)
     return _encode_kernels(table, columns, records, settings)
 
 
-def speaks_polars(columns: Sequence[Column], settings: CsvSettings) -> bool:
-    """Return whether polars' writer gives exactly this dialect for these columns."""
-    one_byte = len(settings.delimiter.encode()) == 1 and len(settings.quote.encode()) == 1
-    # Its writer has other texts for floats, and would put the truth values of is-update in quotes.
-    return one_byte and not settings.output_old_value and not any(c.type.kind in FLOAT_KINDS for c in columns)
-
-
-def _encode_polars(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
+def _encode_quoted(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
     ops = records.column(OP).to_numpy(zero_copy_only=True)
-    fields = [
-        pl.Series("operation", ["I", "U", "D"], dtype=pl.String).gather(ops),
-        pl.repeat(table.table, records.num_rows, eager=True).alias("table"),
-        pl.repeat(table.schema, records.num_rows, eager=True).alias("schema"),
-    ]
+    quote, delimiter = settings.quote.encode(), settings.delimiter.encode()
+    rows = RowSheet(records.num_rows, quote, delimiter, settings.null.encode())
+    rows.constant(quote)
+    rows.letters((_LETTERS_OLD if settings.output_old_value else _LETTERS_PLAIN)[ops])
+    rows.constant(quote)
+    for name in (table.table, table.schema):
+        rows.constant(delimiter + quote + name.encode().replace(quote, quote * 2) + quote)
     if settings.include_commit_ts:
-        fields.append(pl.Series("commit-ts", records.column(COMMIT_TS)))
-    # Column names may repeat the names of the fields before them; numbers cannot.
-    fields.extend(text_values(c, records.column(c.field_name), settings.binary_encoding).alias(f"{at}") for at, c in enumerate(columns))
-    out = io.BytesIO()
-    pl.DataFrame(fields).write_csv(
-        out,
-        include_header=False,
-        separator=settings.delimiter,
-        quote_char=settings.quote,
-        quote_style="non_numeric",
-        null_value=settings.null,
-        line_terminator=settings.line_end.decode(),
-    )
-    return out.getvalue()
+        rows.integers(records.column(COMMIT_TS))
+    if settings.output_old_value:
+        rows.text(pa.array(["false", "true"]).take(pa.array(_IS_UPDATE[ops].astype(np.int8))), quoted=False)
+    for column in columns:
+        values = records.column(column.field_name)
+        if column.type.kind in FLOAT_KINDS:
+            rows.floats(values)
+        elif pa.types.is_integer(values.type) and column.type.kind not in {TypeKind.ENUM, TypeKind.SET}:
+            rows.integers(values)
+        elif pa.types.is_string(values.type):
+            rows.text(values, quoted=True)
+        else:
+            texts = text_values(column, values, settings.binary_encoding)
+            rows.text(texts.to_arrow(compat_level=pl.CompatLevel.oldest()), quoted=True)
+    rows.constant(settings.line_end)
+    return rows.render().tobytes()
 
 
 def text_values(column: Column, values: pa.Array, binary_encoding: BinaryEncoding) -> pl.Series:

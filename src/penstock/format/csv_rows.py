@@ -276,7 +276,7 @@ def _bytes_of(data: pa.Buffer | None) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
 
 
-class Sheet:
+class RowSheet:
     """The columns of one batch as the kernel reads them, in the order in which they stand in a row."""
 
     def __init__(self, rows: int, quote: bytes, delimiter: bytes, null: bytes) -> None:
