@@ -31,6 +31,7 @@ from penstock.sink.storage.target import TargetAddress
 from penstock.source.contract import Upstream
 
 _KEYS_SHOWN_MAX = 5
+_COPY = "\0copy"
 
 
 class TableVerdict(msgspec.Struct, frozen=True):
@@ -171,9 +172,14 @@ def compare_states(table: TableSchema, found: pl.DataFrame, expected: pl.DataFra
     names = [c.name for c in table.columns]
     if sorted(found.columns) != sorted(names):
         raise PenstockError("VERIFY_MISMATCH", f"{table.full_name} has columns {found.columns} in the target, {names} upstream")
-    keys = [c.name for c in table.key_columns] or names
-    expected = expected.select(names).sort(keys)
-    found = found.select(pl.col(name).cast(expected.schema[name]) for name in names).sort(keys)
+    keys = [c.name for c in table.key_columns]
+    expected = expected.select(names)
+    found = found.select(pl.col(name).cast(expected.schema[name]) for name in names)
+    if not keys:
+        # Equal rows are told apart by a number, so that also how often a row is there is compared.
+        copy = pl.int_range(pl.len()).over(names).alias(_COPY)
+        expected, found, keys = expected.with_columns(copy), found.with_columns(copy), [*names, _COPY]
+    expected, found = expected.sort(keys), found.sort(keys)
     if found.equals(expected, null_equal=True):
         return TableVerdict(table.full_name, expected.height)
     missing = expected.join(found, on=keys, how="anti", nulls_equal=True)
@@ -182,6 +188,7 @@ def compare_states(table: TableSchema, found: pl.DataFrame, expected: pl.DataFra
     others = [n for n in names if n not in keys]
     differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(f"{n}\0found")) for n in others]) if others else pl.lit(value=False)
     different = both.filter(differs)
-    sample = pl.concat([f.select(keys).head(_KEYS_SHOWN_MAX) for f in (missing, unexpected, different)]).head(_KEYS_SHOWN_MAX)
+    shown_keys = [key for key in keys if key != _COPY]
+    sample = pl.concat([f.select(shown_keys).head(_KEYS_SHOWN_MAX) for f in (missing, unexpected, different)]).head(_KEYS_SHOWN_MAX)
     shown = tuple(str(tuple(row)) for row in sample.rows())
     return TableVerdict(table.full_name, both.height - different.height, missing.height, unexpected.height, different.height, shown)

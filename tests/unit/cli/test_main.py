@@ -95,7 +95,7 @@ def test_feed_verbs_end_to_end(server: ApiServer, tmp_path: Path, capsys: pytest
     assert "no feeds" in capsys.readouterr().out
 
     config = tmp_path / "feed.toml"
-    config.write_text(f'tables = ["shop.items"]\nsink = "{(tmp_path / "out").as_uri()}?secret-access-key=hunter2"\nflush-interval = "9s"\n')
+    config.write_text(f'tables = ["shop.items"]\nsink = "s3://{tmp_path.name}/out?secret-access-key=hunter2"\nflush-interval = "9s"\n')
     assert run(["feed", "create", "orders", "--config", str(config), "--table", "shop.*", "--set", "sink.csv.delimiter=;", *at]) == 0
     assert capsys.readouterr().out == "feed orders created: 2 tables (shop.items, shop.orders)\n"
     server.runs.next_run().capture_problems = ("shop.items: [NOT_LEADER] no leader, token=hunter2 (3 failures)",)

@@ -27,8 +27,7 @@ def client(server: ApiServer) -> Iterator[httpx.Client]:
 
 
 def tree(tmp_path: Path, name: str = "orders") -> dict[str, Any]:
-    # An unknown parameter of the URI belongs to the target, so a credential can stand there for any scheme.
-    return {"name": name, "tables": ["shop.*"], "sink": {"uri": f"{(tmp_path / name).as_uri()}?secret-access-key={SECRET}"}}
+    return {"name": name, "tables": ["shop.*"], "sink": {"uri": f"s3://{tmp_path.name}/{name}?secret-access-key={SECRET}"}}
 
 
 def gone(client: httpx.Client, server: ApiServer, name: str) -> bool:

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.cli.main import run
+from penstock.format.layout import Layout
+from penstock.model.table import TableSchema
+from penstock.sink.catalog import open_maintainer
+from penstock.source.dataserver.client import DataServerUpstream
+from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.testing.api_server import ApiServer
+from penstock.testing.delivered_target import DeliveredTarget
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[DataServerUpstream]:
+    server = DataServer(DataServerSettings(resolved_interval_ms=10)).start()
+    try:
+        with DataServerUpstream(server.uri) as client:
+            client.execute_ddl("CREATE DATABASE d")
+            for name in ("a", "b"):
+                client.execute_ddl(f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v VARCHAR(40))")
+                put(client, client.table("d", name), 5)
+            yield client
+    finally:
+        server.stop()
+
+
+def put(client: DataServerUpstream, table: TableSchema, rows: int) -> None:
+    with client.txn() as txn:
+        txn.put(table, {"id": pa.array(range(rows), pa.int32()), "v": pa.array(["x"] * rows, pa.string())})
+
+
+@pytest.fixture
+def target(upstream: DataServerUpstream, tmp_path: Path) -> DeliveredTarget:
+    ids = [upstream.table("d", name).table_id for name in "ab"]
+    delivered = DeliveredTarget(tmp_path / "files", upstream, ids, {"csv.delimiter": ";"})
+    delivered.deliver(0, upstream.current_ts())
+    return delivered
+
+
+def offline(upstream: DataServerUpstream, target: DeliveredTarget) -> list[str]:
+    return ["verify", "--source", upstream.uri, "--sink", target.uri, "--table", "d.*", "--set", "sink.csv.delimiter=;"]
+
+
+def test_without_a_server(upstream: DataServerUpstream, target: DeliveredTarget, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(offline(upstream, target)) == 0
+    assert capsys.readouterr().out == "d.a: 5 rows identical\nd.b: 5 rows identical\nverified: 2 tables, 10 rows identical\n"
+    assert run([*offline(upstream, target), "--output", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["identical"], answer["rows"], answer["stops_at_checkpoint"]) == (True, 10, True)
+    assert [(t["name"], t["rows"], t["missing"]) for t in answer["tables"]] == [("d.a", 5, 0), ("d.b", 5, 0)]
+
+
+def test_a_mismatch_is_exit_code_1(upstream: DataServerUpstream, target: DeliveredTarget, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = target.folder.glob("d/b/**/CDC*.csv")
+    file.write_bytes(file.read_bytes().replace(b'"x"', b'"y"', 1))
+    assert run(offline(upstream, target)) == 1
+    out, err = capsys.readouterr()
+    assert out == "d.a: 5 rows identical\nd.b: 0 rows missing, 0 unexpected, 1 different, first keys: (0,)\n"
+    assert err.startswith("error: [VERIFY_MISMATCH] d.b: 0 rows missing, 0 unexpected, 1 different")
+    assert run([*offline(upstream, target), "--output", "json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert [(t["name"], t["identical"], t["different"], t["sample_keys"]) for t in answer["tables"]] == [
+        ("d.a", True, 0, []),
+        ("d.b", False, 1, ["(0,)"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (["--table", "d.none"], "TABLE_UNKNOWN"),
+        (["--sink", "file:///nowhere/at/all"], "SINK_URI_INVALID"),
+        (["--sink", "ftp://x/y"], "SINK_URI_INVALID"),
+        (["--source", "dataserver://127.0.0.1:1"], "UPSTREAM_UNREACHABLE"),
+        (["--source", "nonsense://x"], "CONFIG_INVALID"),
+        (["--set", "sink.no-such=1"], "CONFIG_INVALID"),
+    ],
+)
+def test_what_cannot_be_compared_is_exit_code_2(
+    upstream: DataServerUpstream, target: DeliveredTarget, more: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*offline(upstream, target), *more]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"error: [{code}] ")
+    assert "hint: " in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("argv", [["verify"], ["verify", "f", "--sink", "file:///x"], ["verify", "--source", "dataserver://h:1"]])
+def test_either_a_feed_or_both_sides(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv) == 2
+    assert "--source" in capsys.readouterr().err
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--help"]) == 0
+    assert "penstock verify orders --server" in capsys.readouterr().out
+
+
+def test_a_feed_is_verified_by_its_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink = (tmp_path / "files").as_uri()
+    with ApiServer(tmp_path, "shop.orders", "shop.items") as server:
+        at = ["--server", server.url]
+        assert run(["feed", "create", "f", "--table", "shop.*", "--sink", sink, "--set", "sink.csv.delimiter=;", *at]) == 0
+        server.runs.next_run()
+        capsys.readouterr()
+        assert run(["verify", "f", *at]) == 2
+        assert capsys.readouterr().err.startswith("error: [CHECKPOINT_MISSING] ")
+        assert run(["verify", "g", *at]) == 2
+        assert capsys.readouterr().err.startswith("error: [FEED_UNKNOWN] ")
+
+        # The upstream has no rows, so a target of two described tables is right, and one with a row is not.
+        maintainer = open_maintainer(sink, {})
+        maintainer.write_tables(server.upstream.list_tables())
+        maintainer.publish_checkpoint(1 << 50)
+        assert run(["verify", "f", *at]) == 0
+        assert capsys.readouterr().out.endswith("verified: 2 tables, 0 rows identical\n")
+        day = tmp_path / "files" / "shop" / "orders" / "1" / Layout().date_text(1 << 49)
+        (day / "meta").mkdir(parents=True)
+        (day / "CDC00000000000000000001.csv").write_bytes(f'"I";"orders";"shop";{1 << 49};7\r\n'.encode())
+        (day / "meta" / "CDC.index").write_text("CDC00000000000000000001.csv\n")
+        assert run(["verify", "f", *at]) == 1
+        out, err = capsys.readouterr()
+        assert "shop.orders: 0 rows missing, 1 unexpected, 0 different, first keys: (7,)\n" in out
+        assert err.startswith("error: [VERIFY_MISMATCH] ")
