@@ -62,6 +62,7 @@ def check_tail(store: ColumnarEventStore, span_id: int, from_ts: int, to_ts: int
         for name, batches in (("data", step.data), ("tombstones", step.tombstones)):
             for batch in batches:
                 rows = list(zip(batch.records.column(COMMIT_TS).to_pylist(), batch.records.column(KEY).to_pylist(), strict=True))
+                assert rows == sorted(rows)
                 sides[name].extend(rows)
     handle.close()
     for rows in sides.values():

@@ -35,7 +35,7 @@ from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightStoreServer
+from penstock.store.flight import FlightService
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,9 @@ class ServerProcess:
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
         parts.callback(store.close)
-        flight = FlightStoreServer(store, config.flight_host, config.flight_port)
+        flight = FlightService(store, config.flight_host, config.flight_port)
         parts.callback(flight.close)
-        self._flight_location = flight.location_uri
+        self._flight_location = flight.location
         log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
         parts.callback(log_service.close)
         log_service.start()
@@ -109,7 +109,7 @@ class ServerProcess:
             config.effective_meta_url,
             log_service,
             store,
-            LogServiceAddress(flight.location_uri, flight.token),
+            LogServiceAddress(flight.location, flight.token),
             _open_target,
             directory.work,
         )

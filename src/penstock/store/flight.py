@@ -110,11 +110,6 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         """Return the URI that a client connects to."""
         return f"grpc://{self._host}:{self.port}"
 
-    @property
-    def location_uri(self) -> str:
-        """Return ``location``."""
-        return self.location
-
     def close(self) -> None:
         """Stop serving; streams that run are cancelled. May be called twice."""
         self.shutdown()
@@ -204,9 +199,6 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if table is None:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
         return table.batch_schema()
-
-
-FlightStoreServer = FlightService
 
 
 def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:

@@ -80,10 +80,13 @@ def _in_pieces(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _overlapping_groups(batches: Sequence[ChangeBatch]) -> Iterator[list[ChangeBatch]]:
-    """Group batches whose ts ranges overlap, in ts order; one after the other the groups are in order, as each batch is in itself."""
+    """Group batches whose ts ranges overlap, in ts order; one after the other the groups are in order, as each batch is in itself.
+
+    Batches are taken by their first row, so where one goes on after a group, no later batch can reach back before it.
+    """
     group: list[ChangeBatch] = []
     group_max_ts = 0
-    for batch in sorted(batches, key=lambda b: b.header.min_ts):
+    for batch in sorted(batches, key=lambda b: (b.header.min_ts, b.records.column(KEY)[0].as_py())):
         if group and (batch.header.min_ts > group_max_ts or (len(group) == 1 and _continues(group[0], batch))):
             yield group
             group = []

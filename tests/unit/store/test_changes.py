@@ -1,7 +1,8 @@
 """Steps of a changes handle: sizes, hints, cuts, sources that interleave."""
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.store.contract import Hint
 from penstock.store.memory import MemoryRows
 from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
 from penstock.store.objects import ObjectSpace
-from penstock.testing.change_batches import TABLE, Row, change_batch, read_rows, read_steps
+from penstock.testing.change_batches import TABLE, Row, change_batch, read_rows, read_steps, rows_of
 
 SPAN = Span(TABLE.table_id)
 NEWER = TableSchema(7, "shop", "orders", 50, (*TABLE.columns, Column(3, "qty", ColumnType(TypeKind.INT))))
@@ -48,11 +49,11 @@ def views(tmp_path: Path) -> Views:
     return Views(tmp_path)
 
 
-def inserts(ts: int, keys: range) -> list[Row]:
+def inserts(ts: int, keys: Iterable[int]) -> list[Row]:
     return [(ts, Op.INSERT, key, f"{key}@{ts}") for key in keys]
 
 
-def deletes(ts: int, keys: range) -> list[Row]:
+def deletes(ts: int, keys: Iterable[int]) -> list[Row]:
     return [(ts, Op.DELETE, key, f"{key}@{ts}") for key in keys]
 
 
@@ -204,3 +205,12 @@ def test_an_object_that_lost_its_end_after_its_footer_was_read_is_corrupt(views:
     (tmp_path / "1.arrow").write_bytes(b"PENSTOBJ")
     with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
         read_rows(open_changes(view, 5, 40))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_transaction_over_several_ranges_is_in_key_order_however_its_parts_arrive(views: Views, order: tuple[int, ...]) -> None:
+    parts = [inserts(10, [13, 14]), inserts(10, [20]), inserts(10, [1]), [*inserts(9, [7]), *inserts(10, [5])]]
+    batches = [change_batch(1, parts[at], BatchKind.DATA) for at in order]
+    steps = read_steps(open_changes(views.view(data=batches), 5, 40))
+    rows = [r for step in steps for b in step.data for r in rows_of(b.records)]
+    assert rows == sorted((r for part in parts for r in part), key=lambda r: (r[0], r[2]))
