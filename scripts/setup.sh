@@ -84,6 +84,8 @@ ensure_venv() {
   rm -f "$stamp"
   PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install -q -c constraints.txt -e '.[test]' ||
     fail "pip could not install the pinned packages" "Read its message above; check the network and pip's own configuration."
+  say "compiling the kernels, once"
+  .venv/bin/python -m penstock.server.warm_kernels || fail "the kernels did not compile" "Report it with the message above."
   printf '%s\n' "$wanted" >"$stamp"
   say "done"
 }
