@@ -13,8 +13,9 @@ import itertools
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -29,7 +30,7 @@ from penstock.puller.region_feed_state import RegionFeedState
 from penstock.puller.region_worker import Channels, RegionWorker, RegionWorkerSettings
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
 from penstock.puller.subscribed_span import SpanState, SubscribedSpan
-from penstock.source.contract import RangeInfo, Upstream
+from penstock.source.contract import RangeInfo
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,16 @@ class LogPullerSettings:
     worker: RegionWorkerSettings = field(default_factory=RegionWorkerSettings)
 
 
+class Placement(Protocol):
+    """The part of an upstream that tells where ranges are; see ``source/contract.py``."""
+
+    def key_span(self, span: Span) -> tuple[bytes, bytes]:
+        """Return the full start and end key of a span."""
+
+    def ranges(self, span: Span) -> Sequence[RangeInfo]:
+        """Return the ranges that cover a span now."""
+
+
 class SpanProgress(msgspec.Struct, frozen=True):
     """Where a subscription stands. ``regions_waiting`` counts pieces that no region feeds now."""
 
@@ -64,7 +75,7 @@ class LogPuller:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: Placement,
         pipeline: SpanPipeline,
         settings: LogPullerSettings | None = None,
         clock: Clock | None = None,
