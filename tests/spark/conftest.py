@@ -1,0 +1,72 @@
+"""Spark tests: one JVM per test process, started before anything of gRPC, because starting it forks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.server_client import ServerClient
+from penstock.feed.session import SparkSettings, open_session
+from penstock.model.clock import SystemClock
+from penstock.source.dataserver.client import DataServerUpstream
+from penstock.testing.command_process import CommandProcess
+
+HERE = Path(__file__).parent
+LOOK_S = 0.02
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, and put them before all others: later, gRPC's threads would be there when the JVM is forked."""
+    mine = [item for item in items if HERE in item.path.parents]
+    for item in mine:
+        item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[None]:
+    """Keep the process's JVM; a server that ends stops its session, and the next one gets a new session in the same JVM."""
+    session = open_session(SparkSettings("local[2]"))
+    yield
+    session.stop()
+
+
+@pytest.fixture
+def upstream() -> Iterator[DataServerUpstream]:
+    with CommandProcess("dataserver") as process:
+        uri = process.wait_for("listening on ", 60).split()[0]
+        with DataServerUpstream(uri) as client:
+            yield client
+
+
+class Waiting:
+    """Waits for what has no notification: states of another process, and its files."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+
+    def until(self, what: str, condition: Callable[[], Any], timeout_s: float) -> Any:
+        deadline_s, never = self._clock.monotonic_s() + timeout_s, threading.Event()
+        while not (found := condition()):
+            assert self._clock.monotonic_s() < deadline_s, f"{what}: not within {timeout_s:.0f} s"
+            self._clock.wait(never, LOOK_S)
+        return found
+
+    def drained(self, client: ServerClient, feed: str, ts: int, timeout_s: float = 60) -> dict[str, Any]:
+        """Wait until a feed's checkpoint has reached a ts; return the feed."""
+
+        def reached() -> dict[str, Any] | None:
+            shown = client.show_feed(feed)
+            assert shown["state"] != "failed", shown["error"]
+            return shown if shown["checkpoint_ts"] >= ts else None
+
+        return self.until(f"feed {feed} drained", reached, timeout_s)
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
