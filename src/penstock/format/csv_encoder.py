@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv_dialect import BinaryEncoding, CsvSettings, row_columns
-from penstock.format.csv_rows import RowSheet
+from penstock.format.csv_rows import ByteSpace, RowSheet, Space
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -34,7 +34,14 @@ _IS_UPDATE = np.array([False, True, False, True])
 
 
 def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -> bytes:
-    """Return the rows as CSV, without a header.
+    """Return the rows as CSV, without a header."""
+    out = ByteSpace()
+    encode_into(table, records, settings, out)
+    return out.getvalue()
+
+
+def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings, out: Space) -> None:
+    """Append the rows as CSV, without a header.
 
     BEFORE rows are written only with ``output_old_value``: then an update is a D row and an I row, both marked as an update.
     """
@@ -43,14 +50,17 @@ def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings) -
         if bool((ops == Op.BEFORE).any()):
             records = records.filter(pc.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
     if records.num_rows == 0:
-        return b""
+        return
     columns = row_columns(table)
     if settings.quote:
-        return _encode_quoted(table, columns, records, settings)
-    return _encode_kernels(table, columns, records, settings)
+        _quoted_rows(table, columns, records, settings).render_into(out)
+    else:
+        encoded = np.frombuffer(_encode_kernels(table, columns, records, settings), np.uint8)
+        out.reserve(len(encoded))[: len(encoded)] = encoded
+        out.advance(len(encoded))
 
 
-def _encode_quoted(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:
+def _quoted_rows(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> RowSheet:
     ops = records.column(OP).to_numpy(zero_copy_only=True)
     quote, delimiter = settings.quote.encode(), settings.delimiter.encode()
     rows = RowSheet(records.num_rows, quote, delimiter, settings.null.encode())
@@ -75,7 +85,7 @@ def _encode_quoted(table: TableSchema, columns: Sequence[Column], records: pa.Re
             texts = text_values(column, values, settings.binary_encoding)
             rows.text(texts.to_arrow(compat_level=pl.CompatLevel.oldest()), quoted=True)
     rows.constant(settings.line_end)
-    return rows.render().tobytes()
+    return rows
 
 
 def text_values(column: Column, values: pa.Array, binary_encoding: BinaryEncoding) -> pl.Series:

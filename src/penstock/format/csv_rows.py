@@ -9,7 +9,7 @@ Invariant: nothing outside the described buffers is read. Runs on executors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numba
 import numpy as np
@@ -272,6 +272,37 @@ def write_rows(
     return rows, int(to - base)
 
 
+class Space(Protocol):
+    """Where bytes go: free space that can be written to, then taken over."""
+
+    def reserve(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return free space, at least this large."""
+
+    def advance(self, size: int) -> None:
+        """Take over bytes that were written into the reserved space."""
+
+
+class ByteSpace:
+    """A space that gives its bytes at the end."""
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.uint8]] = []
+        self._open: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def reserve(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return new free space of this size."""
+        self._open = np.empty(size, np.uint8)
+        return self._open
+
+    def advance(self, size: int) -> None:
+        """Keep the first bytes of the space."""
+        self._parts.append(self._open[:size])
+
+    def getvalue(self) -> bytes:
+        """Return everything."""
+        return b"".join(part.data for part in self._parts)
+
+
 def _bytes_of(data: pa.Buffer | None) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
 
@@ -338,20 +369,23 @@ class RowSheet:
         kind = TEXT_FLOAT if plain else TEXT_BARE
         self._add(kind, 8, texts, validity, offsets.address, data, nbytes + 4 * self._rows)
 
-    def render(self) -> npt.NDArray[np.uint8]:
-        """Return all rows."""
+    def render_into(self, space: Space) -> None:
+        """Append all rows."""
         sheet = np.array(self._entries, np.int64)
-        parts: list[npt.NDArray[np.uint8]] = []
-        done, capacity = 0, int(self._estimate * 1.05) + 4096
+        done, size = 0, int(self._estimate * 1.05) + 4096
         while done < self._rows:
-            out = np.empty(capacity, np.uint8)
-            reached, used = write_rows(sheet, done, self._rows, self._quote, self._delimiter, self._null, out)
-            if reached == done and used == 0:
-                capacity *= 2
-                continue
-            parts.append(out[:used])
+            reached, used = write_rows(sheet, done, self._rows, self._quote, self._delimiter, self._null, space.reserve(size))
+            space.advance(used)
+            if reached == done:
+                # Not even one row fits.
+                size *= 2
             done = reached
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
+
+    def render(self) -> bytes:
+        """Return all rows."""
+        space = ByteSpace()
+        self.render_into(space)
+        return space.getvalue()
 
     def _add(
         self, kind: int, width: int, values: pa.Array, validity: pa.Buffer | None, offsets: int, data: pa.Buffer | None, size: int

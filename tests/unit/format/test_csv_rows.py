@@ -22,7 +22,7 @@ def render(arrays, rows, quote=b'"', delimiter=b",", null=b"\\N"):
         else:
             sheet.text(array, quoted=True)
     sheet.constant(b"\r\n")
-    return sheet.render().tobytes()
+    return sheet.render()
 
 
 @given(st.lists(st.one_of(st.none(), st.text(alphabet='"a,\r\né\x00😀', max_size=40)), min_size=1, max_size=30), st.integers(0, 3))

@@ -309,8 +309,7 @@ def test_the_uploader_runs_in_order_and_bounds_what_waits() -> None:
     uploader = Uploader()
     gate, seen = threading.Event(), []
     uploader.submit(lambda: (gate.wait(10), seen.append(0))[1])
-    uploader.submit(lambda: seen.append(1))
-    late = threading.Thread(target=lambda: uploader.submit(lambda: seen.append(2)))
+    late = threading.Thread(target=lambda: [uploader.submit(lambda n=n: seen.append(n)) for n in (1, 2)])
     late.start()
     late.join(0.2)
     assert late.is_alive()

@@ -7,7 +7,6 @@ never goes back. One thread calls it, in the order of the cuts. Runs on executor
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from penstock.format.schema_file import SchemaFile
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherWork, WrittenFile
+from penstock.sink.storage.file_buffer import FileBuffer
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
 
@@ -29,7 +29,7 @@ class Cut:
 
     table: TableSchema
     first_ts: int
-    content: io.BytesIO
+    content: FileBuffer
     rows: int
     callbacks: tuple[Callable[[], None], ...] = ()
 
@@ -105,7 +105,7 @@ class FilePublisher:
         key = position_key(version, directory.date, self._dispatcher)
         number = self._position.get(key, 0) + 1
         path = self._layout.data_path(DataPath(directory, self._dispatcher, number))
-        content = cut.content.getbuffer()
+        content = cut.content.content()
         nbytes = len(content)
         created = self._target.put_new(path, content)
         self._write_index(directory, number, created=created)

@@ -12,6 +12,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.storage.file_buffer import BufferPool
 from penstock.sink.storage.publisher import Cut, FilePublisher, SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
@@ -34,6 +35,7 @@ class StorageSink:
         self._settings = settings
         self._versions = SchemaVersions(target, output_column_id=settings.output_column_id)
         self._uploader = Uploader()
+        self._buffers = BufferPool(settings.file_size)
         self._channels: dict[DispatcherId, _Channel] = {}
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
@@ -43,9 +45,9 @@ class StorageSink:
         publisher = FilePublisher(work, self._settings, self._target, self._versions)
 
         def submit(cut: Cut) -> None:
-            self._uploader.submit(lambda: publisher.publish(cut))
+            self._uploader.submit(lambda: self._publish(publisher, cut))
 
-        self._channels[work.dispatcher] = _Channel(work, DispatcherWriter(work, self._settings, submit), publisher)
+        self._channels[work.dispatcher] = _Channel(work, DispatcherWriter(work, self._settings, self._buffers, submit), publisher)
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Encode an event's rows; waits only while the uploader holds as many files as it may."""
@@ -79,6 +81,10 @@ class StorageSink:
     def close(self) -> None:
         """Stop the uploader; what was not flushed is dropped and comes again with the next attempt."""
         self._uploader.close()
+
+    def _publish(self, publisher: FilePublisher, cut: Cut) -> None:
+        publisher.publish(cut)
+        self._buffers.give_back(cut.content)
 
     def _drain(self, channel: _Channel) -> None:
         channel.writer.drain()

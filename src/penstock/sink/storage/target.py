@@ -90,6 +90,7 @@ class ObjectTarget:
 
     def put_new(self, path: str, content: bytes | memoryview) -> bool:
         """Create an object; return False where it existed with the same bytes. Different bytes are a conflict."""
+        content = self._own(content)
         try:
             self._run("create", path, lambda: self._create(path, content))
         except FileExistsError:
@@ -102,6 +103,7 @@ class ObjectTarget:
 
     def put(self, path: str, content: bytes | memoryview) -> None:
         """Write an object, over whatever is there."""
+        content = self._own(content)
         self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=len(content) >= MULTIPART_BYTES))
 
     def get(self, path: str) -> bytes:
@@ -144,6 +146,10 @@ class ObjectTarget:
             self._run("delete", path, lambda: obstore.delete(self._store, path))
         except FileNotFoundError:
             return
+
+    def _own(self, content: bytes | memoryview) -> bytes | memoryview:
+        # The memory store keeps what it was given; all others have sent it when they return, and the caller uses its buffer again.
+        return bytes(content) if isinstance(self._store, MemoryStore) else content
 
     def _create(self, path: str, content: bytes | memoryview) -> None:
         if len(content) < MULTIPART_BYTES:

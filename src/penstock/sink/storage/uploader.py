@@ -1,7 +1,8 @@
 """The background uploader: cut files go to the target while the next ones are encoded.
 
-Invariants: jobs run one at a time in the order in which they were submitted; at most ``QUEUE_FILES_MAX`` wait, so a task holds about
-three files; after a failure nothing more runs and everyone who submits or drains sees the error. Runs on executors.
+Invariants: jobs run one at a time in the order in which they were submitted; a job is taken only when the one before it has ended, so a
+task holds two files, one that is filled and one that is uploaded; after a failure nothing more runs and everyone who submits or
+drains sees the error. Runs on executors.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ from collections.abc import Callable
 
 from penstock.model.errors import InvariantError
 
-QUEUE_FILES_MAX = 1
-"""One waits, one is uploaded, one is filled: three files in memory."""
-
 
 class Uploader:
     """One thread and a bounded queue."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Callable[[], None] | threading.Event | None] = queue.Queue(QUEUE_FILES_MAX)
+        # Bounded by the slot: at most one job, one drain marker and one end are in it.
+        self._queue: queue.SimpleQueue[Callable[[], None] | threading.Event | None] = queue.SimpleQueue()
+        self._slot = threading.Semaphore(1)
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="storage-uploader", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Queue a job; waits while the queue is full. Raises the failure of an earlier job."""
-        self._raise_failure()
+        """Hand over a job; waits while another one runs. Raises the failure of an earlier job."""
+        self._slot.acquire()
+        if self._failure is not None:
+            self._slot.release()
+            raise self._failure
         self._queue.put(job)
 
     def drain(self) -> None:
@@ -57,8 +60,13 @@ class Uploader:
             if isinstance(job, threading.Event):
                 # A drain marker fires even after a failure, or its waiter would wait for ever; the waiter then finds the failure.
                 job.set()
-            elif self._failure is None and not self._closing.is_set():
-                try:
-                    job()
-                except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that submits
-                    self._failure = error
+            else:
+                self._do(job)
+                self._slot.release()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self._failure is None and not self._closing.is_set():
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that submits
+                self._failure = error

@@ -7,7 +7,6 @@ decides every byte and every cut. Runs on executors.
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,13 +14,14 @@ from itertools import pairwise
 import pyarrow as pa
 
 from penstock.format.csv_dialect import row_columns
-from penstock.format.csv_encoder import encode
+from penstock.format.csv_encoder import encode_into
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, DmlEvent
 from penstock.sink.storage.chunks import Chunk, Rechunker
+from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.publisher import Cut
 from penstock.sink.storage.settings import Atomicity, StorageSinkSettings
 
@@ -32,8 +32,9 @@ CHUNK_BYTES_MIN = 512
 class DispatcherWriter:
     """Encodes and cuts; hands finished files to ``submit``, which may block while too many wait. One thread calls it."""
 
-    def __init__(self, work: DispatcherWork, settings: StorageSinkSettings, submit: Callable[[Cut], None]) -> None:
+    def __init__(self, work: DispatcherWork, settings: StorageSinkSettings, buffers: BufferPool, submit: Callable[[Cut], None]) -> None:
         self._work = work
+        self._buffers = buffers
         self._settings = settings
         self._layout = settings.layout
         self._submit = submit
@@ -45,7 +46,7 @@ class DispatcherWriter:
         self._schema_of: TableSchema | None = None
         self._schema = pa.schema([])
         self._date = ""
-        self._content = io.BytesIO()
+        self._content: FileBuffer | None = None
         self._header_bytes = 0
         self._file_rows = 0
         self._first_ts = 0
@@ -110,18 +111,19 @@ class DispatcherWriter:
     def _append(self, chunk: Chunk) -> None:
         if self._table is None:
             raise InvariantError("a chunk without a table")
-        if self._file_rows == 0:
+        if self._content is None:
+            self._content = self._buffers.take()
             self._header_bytes = self._content.write(self._settings.csv.header(self._table))
             self._first_ts = int(commit_ts_array(chunk.records)[0])
-        self._content.write(encode(self._table, chunk.records, self._settings.csv))
+        encode_into(self._table, chunk.records, self._settings.csv, self._content)
         self._file_rows += chunk.records.num_rows
         if chunk.may_cut and self._content.tell() - self._header_bytes >= self._settings.file_size:
             self._cut()
 
     def _cut(self) -> None:
-        if self._table is None or self._file_rows == 0:
+        if self._table is None or self._content is None:
             return
         self._rows_out += self._file_rows
         cut = Cut(self._table, self._first_ts, self._content, self._file_rows, self.flushed_callbacks())
-        self._content, self._file_rows = io.BytesIO(), 0
+        self._content, self._file_rows = None, 0
         self._submit(cut)
