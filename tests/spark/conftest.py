@@ -56,15 +56,19 @@ class Waiting:
             self._clock.wait(never, LOOK_S)
         return found
 
-    def drained(self, client: ServerClient, feed: str, ts: int, timeout_s: float = 60) -> dict[str, Any]:
-        """Wait until a feed's checkpoint has reached a ts; return the feed."""
+    def feed(self, client: ServerClient, name: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 60) -> dict[str, Any]:
+        """Wait until a condition on a feed holds; return the feed."""
 
         def reached() -> dict[str, Any] | None:
-            shown = client.show_feed(feed)
+            shown = client.show_feed(name)
             assert shown["state"] != "failed", shown["error"]
-            return shown if shown["checkpoint_ts"] >= ts else None
+            return shown if condition(shown) else None
 
-        return self.until(f"feed {feed} drained", reached, timeout_s)
+        return self.until(f"feed {name}", reached, timeout_s)
+
+    def drained(self, client: ServerClient, name: str, ts: int, timeout_s: float = 60) -> dict[str, Any]:
+        """Wait until a feed's checkpoint has reached a ts; return the feed."""
+        return self.feed(client, name, lambda shown: shown["checkpoint_ts"] >= ts, timeout_s)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
         workload.start()
         try:
             # A verification while changes come and files are written.
-            waiting.until("first rows", lambda: client.show_feed("f")["rows"] > 0, 60)
+            waiting.feed(client, "f", lambda shown: shown["rows"] > 0)
             running = client.verify_feed("f")
             assert running["identical"], running
         finally:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 0.2
 _CAUSE = (": ", "Caused by:")
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class FeedKeeper:
@@ -173,4 +174,10 @@ def foreign_error(error: Exception) -> PenstockError:
         return found
     # Java writes the thrown error on a line of its own that begins with a colon, and each cause below it.
     causes = [line.strip().removeprefix("Caused by:").removeprefix(":").strip() for line in text.splitlines() if line.startswith(_CAUSE)]
-    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0].strip(), *causes[-1:]]))
+    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0].strip(), *(_raised_in_python(text) or causes[-1:])]))
+
+
+def _raised_in_python(text: str) -> list[str]:
+    """Return the line with which the last Python traceback in a text ends, if there is one."""
+    below = text.rpartition(_TRACEBACK)[2].splitlines() if _TRACEBACK in text else []
+    return [line.strip() for line in below if line and not line[0].isspace()][:1]
