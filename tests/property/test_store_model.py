@@ -1,19 +1,25 @@
-"""The event store against a model: random transactions, flushes, repeats, crashes and windows, with equality of content and order."""
+"""The event store against a model: random transactions, small and bulk, flushes, merges with concurrent changes, history that leaves,
+repeats, crashes and windows at every boundary, with equality of content and order."""
 
 import shutil
 import tempfile
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.model.batch import Op
+from penstock.model.batch import BatchKind, Op
+from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
+from penstock.store.bulk import write_bulk
 from penstock.store.contract import Hint
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.testing.change_batches import TABLE, Row, both_sides, read_rows, read_steps
+from penstock.store.objects import ObjectSpace, ObstoreBackend
+from penstock.testing.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
+from penstock.testing.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
@@ -22,7 +28,10 @@ KEYS = st.sets(st.integers(0, 12), min_size=1, max_size=12)
 
 
 def small_settings() -> StoreSettings:
-    return StoreSettings(wal_segment_bytes=2_000, object_bytes=300, batch_rows_min=3, batch_rows_max=7)
+    # History leaves the manifest when a rule says so, and stays in checkpoints until another does.
+    return StoreSettings(
+        wal_segment_bytes=2_000, object_bytes=300, batch_rows_min=3, batch_rows_max=7, history_seconds=0, checkpoint_seconds=10**10
+    )
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
@@ -32,13 +41,16 @@ class StoreAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
         self.store = self.open()
+        self.start = 1
         self.log: list[Row] = []
         self.states: dict[int, dict[int, str]] = {0: {}}
         self.ts = 10
         self.resolved = 0
 
     def open(self) -> ColumnarEventStore:
-        return ColumnarEventStore(Path(self.directory.name), small_settings())
+        root = Path(self.directory.name)
+        self.faults = FaultyObjects(ObstoreBackend((root / "objects").as_uri()))
+        return ColumnarEventStore(root, small_settings(), objects=ObjectSpace("faulty:///", backend=self.faults))
 
     def teardown(self) -> None:
         self.store.close()
@@ -57,6 +69,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(keys=KEYS, delete=st.booleans(), gap=st.integers(1, 3))
     def transaction(self, keys: set[int], delete: bool, gap: int) -> None:
+        self.append(self.changed(keys, delete, gap))
+
+    def changed(self, keys: set[int], delete: bool, gap: int) -> list[Row]:
+        """Commit a transaction in the model; return its rows, tombstones first."""
         self.ts += gap
         state = dict(self.state(self.ts))
         tombstones: list[Row] = []
@@ -76,7 +92,55 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 state[key] = after
         self.states[self.ts] = state
         self.log += tombstones + rows
-        self.append(tombstones + rows)
+        return tombstones + rows
+
+    @rule(keys=KEYS, delete=st.booleans(), cuts=st.integers(1, 3), again=st.booleans())
+    def bulk_transaction(self, keys: set[int], delete: bool, cuts: int, again: bool) -> None:
+        """A large transaction that was written elsewhere; a part of it may come with the log as well."""
+        rows = self.changed(keys, delete, 1)
+        metas = []
+        for side in both_sides(SPAN_ID, rows):
+            mine = [r for r in rows if (r[1] in (Op.DELETE, Op.BEFORE)) == (side.header.kind is BatchKind.TOMBSTONE)]
+            for at in range(0, len(mine), cuts * 2):
+                batch = change_batch(SPAN_ID, mine[at : at + cuts * 2], side.header.kind)
+                metas.append(write_bulk(self.store.objects, SPAN_ID, f"part-{at}", [batch], self.ts, [TABLE]))
+        self.store.commit_changes(SPAN_ID, metas[::-1], self.ts)
+        if again:
+            self.append(rows[::2])
+
+    @rule()
+    def merge(self) -> None:
+        self.store.merge(SPAN_ID)
+
+    @rule(keys=KEYS, delete=st.booleans(), flush=st.booleans(), ahead=st.integers(0, 2))
+    def merge_while_rows_commit(self, keys: set[int], delete: bool, flush: bool, ahead: int) -> None:
+        held = self.faults.script(FaultRule("put", Fault.HOLD, "-data.arrow"))
+        merge = threading.Thread(target=self.store.merge, args=(SPAN_ID,))
+        merge.start()
+        while merge.is_alive() and not held.held.wait(0.002):
+            pass
+        if held.held.is_set():
+            self.transaction(keys, delete, 1)
+            self.ts += ahead
+            self.resolve(0)
+            if flush:
+                self.store.flush(SPAN_ID)
+        held.times = 0
+        held.release.set()
+        merge.join(WAIT_S)
+        assert not merge.is_alive()
+
+    @rule(back=st.integers(0, 20))
+    def history_leaves_the_manifest(self, back: int) -> None:
+        self.store.expire_history({SPAN_ID: max(1, self.resolved - back)})
+
+    @rule(back=st.integers(5, 30))
+    def history_is_given_up(self, back: int) -> None:
+        limit = max(1, self.resolved - back)
+        self.store._spans[SPAN_ID].expire_history(limit, limit)
+        start = self.store.view(SPAN_ID, 1, 1).state.history_start_ts
+        assert start <= max(limit, self.start)
+        self.start = max(self.start, start)
 
     @rule(back=st.integers(0, 6))
     def resolve(self, back: int) -> None:
@@ -123,6 +187,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
             return
         from_ts = data.draw(st.sampled_from(edges))
         to_ts = data.draw(st.sampled_from([e for e in edges if e >= from_ts]))
+        if from_ts < self.start:
+            with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+                self.store.collect_changes(SPAN_ID, from_ts, to_ts)
+            from_ts = self.start
+            to_ts = max(to_ts, from_ts)
         expected = [r for r in self.log if from_ts < r[0] <= to_ts]
         assert read_rows(self.store.collect_changes(SPAN_ID, from_ts, to_ts)) == expected
         self.check_steps(from_ts, to_ts)
@@ -142,9 +211,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def plans_reach_the_resolved_ts(self) -> None:
-        plan = self.store.plan_window([SPAN_ID], [TABLE.table_id], 1, 1 << 30)
-        assert plan.to_ts == max(1, self.resolved)
-        assert plan.spans[0].rows >= len([r for r in self.log if 1 < r[0] <= self.resolved])
+        plan = self.store.plan_window([SPAN_ID], [TABLE.table_id], self.start, 1 << 30)
+        assert plan.to_ts == max(self.start, self.resolved)
+        assert plan.spans[0].rows >= len([r for r in self.log if self.start < r[0] <= self.resolved])
 
 
 StoreAgainstModel.TestCase.settings = settings(

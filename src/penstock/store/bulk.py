@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from penstock.model.batch import BatchKind, ChangeBatch
+from penstock.model.batch import ChangeBatch
 from penstock.model.clock import system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
@@ -27,7 +27,7 @@ def write_bulk(
     compression: str | None = None,
     rng: random.Random | None = None,
 ) -> ObjectMeta:
-    """Write one bulk object of data rows in key order; durable when it returns. There must be at least one batch."""
+    """Write one bulk object, rows or tombstones in key order; durable when it returns. There must be at least one batch."""
     path = f"spans/{span_id}/bulk/{name}-{(rng or system_random()).getrandbits(64):016x}.arrow"
     writer = ObjectWriter(path, ObjectKind.BULK, _checked(batches, span_id, commit_ts), tables, compression, commit_ts)
     if not space.put_new(path, writer.parts()):
@@ -38,6 +38,6 @@ def write_bulk(
 def _checked(batches: Iterable[ChangeBatch], span_id: int, commit_ts: int) -> Iterable[ChangeBatch]:
     for batch in batches:
         header = batch.header
-        if (header.span_id, header.kind, header.min_ts, header.max_ts) != (span_id, BatchKind.DATA, commit_ts, commit_ts):
+        if (header.span_id, header.min_ts, header.max_ts) != (span_id, commit_ts, commit_ts):
             raise InvariantError(f"a bulk object of span {span_id} holds rows of ts {header.min_ts} to {header.max_ts}, not {commit_ts}")
         yield batch

@@ -10,21 +10,24 @@ on executors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchKind, ChangeBatch
+from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchKind, ChangeBatch, commit_ts_array
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.store.contract import Changes, ChangesHandle, EndOfRange, Hint
+from penstock.store.contract import Changes, EndOfRange, Hint
 from penstock.store.memory import MemorySource
 from penstock.store.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects import READ_AHEAD_BYTES, ObjectSpace
 from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
-from penstock.store.snapshot import SnapshotSteps
+from penstock.store.ordering import rebatch
+from penstock.store.snapshot import ROW, SnapshotSteps, StateBatches, row_positions
 
 SNAPSHOT_READ_BYTES = 1 << 30
 """A snapshot keeps what it reads until its end, so it reads whole objects."""
@@ -41,6 +44,24 @@ class SpanState(msgspec.Struct, frozen=True):
     base_ts: int | None
     objects: tuple[ObjectMeta, ...]
     tables: tuple[TableSchema, ...]
+    transfer_ts: tuple[int, ...] = ()
+
+    def needed(self, from_ts: int, to_ts: int) -> tuple[ObjectMeta, ...]:
+        """Return the objects that a read of the window opens: of a state those that make it up, of a tail those that hold changes.
+
+        Merged objects repeat what others hold and transferred tombstones are no changes, so a tail opens neither.
+        """
+        if from_ts == TS_ZERO:
+            return tuple(o for o in self.objects if o.visible_at(to_ts) and o.min_ts <= to_ts)
+        return tuple(
+            o
+            for o in self.objects
+            if o.object_kind is not ObjectKind.MERGED and o.max_ts > from_ts and o.min_ts <= to_ts and not self.transferred(o)
+        )
+
+    def transferred(self, meta: ObjectMeta) -> bool:
+        """Return whether an object holds nothing but tombstones that a merge transferred."""
+        return meta.side is BatchKind.TOMBSTONE and meta.min_ts == meta.max_ts and meta.max_ts in self.transfer_ts
 
 
 class SpanView(msgspec.Struct, frozen=True):
@@ -51,7 +72,7 @@ class SpanView(msgspec.Struct, frozen=True):
     space: ObjectSpace
 
 
-def open_changes(view: SpanView, from_ts: int, to_ts: int, rows_min: int = BATCH_ROWS_MIN, rows_max: int = BATCH_ROWS_MAX) -> ChangesHandle:
+def open_changes(view: SpanView, from_ts: int, to_ts: int, rows_min: int = BATCH_ROWS_MIN, rows_max: int = BATCH_ROWS_MAX) -> OpenHandle:
     """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts``."""
     state = view.state
     if from_ts > to_ts or to_ts > state.resolved_ts:
@@ -59,21 +80,26 @@ def open_changes(view: SpanView, from_ts: int, to_ts: int, rows_min: int = BATCH
     if from_ts == TS_ZERO:
         if state.base_ts is None or to_ts < state.base_ts:
             raise PenstockError("STALE_READ", f"span {state.span_id}: its state at ts {to_ts} is not known, capture began later")
-        return _Handle(to_ts, _snapshot_steps(view, to_ts, rows_max))
+        return OpenHandle(to_ts, _snapshot_steps(view, to_ts, rows_max))
     if from_ts < state.history_start_ts:
         raise PenstockError(
             "STALE_READ", f"span {state.span_id}: history starts at ts {state.history_start_ts}, after the requested {from_ts}"
         )
-    return _Handle(to_ts, _tail_steps(view, from_ts, to_ts, rows_min, rows_max))
+    return OpenHandle(to_ts, _tail_steps(view, from_ts, to_ts, rows_min, rows_max))
 
 
-class _Handle:
+class OpenHandle:
     """The handle's life: steps, then the end, cancelled after close."""
 
     def __init__(self, to_ts: int, steps: Iterator[Changes]) -> None:
         self._to_ts = to_ts
         self._steps = steps
         self._closed = threading.Event()
+        self._released: Callable[[], object] | None = None
+
+    def on_close(self, release: Callable[[], object]) -> None:
+        """Have something released when the handle is closed. It must bear being called twice."""
+        self._released = release
 
     def next(self) -> Changes | EndOfRange:
         """Return the next step, or the end."""
@@ -87,33 +113,60 @@ class _Handle:
     def close(self) -> None:
         """Cancel; the sources go with the last reference to their batches."""
         self._closed.set()
+        if self._released is not None:
+            self._released()
 
 
 def side_handles(
     view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True, read_ahead: int = READ_AHEAD_BYTES
 ) -> list[OrderedHandle]:
-    """Return the ordered handles of one side: memory per table version, appendable objects, bulk objects.
+    """Return the ordered handles of one side of a tail: memory per table version, appendable objects, bulk objects."""
+    objects = [o for o in view.state.needed(max(from_ts, 1), to_ts) if o.side is side]
+    return _handles(view, side, objects, (ObjectKind.APPENDABLE, ObjectKind.BULK)[: 1 + bulk], from_ts, to_ts, read_ahead)
 
-    Merged objects repeat what others hold, so the tail skips them.
-    """
+
+def _handles(
+    view: SpanView, side: BatchKind, objects: Sequence[ObjectMeta], kinds: Sequence[ObjectKind], from_ts: int, to_ts: int, read_ahead: int
+) -> list[OrderedHandle]:
     handles = [OrderedHandle(batches) for batches in view.memory.sources(side, from_ts, to_ts)]
-    for kind in (ObjectKind.APPENDABLE, ObjectKind.BULK) if bulk else (ObjectKind.APPENDABLE,):
-        objects = [o for o in view.state.objects if o.side is side and o.object_kind is kind and o.max_ts > from_ts and o.min_ts <= to_ts]
-        handles.extend(OrderedHandle(_chain(view.space, chain, from_ts, to_ts, read_ahead)) for chain in _chains(objects))
+    for kind in kinds:
+        for chain in _chains([o for o in objects if o.object_kind is kind]):
+            batches = _chain(view.space, chain, from_ts, to_ts, read_ahead)
+            handles.append(OrderedHandle(_changes_only(batches, view.state.transfer_ts) if side is BatchKind.TOMBSTONE else batches))
     return handles
 
 
+def _changes_only(batches: Iterator[ChangeBatch], transfer_ts: Sequence[int]) -> Iterator[ChangeBatch]:
+    """Leave out tombstones that a merge transferred: those whose commit ts is the delete ts of the objects that it replaced."""
+    for batch in batches:
+        if not any(batch.header.min_ts <= ts <= batch.header.max_ts for ts in transfer_ts):
+            yield batch
+            continue
+        records = batch.records.filter(pa.array(~np.isin(commit_ts_array(batch.records), np.array(transfer_ts, dtype=np.uint64))))
+        if records.num_rows:
+            yield rebatch(batch, records)
+
+
 def _chains(objects: Sequence[ObjectMeta]) -> list[list[ObjectMeta]]:
-    """Put objects that follow each other in time into one chain; those that overlap go to chains of their own."""
+    """Put objects that follow each other in time into one chain; those that overlap go to chains of their own.
+
+    Where two meet at a ts they follow each other only if their keys do.
+    """
     chains: list[list[ObjectMeta]] = []
-    for meta in sorted(objects, key=lambda o: (o.min_ts, o.max_ts, o.path)):
+    for meta in sorted(objects, key=lambda o: (o.min_ts, o.max_ts, o.min_key, o.path)):
         for chain in chains:
-            if chain[-1].max_ts <= meta.min_ts:
+            if _follows(chain[-1], meta):
                 chain.append(meta)
                 break
         else:
             chains.append([meta])
     return chains
+
+
+def _follows(before: ObjectMeta, after: ObjectMeta) -> bool:
+    if before.max_ts != after.min_ts:
+        return before.max_ts < after.min_ts
+    return before.max_key < after.min_key or not (before.max_key and after.min_key)
 
 
 def _chain(space: ObjectSpace, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int, read_ahead: int) -> Iterator[ChangeBatch]:
@@ -141,27 +194,37 @@ def _tail_steps(view: SpanView, from_ts: int, to_ts: int, rows_min: int, rows_ma
 
 
 def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Changes]:
-    """Yield the state at a ts, read from everything that the span holds up to it."""
+    """Yield the state at a ts, read from everything that makes it up."""
     history = SchemaHistory(view.state.span.table_id, view.state.tables)
-    steps = SnapshotSteps(
-        data=_all_batches(side_handles(view, BatchKind.DATA, TS_ZERO, to_ts, read_ahead=SNAPSHOT_READ_BYTES)),
-        tombstones=_all_batches(side_handles(view, BatchKind.TOMBSTONE, TS_ZERO, to_ts, read_ahead=SNAPSHOT_READ_BYTES)),
-        to_ts=to_ts,
-        span_id=view.state.span_id,
-    )
+    steps = SnapshotSteps(state_batches(view, to_ts), to_ts, view.state.span_id)
     if steps.empty:
         return
     for batch in steps.batches(history.at(to_ts), rows_max):
         yield Changes((batch,), (), Hint.SNAPSHOT)
 
 
-def _all_batches(handles: Sequence[OrderedHandle]) -> list[ChangeBatch]:
-    """Return the batches of one side in ts order."""
+def state_batches(view: SpanView, to_ts: int) -> StateBatches:
+    """Return the batches that make up the state at a ts: the merged run, the changes since, and the rows of the run that have ended."""
+    objects = view.state.needed(TS_ZERO, to_ts)
+    merged = sorted((o for o in objects if o.object_kind is ObjectKind.MERGED), key=lambda o: o.first_row)
+    run = [b for meta in merged for b in view.space.batches(meta, TS_ZERO, to_ts, SNAPSHOT_READ_BYTES)]
+    changed = [o for o in objects if o.object_kind is not ObjectKind.MERGED and not view.state.transferred(o)]
+    sides: dict[BatchKind, list[ChangeBatch]] = {}
+    for side in BatchKind:
+        mine = [o for o in changed if o.side is side]
+        handles = _handles(view, side, mine, (ObjectKind.APPENDABLE, ObjectKind.BULK), TS_ZERO, to_ts, SNAPSHOT_READ_BYTES)
+        sides[side] = list(drain(handles))
+    ended = [b.records.column(ROW).to_numpy() for o in objects if view.state.transferred(o) for b in view.space.batches(o, TS_ZERO, to_ts)]
+    first_rows = [(o.first_row, o.rows) for o in merged]
+    return StateBatches((*run, *sides[BatchKind.DATA]), tuple(sides[BatchKind.TOMBSTONE]), row_positions(first_rows, ended))
+
+
+def drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:
+    """Yield the batches of several handles of one side in ts order."""
     reader = SideReader(handles, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
-    batches: list[ChangeBatch] = []
     while True:
         reader.fill()
         taken = reader.take_below(TS_END)
         if not taken:
-            return batches
-        batches.extend(taken)
+            return
+        yield from taken

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,20 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import compose_ts
+from penstock.model.timestamp import TS_MAX
 from penstock.store.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
 from penstock.store.flusher import Flusher
+from penstock.store.history import HistoryNeeds, HistorySettings
 from penstock.store.manifest import load_manifests
+from penstock.store.merging import MergeSettings
 from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
 from penstock.store.planner import plan_window
 from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
-from penstock.store.span_store import ObjectSettings, SpanStore
+from penstock.store.span_store import SpanStore
+from penstock.store.span_writer import ObjectSettings
+from penstock.store.stats import StoreStats, span_stats
 from penstock.store.wal import WalSettings, WriteAheadLog, read_resolved, resolved_record
 from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
 
@@ -53,34 +58,21 @@ class StoreSettings:
     group_commit_max_delay_s: float = 0.0
     resolved_max_delay_s: float = 0.2
     queue_bytes_max: int = 256 * 1024 * 1024
-    history_seconds: int = 3600
-    """How long ``expire_history`` keeps changes that no one pins."""
+    history_seconds: int = 3_600
+    """How long changes that no one pins stay where every reader finds them at once."""
+    checkpoint_seconds: int = 24 * 3_600
+    """How long they stay readable from checkpoints, counted from the change as well."""
+    gc_ttl_seconds: int = 24 * 3_600
+    """How long a subscription that does not get on can hold history back; after that its reader gets ``STALE_READ``."""
+    gc_interval_s: float = 60.0
+    merge_bytes_min: int = 256 * 1024 * 1024
+    """A span is merged when so much was flushed since the last merge, ..."""
+    merge_ratio: float = 0.5
+    """... and it is at least this share of what is merged. Bounds what the reader of a state reads, and how often rows are written."""
     batch_rows_min: int = BATCH_ROWS_MIN
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None
     """Of object files: None (readers map them), ``lz4`` or ``zstd``."""
-
-
-class SpanStats(msgspec.Struct, frozen=True):
-    """What one span holds, by kind of storage."""
-
-    span_id: int
-    table_id: int
-    resolved_ts: int
-    flushed_ts: int
-    history_start_ts: int
-    memory_rows: int
-    memory_nbytes: int
-    object_rows: dict[str, int]
-    object_nbytes: dict[str, int]
-
-
-class StoreStats(msgspec.Struct, frozen=True):
-    """What the store holds."""
-
-    spans: tuple[SpanStats, ...]
-    wal_nbytes: int
-    queue_fill: float
 
 
 class _SpanRecord(msgspec.Struct, frozen=True):
@@ -107,6 +99,10 @@ class ColumnarEventStore:
         self.objects = objects or ObjectSpace((root / "objects").as_uri())
         self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
         self._spill_directory = root / "spill"
+        self._merge_settings = MergeSettings(self.settings.merge_bytes_min, self.settings.merge_ratio)
+        kept = HistorySettings(self.settings.history_seconds, self.settings.checkpoint_seconds, self.settings.gc_ttl_seconds)
+        self.needs = HistoryNeeds(kept, self._clock)
+        self._collected_s = self._clock.monotonic_s()
         self._schema_log = SchemaLog()
         self._spans: dict[int, SpanStore] = {}
         self._lock = threading.Lock()
@@ -119,7 +115,8 @@ class ColumnarEventStore:
         self._wal = WriteAheadLog(root / "wal", wal_settings, self._clock, self._head_records)
         self._recover()
         self._wal.start()
-        self._flusher = Flusher(self._flush_in_background, self._clock)
+        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
+        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
 
     # Writing: the puller's side.
 
@@ -184,24 +181,43 @@ class ColumnarEventStore:
         if flushed:
             store.flush_error = None
             self._forget_log()
+            self._merger.request(span_id)
         return flushed
+
+    def merge(self, span_id: int) -> int:
+        """Merge what a span holds now; return how many objects were replaced. The state is written again, so it takes its time."""
+        store = self._span(span_id)
+        return store.merge(self._schema_log.versions(store.span.table_id))
 
     def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent."""
         self._span(span_id).commit_bulk(objects, commit_ts)
+
+    def commit_changes(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
+        """Make bulk objects, rows and tombstones, visible in one step as changes at ``commit_ts``, which must not be resolved yet.
+
+        That is how a large transaction comes in that was written elsewhere. Idempotent.
+        """
+        self._span(span_id).commit_changes(objects, commit_ts)
 
     def truncate_history(self, span_id: int, ts: int) -> int:
         """Give up the changes of a span at or below a ts; return how many objects went. Reading them is ``STALE_READ`` from now on."""
         return self._span(span_id).truncate_history(ts)
 
     def expire_history(self, pins: Mapping[int, int]) -> int:
-        """Remove objects that are older than the history that is kept; return how many.
+        """Let the history of some spans go as far as it is older than what is kept; return how many objects left their manifests.
 
-        ``pins`` gives, per span, the ts above which someone still reads; a span that is not in it is kept whole, as no one has said
-        that its state is known elsewhere.
+        ``pins`` gives, per span, the ts above which its caller still reads; spans that are not in it are not looked at.
         """
-        limit_ts = compose_ts(max(0, self._clock.now_ms() - self.settings.history_seconds * 1000))
-        return sum(self._span(span_id).expire_history(min(ts, limit_ts)) for span_id, ts in pins.items())
+        return sum(self._expire(span_id, ts) for span_id, ts in pins.items())
+
+    def collect_garbage(self) -> int:
+        """Let all history go that is older than what is kept and that no pin and no reader needs; return how many objects left."""
+        return sum(self._expire(span_id, TS_MAX) for span_id in self.span_ids())
+
+    def _expire(self, span_id: int, ts: int) -> int:
+        limit_ts = min(ts, self.needs.keep_above(span_id))
+        return self._span(span_id).expire_history(limit_ts, min(limit_ts, self.needs.checkpoints_above(span_id)))
 
     # Reading: the feed's side.
 
@@ -209,18 +225,26 @@ class ColumnarEventStore:
         """Return the span's resolved ts."""
         return self._span(span_id).resolved_ts
 
-    def view(self, span_id: int) -> SpanView:
-        """Return a consistent picture of a span, from which a handle is built."""
+    def view(self, span_id: int, from_ts: int | None = None, to_ts: int | None = None) -> SpanView:
+        """Return a consistent picture of a span, from which a handle on the window is built; without one, of what is there now."""
         store = self._span(span_id)
-        return store.view(self._schema_log.versions(store.span.table_id))
+        return store.view(self._schema_log.versions(store.span.table_id), from_ts, to_ts)
 
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
-        """Open a handle on ``(from_ts, to_ts]``; see the contract."""
-        return open_changes(self.view(span_id), from_ts, to_ts, self.settings.batch_rows_min, self.settings.batch_rows_max)
+        """Open a handle on ``(from_ts, to_ts]``; see the contract. Its objects are kept until it is closed or forgotten."""
+        lease = self.needs.lease(span_id, from_ts or to_ts)
+        try:
+            view = self.view(span_id, from_ts, to_ts)
+            handle = open_changes(view, from_ts, to_ts, self.settings.batch_rows_min, self.settings.batch_rows_max)
+        except BaseException:
+            self.needs.release(lease)
+            raise
+        handle.on_close(weakref.finalize(handle, self.needs.release, lease))
+        return handle
 
     def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
         """Choose where a window ends; see the contract."""
-        views = [self.view(span_id) for span_id in span_ids]
+        views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
         return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max)
 
@@ -237,11 +261,12 @@ class ColumnarEventStore:
         """Return what the store holds, per span and kind."""
         with self._lock:
             spans = list(self._spans.values())
-        return StoreStats(tuple(_span_stats(s) for s in spans), self._wal.nbytes, self._wal.queue_fill)
+        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.nbytes, self._wal.queue_fill)
 
     def close(self) -> None:
         """Make everything queued durable and stop. May be called twice."""
         self._flusher.close()
+        self._merger.close()
         self._wal.close()
 
     def __enter__(self) -> ColumnarEventStore:
@@ -332,6 +357,20 @@ class ColumnarEventStore:
         store.flush_error = error
         log.warning("flush failed, memory is kept", extra={"span_id": store.span_id, "code": error.code, "detail": error.detail})
 
+    def _maintain_in_background(self, span_id: int) -> None:
+        """Merge a span that has grown, and let old history go. Failures are told and tried again after the next flush."""
+        try:
+            if self._merge_settings.worthwhile(self._spans[span_id].objects):
+                replaced = self.merge(span_id)
+                log.info("span merged", extra={"span_id": span_id, "objects": replaced})
+            if self._clock.monotonic_s() - self._collected_s >= self.settings.gc_interval_s:
+                self._collected_s = self._clock.monotonic_s()
+                self.collect_garbage()
+        except PenstockError as error:
+            log.warning("maintenance failed", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
+        except Exception as error:  # noqa: BLE001 - the thread serves all spans and must outlive a defect in one
+            log.error("maintenance failed", extra={"span_id": span_id, "code": "INTERNAL", "detail": f"{type(error).__name__}: {error}"})
+
     def _spill(self, store: SpanStore) -> None:
         try:
             moved = store.spill(self._spill_directory)
@@ -347,22 +386,3 @@ class ColumnarEventStore:
 
 def _span_record(store: SpanStore) -> WalRecord:
     return WalRecord.of(RecordKind.SPAN, store.span_id, msgspec.json.encode(_SpanRecord(store.span, store.start_ts)))
-
-
-def _span_stats(store: SpanStore) -> SpanStats:
-    rows: dict[str, int] = {}
-    nbytes: dict[str, int] = {}
-    for meta in store.objects:
-        rows[meta.object_kind] = rows.get(meta.object_kind, 0) + meta.rows
-        nbytes[meta.object_kind] = nbytes.get(meta.object_kind, 0) + meta.size
-    return SpanStats(
-        span_id=store.span_id,
-        table_id=store.span.table_id,
-        resolved_ts=store.resolved_ts,
-        flushed_ts=store.flushed_ts,
-        history_start_ts=store.start_ts,
-        memory_rows=store.memory_row_count,
-        memory_nbytes=store.memory_nbytes,
-        object_rows=rows,
-        object_nbytes=nbytes,
-    )

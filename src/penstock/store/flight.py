@@ -118,10 +118,12 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
             request = msgspec.json.decode(descriptor.command, type=WindowRequest)
-            view = self._store.view(request.span_id)
+            view = self._store.view(request.span_id, request.from_ts, request.to_ts)
+            # The reader opens the objects itself: they are kept for as long as its tickets hold.
+            self._store.needs.lease(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
             open_changes(view, request.from_ts, request.to_ts).close()
             state = view.state
-            wanted = [o for o in state.objects if o.max_ts > request.from_ts and o.min_ts <= request.to_ts]
+            wanted = state.needed(request.from_ts, request.to_ts)
             answer = WindowAnswer(msgspec.structs.replace(state, objects=tuple(wanted)), self._store.objects.uri)
             endpoints = [self._object_endpoint(request.span_id, o.path) for o in wanted]
             if isinstance(view.memory, MemoryRows):

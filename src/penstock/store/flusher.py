@@ -1,4 +1,4 @@
-"""The thread that turns grown memory into objects, away from the writer of the log.
+"""A thread that works on spans one after the other: one turns grown memory into objects, away from the writer of the log, one merges.
 
 Requests are span ids, each waiting at most once, so the queue is bounded by the number of spans. Runs in the log service.
 """
@@ -16,14 +16,16 @@ IDLE_WAIT_S = 60.0
 class Flusher:
     """Calls ``flush`` for requested spans, one after the other. Thread safe."""
 
-    def __init__(self, flush: Callable[[int], None], clock: Clock) -> None:
+    def __init__(self, name: str, flush: Callable[[int], None], clock: Clock) -> None:
         self._flush = flush
         self._clock = clock
         self._waiting: dict[int, None] = {}
+        self._busy = False
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store-flusher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def request(self, span_id: int) -> None:
@@ -31,6 +33,11 @@ class Flusher:
         with self._lock:
             self._waiting[span_id] = None
         self._wake.set()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is waiting or under way; return False where that took longer."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
 
     def close(self) -> None:
         """Finish the flush that runs, leave the others (the log holds their rows), and stop."""
@@ -48,7 +55,9 @@ class Flusher:
     def _flush_waiting(self) -> None:
         while not self._closing.is_set():
             with self._lock:
-                if not self._waiting:
+                self._busy = bool(self._waiting)
+                if not self._busy:
+                    self._idle.notify_all()
                     return
                 span_id = next(iter(self._waiting))
                 del self._waiting[span_id]

@@ -7,6 +7,8 @@ magic, version and the xxh3-64 checksum of the body. Runs in the log service.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 import pyarrow as pa
 import xxhash
@@ -16,6 +18,7 @@ from penstock.model.span import Span
 from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
 
+Record = TypeVar("Record", bound=msgspec.Struct)
 MAGIC = "penstock-manifest"
 VERSION = 1
 KEPT = 2
@@ -40,6 +43,11 @@ class Manifest(msgspec.Struct, frozen=True):
     writer: str
     """Names the process that wrote it: so a writer knows its own manifest again when the answer to its put was lost."""
     objects: tuple[ObjectMeta, ...] = ()
+    transfer_ts: tuple[int, ...] = ()
+    """The delete ts of merges that transferred tombstones: tombstones with such a commit ts are no changes. Kept apart from the objects,
+    which may be collected before the ts lies outside the history."""
+    next_row: int = 1
+    """The row id that the next object begins with."""
 
 
 class _Envelope(msgspec.Struct):
@@ -74,21 +82,30 @@ def write_manifest(space: ObjectSpace, manifest: Manifest) -> Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return a manifest's bytes."""
-    body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Envelope(MAGIC, VERSION, xxhash.xxh3_64_intdigest(body), msgspec.Raw(body)))
+    return seal(MAGIC, VERSION, msgspec.json.encode(manifest))
 
 
 def decode_manifest(path: str, payload: bytes | pa.Buffer) -> Manifest:
     """Read a manifest's bytes; raises ``OBJECT_CORRUPT`` when they are not what was written."""
+    return unseal(path, payload, MAGIC, VERSION, Manifest)
+
+
+def seal(magic: str, version: int, body: bytes) -> bytes:
+    """Return a record's JSON with magic, version and checksum around it."""
+    return msgspec.json.encode(_Envelope(magic, version, xxhash.xxh3_64_intdigest(body), msgspec.Raw(body)))
+
+
+def unseal(path: str, payload: bytes | pa.Buffer, magic: str, version: int, record: type[Record]) -> Record:
+    """Read what ``seal`` wrote; raises ``OBJECT_CORRUPT`` when it is something else."""
     try:
         envelope = msgspec.json.decode(memoryview(payload), type=_Envelope)
-        if envelope.magic != MAGIC or envelope.version != VERSION:
-            raise PenstockError("OBJECT_CORRUPT", f"manifest {path} has magic {envelope.magic!r} and version {envelope.version}")
+        if envelope.magic != magic or envelope.version != version:
+            raise PenstockError("OBJECT_CORRUPT", f"{path} has magic {envelope.magic!r} and version {envelope.version}")
         if xxhash.xxh3_64_intdigest(bytes(envelope.body)) != envelope.checksum:
-            raise PenstockError("OBJECT_CORRUPT", f"manifest {path} fails its checksum")
-        return msgspec.json.decode(bytes(envelope.body), type=Manifest)
+            raise PenstockError("OBJECT_CORRUPT", f"{path} fails its checksum")
+        return msgspec.json.decode(bytes(envelope.body), type=record)
     except msgspec.DecodeError as error:
-        raise PenstockError("OBJECT_CORRUPT", f"manifest {path} does not parse: {error}") from error
+        raise PenstockError("OBJECT_CORRUPT", f"{path} does not parse: {error}") from error
 
 
 def load_manifests(space: ObjectSpace) -> dict[int, Manifest]:

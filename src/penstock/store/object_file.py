@@ -56,7 +56,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the manifest says of an object. ``commit_ts`` is set for bulk objects, whose rows all carry it."""
+    """What the manifest says of an object. ``commit_ts`` is set for bulk and merged objects, whose rows all carry it."""
 
     path: str
     object_kind: ObjectKind
@@ -72,6 +72,17 @@ class ObjectMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     commit_ts: int = 0
     delete_ts: int = 0
     """The ts at which a merge replaced the object; 0 while it lives."""
+    create_ts: int = 0
+    """The ts from which a state may be read from the object: a merged one repeats others, so before it they are read."""
+    first_row: int = 0
+    """The row id of its first row; the others follow. Ids are given once per span, in the order of the manifests."""
+    min_key: bytes = b""
+    max_key: bytes = b""
+    """The smallest and the largest key; both empty in manifests that did not say them."""
+
+    def visible_at(self, ts: int) -> bool:
+        """Return whether the state at a ts is read from the object."""
+        return self.create_ts <= ts and (self.delete_ts == 0 or self.delete_ts > ts)
 
 
 class ObjectFooter(msgspec.Struct, frozen=True):
@@ -175,6 +186,8 @@ class ObjectWriter:
             size=footer_offset + footer_size,
             footer_size=footer_size,
             commit_ts=self._commit_ts,
+            min_key=min(z.min_key for z in zones),
+            max_key=max(z.max_key for z in zones),
         )
 
 

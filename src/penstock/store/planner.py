@@ -29,9 +29,7 @@ class SpanPieces:
         self.view = view
         self._from_ts = from_ts
         pieces: list[tuple[int, int, int, int]] = []
-        for meta in view.state.objects:
-            if meta.max_ts <= from_ts or meta.min_ts > to_ts:
-                continue
+        for meta in view.state.needed(from_ts, to_ts):
             if meta.min_ts > from_ts and meta.max_ts <= to_ts:
                 pieces.append((meta.min_ts, meta.max_ts, meta.rows, meta.nbytes))
                 continue
@@ -63,10 +61,9 @@ class SpanPieces:
     def first_ts(self, to_ts: int) -> int | None:
         """Return the smallest commit ts in the window by looking at the rows; None where there is none."""
         found: list[int] = []
-        for meta in self.view.state.objects:
-            if meta.max_ts > self._from_ts and meta.min_ts <= to_ts:
-                first = next(self.view.space.batches(meta, self._from_ts, to_ts), None)
-                found.extend([first.header.min_ts] if first else [])
+        for meta in self.view.state.needed(self._from_ts, to_ts):
+            first = next(self.view.space.batches(meta, self._from_ts, to_ts), None)
+            found.extend([first.header.min_ts] if first else [])
         if isinstance(self.view.memory, MemoryRows):
             for side in BatchKind:
                 for batch in self.view.memory.side(side):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,15 +26,42 @@ GATHER_ROWS = 524_288
 """How many live rows are gathered at once: bounds memory, and the visits to each batch."""
 
 
-class SnapshotSteps:
-    """Finds the live rows of two sides, each in ts order, and gives them in key order."""
+ROW = "_row"
+"""The column of transferred tombstones that names the ended row by its id."""
 
-    def __init__(self, data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch], to_ts: int, span_id: int) -> None:
-        self._data = data
+
+class StateBatches(msgspec.Struct, frozen=True):
+    """What a state is made of: rows and tombstones, each side in ts order, and rows that have ended, counted through ``data``."""
+
+    data: tuple[ChangeBatch, ...]
+    tombstones: tuple[ChangeBatch, ...]
+    ended: Rows
+
+
+def row_positions(objects: Sequence[tuple[int, int]], ended: Sequence[npt.NDArray[np.uint64]]) -> Rows:
+    """Return where the rows of some ids stand, counted through objects that are given as first row id and rows, in that order."""
+    if not ended or not objects:
+        return np.empty(0, dtype=np.int64)
+    ids = np.concatenate(ended).astype(np.int64)
+    first = np.array([f for f, _ in objects], dtype=np.int64)
+    starts = np.cumsum([0, *(rows for _, rows in objects)])
+    owner = np.searchsorted(first, ids, side="right") - 1
+    positions: Rows = ids - first[owner] + starts[owner]
+    held = (owner >= 0) & (positions < starts[owner + 1])
+    return positions[held]
+
+
+class SnapshotSteps:
+    """Finds the live rows of a state and gives them in key order."""
+
+    def __init__(self, state: StateBatches, to_ts: int, span_id: int) -> None:
+        self._data = state.data
         self._to_ts = to_ts
         self._span_id = span_id
-        self._live = live_rows(data, tombstones) if data else np.empty(0, dtype=np.int64)
-        self._starts = np.cumsum([0, *(b.header.rows for b in data)])
+        self._live = live_rows(state.data, state.tombstones) if state.data else np.empty(0, dtype=np.int64)
+        if len(state.ended):
+            self._live = self._live[~np.isin(self._live, state.ended)]
+        self._starts = np.cumsum([0, *(b.header.rows for b in state.data)])
 
     @property
     def empty(self) -> bool:

@@ -1,8 +1,8 @@
 """The state of one span in the event store: memory, objects, resolved ts, and how memory becomes objects.
 
 Invariants: every row at or below ``flushed_ts`` is in the objects, every row above it in memory, so appendable objects do not overlap
-in time; ``flushed_ts <= resolved_ts``; the manifest that names an object is durable before the memory forgets its rows. Runs in the
-log service.
+in time; ``flushed_ts <= resolved_ts``; the manifest that names an object is durable before the memory forgets its rows; a merge adds
+objects and marks those that it replaces, so readers at any ts find what they need until history is given up. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -10,48 +10,43 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, COMMIT_TS, KEY, BatchKind, ChangeBatch
+from penstock.model.batch import COMMIT_TS, KEY, BatchKind, ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.store.changes import SpanState, SpanView, side_handles
+from penstock.store.changes import SpanState, SpanView, drain, side_handles
+from penstock.store.checkpoints import CheckpointChain, leaves_at
 from penstock.store.manifest import Manifest, write_manifest
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
+from penstock.store.merging import MergeCommit, commit_of, write_merge
+from penstock.store.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects import ObjectSpace
-from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
+from penstock.store.ordered_handle import OrderedHandle
 from penstock.store.ordering import window_rows
+from penstock.store.span_writer import ObjectSettings, SpanWriter, with_row_ids
 from penstock.store.spill import spill_batches
 
 
-@dataclass(frozen=True)
-class ObjectSettings:
-    """How memory is written to objects."""
-
-    nbytes_max: int
-    compression: str | None
-
-
 class SpanStore:
-    """One span. Thread safe: ``_lock`` guards the state, ``_flushing`` lets one flush run at a time."""
+    """One span. Thread safe: ``_lock`` guards the state, ``_flushing`` lets one manifest be made at a time, ``_merging`` one merge."""
 
     def __init__(self, space: ObjectSpace, manifest: Manifest, rng: random.Random, written: ObjectSettings) -> None:
         self._space = space
         self._manifest = msgspec.structs.replace(manifest, writer=f"{rng.getrandbits(64):016x}")
-        self._rng = rng
-        self._written = written
+        self._writer = SpanWriter(space, manifest.span_id, written, rng)
+        self._checkpoints = CheckpointChain.load(space, manifest.span_id) if manifest.number else CheckpointChain(space, manifest.span_id)
         self._memory = SpanMemory()
         self._resolved_ts = manifest.resolved_ts
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        self._merging = threading.Lock()
         self.flush_error: PenstockError | None = None
 
     @classmethod
@@ -129,10 +124,12 @@ class SpanStore:
             if kept is not None:
                 self._memory.add(kept)
 
-    def view(self, tables: Sequence[TableSchema]) -> SpanView:
-        """Return a consistent picture for a reader."""
+    def view(self, tables: Sequence[TableSchema], from_ts: int | None = None, to_ts: int | None = None) -> SpanView:
+        """Return a consistent picture for a reader; with checkpoints where a window reaches back behind the manifest."""
         with self._lock:
             manifest, rows, resolved_ts = self._manifest, self._memory.rows(), self._resolved_ts
+            oldest = self._checkpoints.reach(manifest.history_start_ts)
+            old_objects, old_transfers = self._checkpoints.objects, self._checkpoints.transfer_ts
         state = SpanState(
             span_id=manifest.span_id,
             span=manifest.span,
@@ -142,7 +139,16 @@ class SpanStore:
             base_ts=manifest.base_ts,
             objects=manifest.objects,
             tables=tuple(tables),
+            transfer_ts=manifest.transfer_ts,
         )
+        if oldest is not None and not _reaches(state, from_ts, to_ts):
+            state = msgspec.structs.replace(
+                state,
+                history_start_ts=min(oldest.from_ts, state.history_start_ts),
+                base_ts=oldest.base_ts if oldest.base_ts is not None else state.base_ts,
+                objects=tuple({o.path: o for o in (*old_objects, *state.objects)}.values()),
+                transfer_ts=tuple(sorted({*old_transfers, *state.transfer_ts})),
+            )
         return SpanView(state, rows, self._space)
 
     def unseen(self, batch: ChangeBatch) -> ChangeBatch | None:
@@ -153,10 +159,11 @@ class SpanStore:
         resolved_ts = self._resolved_ts
         if batch.header.min_ts > resolved_ts:
             return batch
-        late = window_rows(batch.records, TS_ZERO, resolved_ts)
         view = self.view(())
-        floor_ts = max(batch.header.min_ts - 1, TS_ZERO)
-        held = [b.records.select([COMMIT_TS, KEY]) for b in _drain(side_handles(view, batch.header.kind, floor_ts, resolved_ts))]
+        # What lies before the history that is kept cannot be looked up; it was promised when its resolved ts was.
+        floor_ts = max(batch.header.min_ts - 1, view.state.history_start_ts)
+        late = window_rows(batch.records, floor_ts, resolved_ts)
+        held = [b.records.select([COMMIT_TS, KEY]) for b in drain(side_handles(view, batch.header.kind, floor_ts, resolved_ts))]
         rows = pl.DataFrame(pl.from_arrow(pa.Table.from_batches([late.select([COMMIT_TS, KEY])])))
         if held:
             rows = rows.join(pl.DataFrame(pl.from_arrow(pa.Table.from_batches(held))), on=[COMMIT_TS, KEY], how="anti")
@@ -180,14 +187,59 @@ class SpanStore:
             while True:
                 with self._lock:
                     old, rows, cut_ts = self._manifest, self._memory.rows(), self._resolved_ts
-                new = tuple(self._write_objects(old, rows, cut_ts, tables))
+                new = tuple(self._write_memory(old, rows, cut_ts, tables))
                 if not new:
                     return flushed
                 flushed = True
-                if self._publish(msgspec.structs.replace(old, resolved_ts=cut_ts, flushed_ts=cut_ts, objects=(*old.objects, *new))):
+                numbered, next_row = with_row_ids(new, old.next_row)
+                objects = (*old.objects, *numbered)
+                if self._publish(msgspec.structs.replace(old, resolved_ts=cut_ts, flushed_ts=cut_ts, objects=objects, next_row=next_row)):
                     return True
-                for meta in new:  # An earlier attempt had come through: its objects hold these rows.
-                    self._space.delete(meta.path)
+                self._writer.discard(new)  # An earlier attempt had come through: its objects hold these rows.
+
+    def merge(self, tables: Sequence[TableSchema]) -> int:
+        """Write the state as merged objects in the place of those that make it up now; return how many were replaced.
+
+        Flushes go on meanwhile. Nothing is merged where the state is not known, or nothing was flushed since the last merge.
+        """
+        with self._merging:
+            view = self.view(tables)
+            merge_ts = view.state.flushed_ts
+            sources = {o.path for o in view.state.objects if o.delete_ts == 0 and o.max_ts <= merge_ts}
+            known = view.state.base_ts is not None and view.state.base_ts <= merge_ts
+            if not known or not self._unmerged(sources) or any(o.create_ts > merge_ts for o in view.state.objects):
+                return 0
+            number = self._manifest.number + 1
+
+            def write(side: BatchKind, kind: ObjectKind, batches: Iterator[ChangeBatch], commit_ts: int) -> Iterator[ObjectMeta]:
+                return self._writer.write(number, side, kind, batches, tables, commit_ts)
+
+            merged = write_merge(view, merge_ts, write)
+            with self._flushing:
+                if not sources <= {o.path for o in self._manifest.objects}:
+                    self._writer.discard(merged)
+                    return 0
+                numbered, next_row = with_row_ids(merged, self._manifest.next_row)
+                commit = commit_of(self.view(tables), numbered, merge_ts, write)
+                return self._commit_merge(commit, sources, next_row)
+
+    def _unmerged(self, sources: set[str]) -> bool:
+        return any(o.path in sources and o.object_kind is not ObjectKind.MERGED for o in self._manifest.objects)
+
+    def _commit_merge(self, commit: MergeCommit, sources: set[str], next_row: int) -> int:
+        old, ts = self._manifest, commit.commit_ts
+        transferred, next_row = with_row_ids(commit.transferred, next_row)
+        added = tuple(msgspec.structs.replace(o, create_ts=ts) for o in (*commit.merged, *transferred))
+        objects = tuple(msgspec.structs.replace(o, delete_ts=ts) if o.path in sources else o for o in old.objects)
+        transfer_ts = (*old.transfer_ts, ts) if transferred else old.transfer_ts
+        new = msgspec.structs.replace(
+            old, resolved_ts=self._resolved_ts, objects=(*objects, *added), transfer_ts=transfer_ts, next_row=next_row
+        )
+        if self._publish(new):
+            return len(sources)
+        # An earlier attempt at a manifest had come through, so this merge has read an older one: another will do it.
+        self._writer.discard(added)
+        return 0
 
     def spill(self, directory: Path) -> int:
         """Move large batches from the heap to a mapped file; return how many bytes."""
@@ -204,33 +256,63 @@ class SpanStore:
             return moved
 
     def truncate_history(self, ts: int) -> int:
-        """Give up changes at or below a ts that is flushed: remove the objects that hold nothing else; return how many."""
+        """Give up changes at or below a ts that is flushed, and the state with them; return how many objects went."""
         with self._flushing:
-            while True:
-                old = self._manifest
-                ts = min(ts, old.flushed_ts)
-                if ts <= old.history_start_ts:
-                    return 0
-                gone = [o for o in old.objects if o.max_ts <= ts]
-                kept = tuple(o for o in old.objects if o.max_ts > ts)
-                new = msgspec.structs.replace(old, resolved_ts=self._resolved_ts, history_start_ts=ts, base_ts=None, objects=kept)
-                if self._publish(new):
-                    break
-            for meta in gone:
-                self._space.delete(meta.path)
+            ts = min(ts, self._manifest.flushed_ts)
+            if ts <= self._manifest.history_start_ts:
+                return 0
+            gone = [o for o in self._manifest.objects if o.max_ts <= ts]
+            self._leave(gone, ts, base_ts=None)
+            with self._lock:
+                old = self._checkpoints.clear()
+            self._writer.discard([*gone, *old])
             return len(gone)
 
-    def expire_history(self, ts: int) -> int:
-        """Give up the objects that hold nothing above a ts, and no more history than they held; return how many."""
-        ends = [o.max_ts for o in self._manifest.objects if o.max_ts <= ts]
-        return self.truncate_history(max(ends)) if ends else 0
+    def expire_history(self, ts: int, checkpoints_ts: int) -> int:
+        """Give up history at or below a ts as far as whole objects serve nothing else; return how many left the manifest.
+
+        They go to a checkpoint, and from there, at or below ``checkpoints_ts``, for good. Where the state is known, only objects that a
+        merge has replaced may leave; otherwise every object that holds nothing later.
+        """
+        with self._flushing:
+            old = self._manifest
+            known = old.base_ts is not None
+            ts = min(ts, old.flushed_ts)
+            leaving = [o for o in old.objects if (0 < o.delete_ts <= ts if known else o.max_ts <= ts)]
+            if leaving:
+                start_ts = max(old.history_start_ts, *(leaves_at(o) for o in leaving))
+                transfers = [t for t in old.transfer_ts if t <= start_ts]
+                with self._lock:
+                    self._checkpoints.add(old.history_start_ts, start_ts, old.base_ts, leaving, transfers)
+                self._leave(leaving, start_ts, base_ts=start_ts if known else None)
+            with self._lock:
+                dropped = self._checkpoints.expire(checkpoints_ts)
+            kept = {o.path for o in self._manifest.objects}
+            self._writer.discard([o for o in dropped if o.path not in kept])
+            return len(leaving)
+
+    def _leave(self, gone: Sequence[ObjectMeta], start_ts: int, base_ts: int | None) -> None:
+        """Publish a manifest without some objects, whose history begins at a ts."""
+        paths = {o.path for o in gone}
+        while True:
+            old = self._manifest
+            new = msgspec.structs.replace(
+                old,
+                resolved_ts=self._resolved_ts,
+                history_start_ts=max(start_ts, old.history_start_ts),
+                base_ts=None if base_ts is None else max(base_ts, old.base_ts or TS_ZERO),
+                objects=tuple(o for o in old.objects if o.path not in paths),
+                transfer_ts=tuple(ts for ts in old.transfer_ts if ts > start_ts),
+            )
+            if self._publish(new):
+                return
 
     def remove_orphans(self) -> int:
         """Remove objects that no manifest names, left by a crash between object and manifest; return how many.
 
         Only for the owner, before it flushes. Bulk objects are left: whoever writes them commits them later.
         """
-        named = {o.path for o in self._manifest.objects}
+        named = {o.path for o in (*self._manifest.objects, *self._checkpoints.objects)}
         orphans = [name for name in self._space.list_names(f"spans/{self.span_id}/objects/") if name not in named]
         for name in orphans:
             self._space.delete(name)
@@ -241,28 +323,41 @@ class SpanStore:
 
         Once a state is committed for that ts, committing again changes nothing: a bootstrap that runs again may offer other objects.
         """
+        self._check_bulk(objects, commit_ts)
+        with self._flushing:
+            while self._manifest.base_ts != commit_ts and not self._publish_bulk(objects, commit_ts):
+                pass
+
+    def commit_changes(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
+        """Make objects that were written elsewhere visible in one step as changes at a ts that is not resolved yet; idempotent."""
+        self._check_bulk(objects, commit_ts)
+        paths = {o.path for o in objects}
+        with self._flushing:
+            while not paths <= {o.path for o in self._manifest.objects}:
+                with self._lock:
+                    if commit_ts <= self._resolved_ts:
+                        raise PenstockError(
+                            "RESOLVED_TS_VIOLATED",
+                            f"span {self.span_id}: bulk changes at ts {commit_ts}, at or below the resolved ts",
+                        )
+                self._publish_bulk(objects, self._manifest.base_ts)
+
+    def _check_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in objects):
             raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
-        with self._flushing:
-            while True:
-                old = self._manifest
-                if old.base_ts == commit_ts:
-                    return
-                together = (*old.objects, *objects)
-                if self._publish(msgspec.structs.replace(old, resolved_ts=self._resolved_ts, base_ts=commit_ts, objects=together)):
-                    return
 
-    def _write_objects(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
+    def _publish_bulk(self, objects: Sequence[ObjectMeta], base_ts: int | None) -> bool:
+        old = self._manifest
+        numbered, next_row = with_row_ids(objects, old.next_row)
+        together = (*old.objects, *numbered)
+        return self._publish(
+            msgspec.structs.replace(old, resolved_ts=self._resolved_ts, base_ts=base_ts, objects=together, next_row=next_row)
+        )
+
+    def _write_memory(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
         for side in BatchKind:
-            handles = [OrderedHandle(b) for b in rows.sources(side, old.flushed_ts, cut_ts)]
-            for part, batches in enumerate(_by_size(_drain(handles), self._written.nbytes_max)):
-                # Names sort as the objects are read: two of them may share a ts where a large transaction was cut.
-                name = f"{old.number + 1:012d}-{part:06d}-{self._rng.getrandbits(32):08x}-{side.name.lower()}"
-                path = f"spans/{old.span_id}/objects/{name}.arrow"
-                writer = ObjectWriter(path, ObjectKind.APPENDABLE, batches, tables, self._written.compression)
-                if not self._space.put_new(path, writer.parts()):
-                    raise PenstockError("STORE_FAILED", f"object {path} exists already")
-                yield writer.meta
+            batches = drain([OrderedHandle(b) for b in rows.sources(side, old.flushed_ts, cut_ts)])
+            yield from self._writer.write(old.number + 1, side, ObjectKind.APPENDABLE, batches, tables)
 
     def _publish(self, manifest: Manifest) -> bool:
         """Publish under the next number and install what holds it; False if that is what an earlier attempt wrote."""
@@ -274,31 +369,13 @@ class SpanStore:
         return installed == wanted
 
 
-def _by_size(batches: Iterator[ChangeBatch], nbytes_max: int) -> Iterator[Iterator[ChangeBatch]]:
-    """Cut a stream of batches into streams of about a size. Each must be read to its end before the next is asked for."""
-    waiting = next(batches, None)
-
-    def one() -> Iterator[ChangeBatch]:
-        nonlocal waiting
-        nbytes = 0
-        while waiting is not None and (nbytes == 0 or nbytes + waiting.header.nbytes <= nbytes_max):
-            yield waiting
-            nbytes += waiting.header.nbytes
-            waiting = next(batches, None)
-
-    while waiting is not None:
-        yield one()
-
-
-def _drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:
-    """Yield the batches of several handles in ts order."""
-    reader = SideReader(handles, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
-    while True:
-        reader.fill()
-        taken = reader.take_below(TS_END)
-        if not taken:
-            return
-        yield from taken
+def _reaches(state: SpanState, from_ts: int | None, to_ts: int | None) -> bool:
+    """Return whether the manifest alone answers a window; without one, it is asked for what it holds now."""
+    if from_ts is None or to_ts is None:
+        return True
+    if from_ts == TS_ZERO:
+        return state.base_ts is not None and state.base_ts <= to_ts
+    return from_ts >= state.history_start_ts
 
 
 def _above(batch: ChangeBatch, ts: int) -> ChangeBatch | None:

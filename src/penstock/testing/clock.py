@@ -92,3 +92,22 @@ class SimulatedClock:
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._waiters) >= count, real_timeout_s):
                 raise TimeoutError(f"{len(self._waiters)} of {count} waiters after {real_timeout_s} s")
+
+
+class SimulatedTimeOfDay:
+    """The time of day of a simulated clock, with real waiting: for threads whose waiting is not what a test is about."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Return the simulated time of day."""
+        return self._clock.now_ms()
+
+    def monotonic_s(self) -> float:
+        """Return the simulated monotonic time."""
+        return self._clock.monotonic_s()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait in real time."""
+        return event.wait(timeout_s)

@@ -1,0 +1,93 @@
+"""Who still needs history: pins of subscriptions, leases of readers, and the ts below which nobody does.
+
+A pin says up to where a subscription has got; it holds history back, but no longer than ``gc_ttl_seconds``: after that its reader gets
+``STALE_READ``, which is loud, instead of a disk that fills silently. A lease protects the objects of a read that is under way; it ends
+when the reader closes its handle, or when its Flight tickets expire. Both live in memory: whoever runs subscriptions pins again after a
+restart, and until objects leave the checkpoints too, an early collection takes nothing away. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from penstock.model.clock import Clock
+from penstock.model.timestamp import TS_MAX, compose_ts
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """How long changes stay readable.
+
+    Attributes:
+        history_seconds: in the manifest, where every reader finds them at once.
+        checkpoint_seconds: after that in checkpoints, counted from the change as well.
+        gc_ttl_seconds: how long a pin can hold history back.
+    """
+
+    history_seconds: int = 3_600
+    checkpoint_seconds: int = 24 * 3_600
+    gc_ttl_seconds: int = 24 * 3_600
+
+
+class HistoryNeeds:
+    """The pins and leases of all spans. Thread safe."""
+
+    def __init__(self, settings: HistorySettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pins: dict[int, dict[str, int]] = {}
+        self._leases: dict[int, tuple[int, int, int | None]] = {}
+        self._next_lease = 1
+
+    def pin(self, span_id: int, name: str, ts: int) -> None:
+        """Keep the changes of a span above a ts for a subscription; a later call moves the pin."""
+        with self._lock:
+            self._pins.setdefault(span_id, {})[name] = ts
+
+    def unpin(self, name: str) -> None:
+        """Let go of everything that a subscription pinned."""
+        with self._lock:
+            for pins in self._pins.values():
+                pins.pop(name, None)
+
+    def pins(self, span_id: int) -> dict[str, int]:
+        """Return the pins of a span by the name of who holds them."""
+        with self._lock:
+            return dict(self._pins.get(span_id, {}))
+
+    def lease(self, span_id: int, from_ts: int, expires_ms: int | None = None) -> int:
+        """Protect what a read of a span from a ts on needs; return the lease's number. Without an expiry it ends with ``release``."""
+        with self._lock:
+            number = self._next_lease
+            self._next_lease += 1
+            self._leases[number] = (span_id, from_ts, expires_ms)
+            return number
+
+    def release(self, number: int) -> None:
+        """End a lease; one that has ended is no error."""
+        with self._lock:
+            self._leases.pop(number, None)
+
+    def _now_less(self, seconds: int) -> int:
+        return compose_ts(max(0, self._clock.now_ms() - seconds * 1000))
+
+    def _leased_ts(self, span_id: int) -> int:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            ended = [n for n, (_, _, expires_ms) in self._leases.items() if expires_ms is not None and expires_ms < now_ms]
+            for number in ended:
+                del self._leases[number]
+            return min((ts for owner, ts, _ in self._leases.values() if owner == span_id), default=TS_MAX)
+
+    def keep_above(self, span_id: int) -> int:
+        """Return the ts at or below which history may leave the manifest of a span."""
+        pinned_ts = min(self.pins(span_id).values(), default=TS_MAX)
+        pinned_ts = max(pinned_ts, self._now_less(self._settings.gc_ttl_seconds))
+        return min(pinned_ts, self._now_less(self._settings.history_seconds), self._leased_ts(span_id))
+
+    def checkpoints_above(self, span_id: int) -> int:
+        """Return the ts at or below which history may leave the checkpoints of a span, and its objects the storage."""
+        kept_seconds = max(self._settings.checkpoint_seconds, self._settings.history_seconds)
+        return min(self.keep_above(span_id), self._now_less(kept_seconds))

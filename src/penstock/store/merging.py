@@ -1,0 +1,128 @@
+"""Merging: the state of a span written as merged objects, so that a reader of states need not go through all changes.
+
+A merge reads the state at ``merge_ts``, writes it in key order, and commits at ``commit_ts``: from there on states are read from the
+merged objects, below it from the objects that they replace, which get ``commit_ts`` as their delete ts and stay for tails. Tombstones
+that committed in between end rows of the merged objects: they are transferred, that is written again with the id of the row that they
+end and ``commit_ts`` as their own ts. They are no changes: tails leave out tombstones whose ts is the delete ts of such a merge, and
+that ts is one at which nothing else committed. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch, Op
+from penstock.model.table import META_FIELDS, SchemaHistory
+from penstock.store.changes import SpanView, drain, side_handles, state_batches
+from penstock.store.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects import ObjectSpace
+from penstock.store.ordered_handle import TS_END
+from penstock.store.snapshot import ROW, SnapshotSteps
+
+FREE_TS_TRIES = 64
+TRANSFER_SCHEMA = pa.schema([*META_FIELDS, pa.field(ROW, pa.uint64(), False)])
+
+Write = Callable[[BatchKind, ObjectKind, Iterator[ChangeBatch], int], Iterator[ObjectMeta]]
+"""Writes batches of one side as objects of a kind whose rows all carry a commit ts."""
+
+
+class MergeSettings(msgspec.Struct, frozen=True):
+    """When a span is worth merging: what was not merged yet is large by itself, and beside what was."""
+
+    nbytes_min: int
+    ratio: float
+
+    def worthwhile(self, objects: Sequence[ObjectMeta]) -> bool:
+        """Return whether readers of states go through too much. Bounds what they read to ``1 + ratio`` times what the merge would leave."""
+        live = [o for o in objects if o.delete_ts == 0]
+        merged = sum(o.size for o in live if o.object_kind is ObjectKind.MERGED)
+        return sum(o.size for o in live) - merged >= max(self.nbytes_min, int(self.ratio * merged))
+
+
+class MergeCommit(msgspec.Struct, frozen=True):
+    """What a merge adds to the manifest; ``transferred`` is empty where nothing was deleted meanwhile."""
+
+    commit_ts: int
+    merged: tuple[ObjectMeta, ...]
+    transferred: tuple[ObjectMeta, ...]
+
+
+def merged_batches(view: SpanView, merge_ts: int) -> Iterator[ChangeBatch]:
+    """Yield the state at a ts in key order, as one run of rows that all carry that ts, under the table version that holds there."""
+    steps = SnapshotSteps(state_batches(view, merge_ts), merge_ts, view.state.span_id)
+    if not steps.empty:
+        history = SchemaHistory(view.state.span.table_id, view.state.tables)
+        yield from steps.batches(history.at(merge_ts), BATCH_ROWS_MAX)
+
+
+def free_ts(view: SpanView, above_ts: int) -> int | None:
+    """Return the largest ts above another, at or below the resolved ts, at which nothing committed; None where a few tries find none.
+
+    Nothing can commit there later, because it is resolved.
+    """
+    top = view.state.resolved_ts
+    for ts in range(top, max(above_ts, top - FREE_TS_TRIES), -1):
+        if all(h.next_ts == TS_END for side in BatchKind for h in side_handles(view, side, ts - 1, ts)):
+            return ts
+    return None
+
+
+def transferred_batch(view: SpanView, merged: Sequence[ObjectMeta], merge_ts: int, commit_ts: int) -> Iterator[ChangeBatch]:
+    """Yield the tombstones in ``(merge_ts, commit_ts]`` that end rows of the merged objects, by row id.
+
+    Merged objects are read one at a time, only their keys, so memory is bounded by the tombstones and one object.
+    """
+    keys = [b.records.column(KEY) for b in drain(side_handles(view, BatchKind.TOMBSTONE, merge_ts, commit_ts))]
+    if not keys:
+        return
+    ended = pl.DataFrame({KEY: pl.Series(pa.chunked_array(keys))}).unique()
+    found = [_rows_of(view.space, meta, ended) for meta in merged]
+    rows = pl.concat(found) if found else ended.head(0).with_columns(pl.lit(0, pl.UInt64).alias(ROW))
+    for part in rows.sort(ROW).iter_slices(BATCH_ROWS_MAX):
+        if part.height:
+            yield _transfer(view, part, commit_ts)
+
+
+def _rows_of(space: ObjectSpace, meta: ObjectMeta, ended: pl.DataFrame) -> pl.DataFrame:
+    keys = pa.chunked_array([b.records.column(KEY) for b in space.batches(meta, 0, meta.max_ts)])
+    held = pl.DataFrame({KEY: pl.Series(keys)}).with_row_index(ROW, meta.first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
+    return held.join(ended, on=KEY, how="semi").select(KEY, ROW)
+
+
+def _transfer(view: SpanView, part: pl.DataFrame, commit_ts: int) -> ChangeBatch:
+    count = part.height
+    ids: npt.NDArray[np.uint64] = part[ROW].to_numpy()
+    columns = [
+        pa.repeat(pa.scalar(commit_ts, pa.uint64()), count),
+        pa.repeat(pa.scalar(int(Op.DELETE), pa.uint8()), count),
+        part[KEY].to_arrow().cast(pa.binary()),
+        pa.array(ids),
+    ]
+    records = pa.RecordBatch.from_arrays(columns, schema=TRANSFER_SCHEMA)
+    header = BatchHeader(
+        view.state.span_id, view.state.span.table_id, 0, BatchKind.TOMBSTONE, commit_ts, commit_ts, count, max(1, records.nbytes)
+    )
+    return ChangeBatch(header, records)
+
+
+def write_merge(view: SpanView, merge_ts: int, write: Write) -> tuple[ObjectMeta, ...]:
+    """Write the merged objects of a span; nothing refers to them until the merge commits."""
+    return tuple(write(BatchKind.DATA, ObjectKind.MERGED, merged_batches(view, merge_ts), merge_ts))
+
+
+def commit_of(view: SpanView, merged: Sequence[ObjectMeta], merge_ts: int, write: Write) -> MergeCommit:
+    """Choose where a merge commits and write what it transfers. ``merged`` must have their row ids.
+
+    Where every ts is taken, it commits at the ts that it merged, so that nothing has to be transferred.
+    """
+    commit_ts = free_ts(view, merge_ts)
+    if commit_ts is None:
+        return MergeCommit(merge_ts, tuple(merged), ())
+    batches = transferred_batch(view, merged, merge_ts, commit_ts)
+    return MergeCommit(commit_ts, tuple(merged), tuple(write(BatchKind.TOMBSTONE, ObjectKind.APPENDABLE, batches, commit_ts)))
