@@ -8,17 +8,16 @@ and byte, never a wrong value and never a hang; memory beyond the result is boun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.format import csv_tokens as tokens
 from penstock.format.csv_dialect import CsvSettings, row_columns
 from penstock.format.csv_encoder import FLOAT_KINDS
+from penstock.format.field_block import Bytes, FieldBlock, Longs, malformed
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -52,8 +51,8 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     while at < len(content):
         rows, at, error = tokens.tokenize(data, at, quote, delimiter, terminator, null, starts, ends, sorts)
         if error:
-            raise _malformed(path, content, at, tokens.ERROR_TEXTS[error])
-        block = _Block(path, content, data, quote, starts[:, :rows], ends[:, :rows], sorts[:, :rows])
+            raise malformed(path, content, at, tokens.ERROR_TEXTS[error])
+        block = _Block(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], quote)
         frames.append(_block_frame(block, table, columns, settings))
     return pl.concat(frames) if frames else empty_frame(table)
 
@@ -67,56 +66,14 @@ def empty_frame(table: TableSchema) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """Tokenized rows of one file."""
+class _Block(FieldBlock):
+    """Tokenized CSV rows; ``quote`` is -1 in escape mode."""
 
-    path: str
-    content: bytes
-    data: npt.NDArray[np.uint8]
     quote: int
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    sorts: npt.NDArray[np.uint8]
 
-    def field(self, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        return self.starts[at], self.ends[at], self.sorts[at]
-
-    def fail(self, row: int, at: int, what: str) -> PenstockError:
-        """Return the error of one field."""
-        return _malformed(self.path, self.content, int(self.starts[at, row]), what)
-
-    def fail_where(self, wrong: pl.Series, at: int, what: str) -> None:
-        """Raise for the first row of which something is true."""
-        if wrong.any():
-            raise self.fail(int(wrong.arg_max() or 0), at, what)
-
-    def text(self, at: int, name: str) -> pa.Array:
-        starts, ends, sorts = self.field(at)
-        offsets, data = tokens.take_text(self.data, starts, ends, sorts, self.quote)
-        nulls = sorts == tokens.NULL
-        validity = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
-        array = pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data), validity)
-        try:
-            array.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise self.fail(_first_not_utf8(offsets, data), at, f"column {name}: not UTF-8") from error
-        return array
-
-    def integers(self, at: int, name: str, dtype: pa.DataType) -> pa.Array:
-        starts, ends, sorts = self.field(at)
-        magnitudes = np.empty(len(starts), np.uint64)
-        negative = np.empty(len(starts), np.bool_)
-        bad = tokens.take_ints(self.data, starts, ends, sorts, magnitudes, negative)
-        if bad >= 0:
-            raise self.fail(bad, at, f"column {name}: not a whole number")
-        low, high = _integer_bounds(dtype)
-        outside = np.where(negative, magnitudes > np.uint64(-low), magnitudes > np.uint64(high))
-        if outside.any():
-            raise self.fail(int(np.flatnonzero(outside)[0]), at, f"column {name}: a number beyond {dtype}")
-        signed = np.where(negative, (~magnitudes) + np.uint64(1), magnitudes)
-        values = signed.view(np.int64) if low else signed
-        nulls = sorts == tokens.NULL
-        return pa.array(values.astype(dtype.to_pandas_dtype()), dtype, mask=nulls if nulls.any() else None)
+    def take_text(self, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes]:
+        """Return offsets and bytes of one column's texts, with doubled quotes and escapes undone."""
+        return tokens.take_text(self.data, starts, ends, sorts, self.quote)
 
 
 def _block_frame(block: _Block, table: TableSchema, columns: tuple[Column, ...], settings: CsvSettings) -> pl.DataFrame:
@@ -162,75 +119,20 @@ def _ops(block: _Block, settings: CsvSettings) -> pl.Series:
 
 def _column_values(block: _Block, at: int, column: Column, settings: CsvSettings) -> pl.Series:
     kind, dtype, name = column.type.kind, column.type.arrow(), column.name
-    if kind in {TypeKind.ENUM, TypeKind.SET}:
-        texts = pl.Series(block.text(at, name))
-        values = _enum_indexes(column, texts) if kind is TypeKind.ENUM else _set_masks(column, texts)
-        block.fail_where(values.is_null() & texts.is_not_null(), at, f"column {name}: not an element of {kind.value}")
-        return values
+    if kind is TypeKind.ENUM:
+        return block.enum_indexes(at, column)
+    if kind is TypeKind.SET:
+        return block.set_masks(at, column)
     if pa.types.is_integer(dtype):
         return pl.Series(block.integers(at, name, dtype))
-    texts = block.text(at, name)
     if kind in FLOAT_KINDS:
-        return pl.Series(_floats(block, at, column, texts))
-    series = pl.Series(texts)
+        return pl.Series(block.floats(at, column))
+    series = pl.Series(block.text(at, name))
     if kind in BINARY_KINDS:
         values = series.str.decode(settings.binary_encoding.value, strict=False)
         block.fail_where(values.is_null() & series.is_not_null(), at, f"column {name}: not {settings.binary_encoding.value}")
         return values
     return series
-
-
-def _floats(block: _Block, at: int, column: Column, texts: pa.Array) -> pa.Array:
-    # Arrow's parser rounds correctly at both widths, but knows no plus sign before infinity.
-    plain = pc.replace_substring(texts, "+Inf", "inf")
-    try:
-        return pc.cast(plain, column.type.arrow())
-    except pa.ArrowInvalid:
-        what = f"column {column.name}: not a number"
-        block.fail_where(pl.Series(plain).cast(pl.Float64, strict=False).is_null() & pl.Series(plain).is_not_null(), at, what)
-        raise block.fail(0, at, f"{what} in this block of rows") from None
-
-
-def _first_not_utf8(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
-    """Return the first row whose text is not UTF-8; only called once it is known that there is one."""
-    try:
-        data.tobytes().decode()
-    except UnicodeDecodeError as error:
-        return int(np.searchsorted(offsets, error.start, side="right")) - 1
-    # Each text is cut in the middle of a character, so the whole reads well: the first cut inside a character is it.
-    return int(np.flatnonzero((data[np.minimum(offsets[1:-1], len(data) - 1)] & 0xC0) == 0x80)[0])
-
-
-def _enum_indexes(column: Column, texts: pl.Series) -> pl.Series:
-    names = ["", *column.type.elems]
-    # The first element of a name wins, and an element that is itself empty wins over the error value 0.
-    index = {name: at for at, name in reversed(list(enumerate(names)))}
-    if "" in column.type.elems:
-        index[""] = names.index("", 1)
-    return texts.replace_strict(list(index), list(index.values()), default=None, return_dtype=pl.UInt16)
-
-
-def _set_masks(column: Column, texts: pl.Series) -> pl.Series:
-    distinct = texts.drop_nulls().unique()
-    bits: dict[str, int] = {name: 1 << at for at, name in reversed(list(enumerate(column.type.elems)))}
-    masks: dict[str, Any] = {}
-    # One step per distinct combination, of which a SET column has few, never per row.
-    for text in distinct.to_list():
-        parts = [bits.get(part) for part in text.split(",")] if text else []
-        masks[text] = None if None in parts else sum(p for p in parts if p is not None)
-    return texts.replace_strict(
-        pl.Series(list(masks), dtype=pl.String), pl.Series(list(masks.values()), dtype=pl.UInt64), default=None, return_dtype=pl.UInt64
-    )
-
-
-def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
-    info = np.iinfo(dtype.to_pandas_dtype())
-    return int(info.min), int(info.max)
-
-
-def _malformed(path: str, content: bytes, at: int, what: str) -> PenstockError:
-    line = content.count(b"\n", 0, at) + 1
-    return PenstockError("FILE_MALFORMED", f"{path}: line {line}, byte {at}: {what}")
 
 
 def _bytes(text: bytes) -> npt.NDArray[np.uint8]:

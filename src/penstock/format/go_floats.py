@@ -1,7 +1,7 @@
-"""Floats as Go's ``%v`` writes them, from their shortest decimal texts.
+"""Floats as Go's ``%v`` and ``%f`` write them, from their shortest decimal texts.
 
-Digits are the shortest that read back as the same number; the exponent form is used below 1e-4 and from 1e6 on, with a sign and at least
-two digits. Kernels release the interpreter lock and are cached on disk. Runs on executors.
+Digits are the shortest that read back as the same number; ``%v`` uses the exponent form below 1e-4 and from 1e6 on, with a sign and at
+least two digits, the shortest ``%f`` never does. Kernels release the interpreter lock and are cached on disk. Runs on executors.
 """
 
 from __future__ import annotations
@@ -40,6 +40,43 @@ def go_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
                 to += 1
             elif scale - 1 < -4 or scale - 1 >= 6:
                 to = _put_exponent(digits, count, scale - 1, out, to)
+            else:
+                to = _put_plain(digits, count, scale, out, to)
+        ends[row + 1] = to
+    return ends, out[:to]
+
+
+@jit
+def plain_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
+    """Rewrite the same texts without an exponent: ``1e-05`` becomes ``0.00001``, ``1.0`` becomes ``1``."""
+    rows = len(offsets) - 1
+    digits = np.empty(_DIGITS_MAX, np.uint8)
+    ends = np.empty(rows + 1, np.int64)
+    ends[0] = 0
+    room = len(data) + _ROOM * rows
+    for row in range(rows):
+        for at in range(offsets[row], offsets[row + 1]):
+            if data[at] in (69, 101):
+                room += _DIGITS_MAX
+    out = np.empty(room, np.uint8)
+    to = 0
+    for row in range(rows):
+        at, end = offsets[row], offsets[row + 1]
+        if at == end:
+            ends[row + 1] = to
+            continue
+        negative = data[at] == 45
+        if negative:
+            out[to] = 45
+            to += 1
+            at += 1
+        if data[at] < 48 or data[at] > 57:
+            to = _put_word(data[at], negative, out, to)
+        else:
+            count, scale = _parse(data, at, end, digits)
+            if count == 0:
+                out[to] = 48
+                to += 1
             else:
                 to = _put_plain(digits, count, scale, out, to)
         ends[row + 1] = to

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.format.data_file import DataFile
 from penstock.format.index_file import parse_index, render_index
 from penstock.format.layout import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
 from penstock.format.schema_file import SchemaFile
@@ -30,7 +31,7 @@ class Cut:
     table: TableSchema
     first_ts: int
     content: FileBuffer
-    rows: int
+    file: DataFile
     callbacks: tuple[Callable[[], None], ...] = ()
 
 
@@ -105,13 +106,13 @@ class FilePublisher:
         key = position_key(version, directory.date, self._dispatcher)
         number = self._position.get(key, 0) + 1
         path = self._layout.data_path(DataPath(directory, self._dispatcher, number))
-        content = cut.content.content()
+        content = cut.file.finish()
         nbytes = len(content)
         created = self._target.put_new(path, content)
         self._write_index(directory, number, created=created)
         self._position[key] = number
         self._last_key = key
-        self.files.append(WrittenFile(path, cut.rows, nbytes))
+        self.files.append(WrittenFile(path, cut.file.rows, nbytes))
         for callback in cut.callbacks:
             callback()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from penstock.format.checkpoint import parse_checkpoint
-from penstock.format.csv_decoder import decode
+from penstock.format.data_file import decode_file
 from penstock.format.index_file import parse_index
 from penstock.format.layout import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
 from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file
@@ -66,7 +66,7 @@ class StorageReader:
     @property
     def stops_at_checkpoint(self) -> bool:
         """Return whether rows beyond the checkpoint can be told apart; without a commit ts in the files they cannot."""
-        return self._settings.csv.include_commit_ts
+        return self._settings.data_format.has_commit_ts
 
     def limit_ts(self, up_to_ts: int | None = None) -> int:
         """Return how far the target may be read: to the checkpoint or an earlier ts; 0 before the first checkpoint."""
@@ -132,10 +132,10 @@ class StorageReader:
                 content = self._target.get(path)
             except FileNotFoundError:
                 raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names {last} files") from None
-            yield decode(content, table, self._settings.csv, path)
+            yield decode_file(content, table, self._settings.data_format, path)
 
     def _up_to(self, frame: pl.DataFrame, limit: int) -> pl.DataFrame:
-        return frame.filter(pl.col(COMMIT_TS) <= limit) if self._settings.csv.include_commit_ts else frame
+        return frame.filter(pl.col(COMMIT_TS) <= limit) if self._settings.data_format.has_commit_ts else frame
 
     def _files(self, schema: str, table: str) -> list[SchemaFile]:
         files = []

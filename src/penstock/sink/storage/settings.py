@@ -6,15 +6,26 @@ together, each with its path; nothing that this module says shows a secret. Runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
+from penstock.format.column_selection import ColumnSelector, read_selectors
 from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
 from penstock.format.layout import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
+from penstock.format.protocols import (
+    CanalSettings,
+    Compression,
+    DataFormat,
+    DebeziumSettings,
+    ParquetCodec,
+    ParquetSettings,
+    Protocol,
+)
 from penstock.model.errors import PenstockError
+from penstock.sink.storage.cron import Cron
 
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")
 FILE_SIZE_MIN = 1 << 10
@@ -23,14 +34,8 @@ FLUSH_INTERVAL_MS_MIN = 100
 FLUSH_INTERVAL_MS_MAX = 600_000
 
 _SECRET_PARTS = ("secret", "password", "token", "key", "credential", "signature", "sas")
-_NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns"})
+_NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns", "output-row-key"})
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-
-
-class Protocol(StrEnum):
-    """How rows stand in data files."""
-
-    CSV = "csv"
 
 
 class Atomicity(StrEnum):
@@ -52,17 +57,29 @@ class StorageSinkSettings:
     enable_partition_separator: bool = True
     output_column_id: bool = False
     transaction_atomicity: Atomicity = Atomicity.NONE
+    compression: Compression = Compression.NONE
     csv: CsvSettings = field(default_factory=CsvSettings)
+    canal_json: CanalSettings = field(default_factory=CanalSettings)
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
+    debezium: DebeziumSettings = field(default_factory=DebeziumSettings)
+    column_selectors: tuple[ColumnSelector, ...] = ()
+    file_expiration_days: int = 0
+    file_cleanup_cron_spec: str = "0 0 2 * * *"
 
     @property
     def layout(self) -> Layout:
         """Return the layout that these settings give."""
-        return Layout(self.date_separator, self.file_index_width, self.enable_partition_separator, f".{self.protocol.value}")
+        return Layout(self.date_separator, self.file_index_width, self.enable_partition_separator, self.data_format.extension)
+
+    @property
+    def data_format(self) -> DataFormat:
+        """Return how rows stand in data files."""
+        return DataFormat(self.protocol, self.compression, self.csv, self.canal_json, self.parquet, self.debezium)
 
     @property
     def needs_old_values(self) -> bool:
         """Return whether events must carry ``_key`` and BEFORE rows."""
-        return self.csv.output_old_value
+        return self.data_format.needs_old_values
 
     @classmethod
     def from_uri(cls, uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
@@ -153,9 +170,41 @@ def _read(given: Mapping[str, tuple[str, Any]]) -> tuple[StorageSinkSettings, li
             values[name] = read(raw)
         except ValueError as error:
             faults.append(f"{path}: {error}")
-    csv = CsvSettings(**{name.removeprefix("csv."): value for name, value in values.items() if name.startswith("csv.")})
-    faults.extend(f"{given.get(f'csv.{key}', (f'csv.{key}', None))[0]}: {what}" for key, what in csv.problems())
-    return StorageSinkSettings(csv=csv, **{n: v for n, v in values.items() if not n.startswith("csv.")}), faults
+    sections: dict[str, dict[str, Any]] = {name: {} for name in (*_SECTIONS, "shared")}
+    plain = {}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        if key:
+            sections[section][key] = value
+        else:
+            plain[name] = value
+    _share_options(values, sections)
+    settings = StorageSinkSettings(**{name: _SECTIONS[name](**given_here) for name, given_here in sections.items()}, **plain)
+    faults.extend(f"{given.get(key, (key, None))[0]}: {what}" for key, what in _problems(settings, values))
+    return settings, faults
+
+
+def _share_options(values: Mapping[str, Any], sections: dict[str, dict[str, Any]]) -> None:
+    """Give the options that the protocols have in common to each of them, unless it has its own."""
+    for key in ("terminator", "output_old_value"):
+        shared = values.get(f"shared.{key}")
+        for section in ("csv", "canal_json", "debezium", "parquet"):
+            if shared is not None and key in _SECTIONS[section].__dataclass_fields__:
+                sections[section].setdefault(key, shared)
+    sections.pop("shared", None)
+
+
+def _problems(settings: StorageSinkSettings, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (key, what is wrong) of options that do not go together."""
+    yield from settings.data_format.problems()
+    if settings.protocol is Protocol.CSV and values.get("canal_json.delete_only_output_handle_key_columns"):
+        yield "delete-only-output-handle-key-columns", "CSV rows have every column"
+    if settings.file_expiration_days and settings.date_separator is not DateSeparator.DAY:
+        yield "file-expiration-days", "needs date-separator day"
+    try:
+        Cron.parse(settings.file_cleanup_cron_spec)
+    except ValueError as error:
+        yield "file-cleanup-cron-spec", str(error)
 
 
 def _flag(raw: Any) -> bool:
@@ -220,7 +269,11 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "enable-partition-separator": ("enable_partition_separator", _flag),
     "output-column-id": ("output_column_id", _flag),
     "transaction-atomicity": ("transaction_atomicity", _choice(Atomicity)),
-    "terminator": ("csv.terminator", _text),
+    "compression": ("compression", _choice(Compression)),
+    "column-selectors": ("column_selectors", read_selectors),
+    "file-expiration-days": ("file_expiration_days", _whole(0, 36_500)),
+    "file-cleanup-cron-spec": ("file_cleanup_cron_spec", str),
+    "terminator": ("shared.terminator", _text),
     "csv.delimiter": ("csv.delimiter", _text),
     "csv.quote": ("csv.quote", str),
     "csv.null": ("csv.null", str),
@@ -229,5 +282,23 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "csv.binary-encoding-method": ("csv.binary_encoding", _choice(BinaryEncoding)),
     "csv.output-old-value": ("csv.output_old_value", _flag),
     "csv.output-field-header": ("csv.output_field_header", _flag),
-    "output-old-value": ("csv.output_old_value", _flag),
+    "output-old-value": ("shared.output_old_value", _flag),
+    "enable-tidb-extension": ("canal_json.enable_tidb_extension", _flag),
+    "content-compatible": ("canal_json.content_compatible", _flag),
+    "only-output-updated-columns": ("canal_json.only_output_updated_columns", _flag),
+    "delete-only-output-handle-key-columns": ("canal_json.delete_only_output_handle_key_columns", _flag),
+    "output-row-key": ("canal_json.output_row_key", _flag),
+    "canal-json.terminator": ("canal_json.terminator", _text),
+    "parquet.codec": ("parquet.codec", _choice(ParquetCodec)),
+    "parquet.output-old-value": ("parquet.output_old_value", _flag),
+    "parquet.row-group-rows": ("parquet.row_group_rows", _whole(1, 1 << 24)),
+    "parquet.temporal-as-text": ("parquet.temporal_as_text", _flag),
+    "debezium.terminator": ("debezium.terminator", _text),
+    "debezium.output-old-value": ("debezium.output_old_value", _flag),
+}
+_SECTIONS: dict[str, Any] = {
+    "csv": CsvSettings,
+    "canal_json": CanalSettings,
+    "parquet": ParquetSettings,
+    "debezium": DebeziumSettings,
 }

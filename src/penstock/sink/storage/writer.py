@@ -13,11 +13,11 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from penstock.format.csv_dialect import row_columns
-from penstock.format.csv_encoder import encode_into
+from penstock.format.data_file import DataFile
+from penstock.format.old_values import UpdatePairs
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
-from penstock.model.table import COMMIT_TS, OP, TableSchema
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, DmlEvent
 from penstock.sink.storage.chunks import Chunk, Rechunker
@@ -46,9 +46,10 @@ class DispatcherWriter:
         self._schema_of: TableSchema | None = None
         self._schema = pa.schema([])
         self._date = ""
+        self._format = settings.data_format
+        self._pairs: UpdatePairs | None = None
         self._content: FileBuffer | None = None
-        self._header_bytes = 0
-        self._file_rows = 0
+        self._file: DataFile | None = None
         self._first_ts = 0
         self._rows_in = 0
         self._rows_out = 0
@@ -67,20 +68,25 @@ class DispatcherWriter:
 
     def add(self, event: DmlEvent) -> None:
         """Take an event's rows in."""
-        records = self._own_columns(event)
-        ts = commit_ts_array(records)
+        ts = commit_ts_array(event.records)
         if len(ts):
             if int(ts[0]) < self._last_ts or bool((ts[1:] < ts[:-1]).any()):
                 raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
             self._rows_in += len(ts)
+            self._last_ts = int(ts[-1])
+            self._take(event)
+        if event.post_flush is not None:
+            self._waiting.append((self._rows_in, event.post_flush))
+
+    def _take(self, event: DmlEvent) -> None:
+        records = self._own_columns(event)
+        ts = commit_ts_array(records)
+        if len(ts):
             starts = [0, *self._layout.date_cuts(ts), len(ts)]
             for start, end in pairwise(starts):
                 self._enter(event.table, int(ts[start]))
                 for chunk in self._rechunker.add(records.slice(start, end - start)):
                     self._append(chunk)
-            self._last_ts = int(ts[-1])
-        if event.post_flush is not None:
-            self._waiting.append((self._rows_in, event.post_flush))
 
     def drain(self) -> None:
         """Cut what is there, so that everything taken in is submitted."""
@@ -104,26 +110,28 @@ class DispatcherWriter:
     def _own_columns(self, event: DmlEvent) -> pa.RecordBatch:
         """Return the rows with the fields that files hold, under one Arrow schema, so that neither keys nor flags sway chunks."""
         if self._schema_of is not event.table:
-            columns = [pa.field(c.field_name, c.type.arrow()) for c in row_columns(event.table)]
-            self._schema_of, self._schema = event.table, pa.schema([pa.field(COMMIT_TS, pa.uint64()), pa.field(OP, pa.uint8()), *columns])
+            if self._schema_of is None or self._schema_of.version != event.table.version:
+                self._pairs = UpdatePairs(event.table) if self._format.pairs_updates else None
+            self._schema_of, self._schema = event.table, self._format.row_schema(event.table)
+        if self._pairs is not None:
+            return self._pairs.add(event.records)
         return pa.RecordBatch.from_arrays([event.records.column(name) for name in self._schema.names], schema=self._schema)
 
     def _append(self, chunk: Chunk) -> None:
         if self._table is None:
             raise InvariantError("a chunk without a table")
-        if self._content is None:
+        if self._file is None:
             self._content = self._buffers.take()
-            self._header_bytes = self._content.write(self._settings.csv.header(self._table))
+            self._file = DataFile(self._format, self._table, self._content)
             self._first_ts = int(commit_ts_array(chunk.records)[0])
-        encode_into(self._table, chunk.records, self._settings.csv, self._content)
-        self._file_rows += chunk.records.num_rows
-        if chunk.may_cut and self._content.tell() - self._header_bytes >= self._settings.file_size:
+        self._file.add(chunk.records)
+        if chunk.may_cut and self._file.nbytes >= self._settings.file_size:
             self._cut()
 
     def _cut(self) -> None:
-        if self._table is None or self._content is None:
+        if self._table is None or self._content is None or self._file is None:
             return
-        self._rows_out += self._file_rows
-        cut = Cut(self._table, self._first_ts, self._content, self._file_rows, self.flushed_callbacks())
-        self._content, self._file_rows = None, 0
+        self._rows_out += self._file.rows
+        cut = Cut(self._table, self._first_ts, self._content, self._file, self.flushed_callbacks())
+        self._content = self._file = None
         self._submit(cut)

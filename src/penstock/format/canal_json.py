@@ -1,0 +1,251 @@
+"""The Canal-JSON encoder: paired change rows to one message per row.
+
+Keys stand in the order of the best-known writer: id, database, table, pkNames, isDdl, type, es, ts, sql, sqlType, mysqlType, old, data,
+``_tidb``. Values are strings or null. Two things differ from that writer on purpose: ``ts``, its wall clock, is the commit time here, so
+that a repeated window gives the same bytes, and ``mysqlType`` stands in column order. Invariant: bytes depend on rows, table and settings
+alone; the encoding of rows in two parts is the concatenation of the parts' encodings. Runs on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.format.csv_dialect import row_columns
+from penstock.format.csv_rows import ByteSpace, Space
+from penstock.format.json_rows import ALL_OPS, MessageSheet, escape_text
+from penstock.format.old_values import OLD, old_name
+from penstock.format.protocols import CanalSettings
+from penstock.model.batch import Op
+from penstock.model.table import COMMIT_TS, KEY, OP, Column, TableSchema
+from penstock.model.timestamp import LOGICAL_BITS
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+
+_UPDATES = 1 << Op.UPDATE
+_DELETES = 1 << Op.DELETE
+_TYPES = [b"INSERT", b"UPDATE", b"DELETE"]
+_FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
+
+_SQL_TYPES = {
+    TypeKind.TINYINT: -6,
+    TypeKind.SMALLINT: 5,
+    TypeKind.MEDIUMINT: 4,
+    TypeKind.INT: 4,
+    TypeKind.BIGINT: -5,
+    TypeKind.FLOAT: 7,
+    TypeKind.DOUBLE: 8,
+    TypeKind.DECIMAL: 3,
+    TypeKind.CHAR: 1,
+    TypeKind.VARCHAR: 12,
+    TypeKind.DATE: 91,
+    TypeKind.DATETIME: 93,
+    TypeKind.TIMESTAMP: 93,
+    TypeKind.TIME: 92,
+    TypeKind.YEAR: 12,
+    TypeKind.ENUM: 4,
+    TypeKind.SET: -7,
+    TypeKind.BIT: -7,
+    TypeKind.JSON: 12,
+    TypeKind.VECTOR: 12,
+}
+_SQL_TYPE_TEXT, _SQL_TYPE_BINARY = 2005, 2004
+_PROMOTED = {TypeKind.TINYINT: (127, 5), TypeKind.SMALLINT: (32_767, 4), TypeKind.INT: (2**31 - 1, -5), TypeKind.BIGINT: (2**63 - 1, 3)}
+"""Unsigned kinds whose larger values have another Java type: the largest value of the smaller one, and the larger one."""
+
+_WIDTHS = {
+    TypeKind.TINYINT: (4, 3),
+    TypeKind.SMALLINT: (6, 5),
+    TypeKind.MEDIUMINT: (9, 8),
+    TypeKind.INT: (11, 10),
+    TypeKind.BIGINT: (20, 20),
+}
+
+
+def encode(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings) -> bytes:
+    """Return paired rows as messages, each with its line end."""
+    out = ByteSpace()
+    encode_into(table, records, settings, out)
+    return out.getvalue()
+
+
+def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings, out: Space) -> None:
+    """Append paired rows as messages, each with its line end."""
+    if records.num_rows == 0:
+        return
+    ops = records.column(OP).to_numpy(zero_copy_only=True)
+    commit_ts = records.column(COMMIT_TS).to_numpy(zero_copy_only=True)
+    sheet = MessageSheet(ops)
+    columns = row_columns(table)
+    names = [escape_text(c.name) for c in columns]
+    keys = b",".join(name for name, c in zip(names, columns, strict=True) if c.primary_key)
+    sheet.constant(b'{"id":0,"database":%s,"table":%s,' % (escape_text(table.schema), escape_text(table.table)))
+    sheet.constant(b'"pkNames":[%s],"isDdl":false,"type":"' % keys)
+    sheet.choice(ops, _TYPES)
+    moments = pa.array(commit_ts >> np.uint64(LOGICAL_BITS))
+    sheet.constant(b'","es":')
+    sheet.integers(moments, quoted=False)
+    sheet.constant(b',"ts":')
+    sheet.integers(moments, quoted=False)
+    sheet.constant(b',"sql":"","sqlType":{')
+    message = _Message(sheet, columns, names, records, settings)
+    message.sql_types()
+    sheet.constant(b'},"mysqlType":{')
+    message.mysql_types()
+    sheet.constant(b'},"old":')
+    message.old_values()
+    sheet.constant(b',"data":[{')
+    message.data()
+    sheet.constant(b"}]")
+    if settings.enable_tidb_extension:
+        sheet.constant(b',"_tidb":{"commitTs":')
+        sheet.integers(records.column(COMMIT_TS), quoted=False)
+        if settings.output_row_key:
+            sheet.constant(b',"rowkey":')
+            sheet.words(pl.Series(records.column(KEY)).bin.encode("base64").to_arrow(compat_level=pl.CompatLevel.oldest()))
+        sheet.constant(b"}")
+    sheet.constant(b"}" + settings.line_end)
+    sheet.render_into(out)
+
+
+class _Message:
+    """The parts of a message that go over the table's columns."""
+
+    def __init__(
+        self, sheet: MessageSheet, columns: Sequence[Column], names: list[bytes], records: pa.RecordBatch, settings: CanalSettings
+    ) -> None:
+        self._sheet = sheet
+        self._columns = list(zip(columns, names, strict=True))
+        self._records = records
+        self._settings = settings
+        # A table without a key keeps all columns in its deletes: they could not be applied otherwise.
+        keyed = any(c.primary_key for c in columns)
+        self._narrow_deletes = settings.delete_only_output_handle_key_columns and keyed
+
+    def sql_types(self) -> None:
+        for at, (column, name) in enumerate(self._columns):
+            code, ops = sql_type(column.type), self._ops(column)
+            self._key(name, at, ops)
+            promoted = self._promoted(column)
+            if promoted is None:
+                self._sheet.constant(b"%d" % code, ops)
+            else:
+                self._sheet.choice(promoted, [b"%d" % code, b"%d" % _PROMOTED[column.type.kind][1]], ops)
+
+    def mysql_types(self) -> None:
+        for at, (column, name) in enumerate(self._columns):
+            ops = self._ops(column)
+            self._key(name, at, ops)
+            self._sheet.constant(escape_text(mysql_type(column.type, full=self._settings.content_compatible)), ops)
+
+    def old_values(self) -> None:
+        flags = np.ascontiguousarray(self._records.column(OLD).to_numpy(zero_copy_only=True))
+        if not flags.any():
+            self._sheet.constant(b"null")
+            return
+        self._sheet.constant(b"[{", _UPDATES, flags)
+        for at, (column, name) in enumerate(self._columns):
+            values = self._records.column(old_name(column))
+            if self._settings.only_updated:
+                changed = flags & _changed(self._records.column(column.field_name), values)
+                self._sheet.constant(name + b":", _UPDATES, changed, comma=True)
+                put_value(self._sheet, column, values, _UPDATES, changed)
+            else:
+                self._sheet.constant((b"," if at else b"") + name + b":", _UPDATES, flags)
+                put_value(self._sheet, column, values, _UPDATES, flags)
+        self._sheet.constant(b"}]", _UPDATES, flags)
+        self._sheet.constant(b"null", ALL_OPS, (1 - flags).astype(np.uint8))
+
+    def data(self) -> None:
+        for at, (column, name) in enumerate(self._columns):
+            ops = self._ops(column)
+            self._key(name, at, ops)
+            put_value(self._sheet, column, self._records.column(column.field_name), ops, None)
+
+    def _ops(self, column: Column) -> int:
+        return ALL_OPS & ~_DELETES if self._narrow_deletes and not column.primary_key else ALL_OPS
+
+    def _key(self, name: bytes, at: int, ops: int) -> None:
+        if self._narrow_deletes:
+            self._sheet.constant(name + b":", ops, comma=True)
+        else:
+            self._sheet.constant((b"," if at else b"") + name + b":", ops)
+
+    def _promoted(self, column: Column) -> npt.NDArray[np.uint8] | None:
+        """Return 1 for rows whose value needs the larger Java type, or None where no row does."""
+        if not column.type.unsigned or column.type.kind not in _PROMOTED:
+            return None
+        values = self._records.column(column.field_name)
+        limit = _PROMOTED[column.type.kind][0]
+        if (pc.max(values).as_py() or 0) <= limit:
+            return None
+        beyond = pc.greater(values, pa.scalar(limit, values.type)).fill_null(False)
+        flags: npt.NDArray[np.uint8] = beyond.to_numpy(zero_copy_only=False).astype(np.uint8)
+        return flags
+
+
+def put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+    """Add a column's values to a sheet as Canal-JSON renders them: strings, numbers of ENUM and SET, bytes as ISO-8859-1."""
+    if column.type.kind in _FLOAT_KINDS:
+        sheet.floats(values, ops, flags)
+    elif pa.types.is_integer(values.type):
+        sheet.integers(values, ops, flags)
+    else:
+        sheet.text(values, ops, flags)
+
+
+def sql_type(ctype: ColumnType) -> int:
+    """Return the Java SQL type of a column whose values need no larger one."""
+    if ctype.kind in BINARY_KINDS:
+        return _SQL_TYPE_BINARY
+    return _SQL_TYPES.get(ctype.kind, _SQL_TYPE_TEXT)
+
+
+def mysql_type(ctype: ColumnType, *, full: bool) -> str:
+    """Return the MySQL type as a message shows it: the bare name, or the whole declaration."""
+    kind = ctype.kind
+    text = kind.value.lower()
+    if full:
+        text += _declared(ctype)
+    if (ctype.unsigned or ctype.zerofill) and kind not in {TypeKind.BIT, TypeKind.YEAR}:
+        text += " unsigned"
+    if ctype.zerofill and kind is not TypeKind.YEAR:
+        text += " zerofill"
+    return text
+
+
+_LENGTHS = {TypeKind.BIT: 1, TypeKind.YEAR: 4, TypeKind.CHAR: 1, TypeKind.BINARY: 1, TypeKind.VARCHAR: 5, TypeKind.VARBINARY: 5}
+
+
+def _declared(ctype: ColumnType) -> str:
+    """Return what stands in brackets after a type's name, brackets included."""
+    kind, length, scale = ctype.kind, ctype.length, ctype.scale
+    inside = ""
+    if kind in {TypeKind.ENUM, TypeKind.SET}:
+        inside = ",".join("'{}'".format(e.replace("'", "''")) for e in ctype.elems)
+    elif kind is TypeKind.DECIMAL:
+        inside = f"{10 if length is None else length},{scale or 0}"
+    elif kind in _FLOAT_KINDS:
+        inside = f"{length},{scale}" if length is not None and scale else ""
+    elif kind in TIME_KINDS:
+        inside = str(scale) if scale else ""
+    elif kind in INTEGER_KINDS:
+        inside = str(length if length is not None else _WIDTHS[kind][ctype.unsigned or ctype.zerofill])
+    elif kind in _LENGTHS:
+        inside = str(_LENGTHS[kind] if length is None else length)
+    return f"({inside})" if inside else ""
+
+
+def _changed(new: pa.Array, old: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return 1 where two columns differ, NULL being equal to NULL."""
+    differs = pc.not_equal(new, old).fill_null(False)
+    one_null = pc.xor(new.is_null(), old.is_null())
+    flags: npt.NDArray[np.uint8] = pc.or_(differs, one_null).to_numpy(zero_copy_only=False).astype(np.uint8)
+    return flags
+
+
+__all__ = ["encode", "encode_into", "mysql_type", "put_value", "sql_type"]

@@ -1,0 +1,116 @@
+"""Data files in the making and the way back: which encoder and decoder a format has, and compression of whole files.
+
+A ``DataFile`` takes the ordered rows of one file in and gives its bytes; ``decode_file`` is the way back. Invariants: bytes depend on
+rows, table and format alone (compressed ones also on the version of the compression library); what a format writes, the same
+format reads. Runs on executors and wherever a target is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.format import canal_json, csv_encoder, debezium
+from penstock.format.csv_rows import Space
+from penstock.format.parquet_file import ParquetRows
+from penstock.format.protocols import Compression, DataFormat
+from penstock.format.protocols import Protocol as DataProtocol
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+
+
+class Buffer(Space, Protocol):
+    """Where a file is filled: a growing run of bytes."""
+
+    def tell(self) -> int:
+        """Return how many bytes are in."""
+
+    def write(self, data: bytes) -> int:
+        """Append bytes; return how many."""
+
+    def content(self) -> memoryview:
+        """Return what is in, without a copy."""
+
+
+class DataFile:
+    """One file in the making. ``add`` and ``nbytes`` belong to the thread that fills it, ``finish`` to the one that publishes it."""
+
+    def __init__(self, data_format: DataFormat, table: TableSchema, content: Buffer) -> None:
+        self._format = data_format
+        self._table = table
+        self._content = content
+        self._parquet = ParquetRows(table, data_format.parquet) if data_format.protocol is DataProtocol.PARQUET else None
+        self._encode = _encoder(data_format)
+        self._header_bytes = content.write(data_format.csv.header(table)) if data_format.protocol is DataProtocol.CSV else 0
+        self.rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size by which files are cut: encoded and not compressed, without a header; Parquet's rows as they lie in memory."""
+        return self._parquet.nbytes if self._parquet is not None else self._content.tell() - self._header_bytes
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Take rows in; they have the format's row schema."""
+        if self._parquet is not None:
+            self._parquet.add(records)
+        else:
+            self._encode(self._table, records, self._content)
+        self.rows += records.num_rows
+
+    def finish(self) -> bytes | memoryview:
+        """Return the whole file."""
+        if self._parquet is not None:
+            return self._parquet.finish()
+        content = self._content.content()
+        if self._format.compression is Compression.NONE:
+            return content
+        return compress(content, self._format.compression)
+
+
+def _encoder(data_format: DataFormat) -> Callable[[TableSchema, pa.RecordBatch, Space], None]:
+    if data_format.protocol is DataProtocol.CANAL_JSON:
+        return lambda table, records, out: canal_json.encode_into(table, records, data_format.canal_json, out)
+    if data_format.protocol is DataProtocol.DEBEZIUM:
+        return lambda table, records, out: debezium.encode_into(table, records, data_format.debezium, out)
+    return lambda table, records, out: csv_encoder.encode_into(table, records, data_format.csv, out)
+
+
+def compress(content: bytes | memoryview, compression: Compression) -> bytes:
+    """Return content as one compressed stream that every tool of that kind reads."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, compression.value) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+def decompress(content: bytes, compression: Compression, path: str) -> bytes:
+    """Return what ``compress`` was given; a damaged stream is an error."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(content), compression.value) as stream:
+            return bytes(stream.read())
+    except (pa.ArrowException, OSError) as error:
+        raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: not whole {compression.value} data") from error
+
+
+def decode_file(content: bytes, table: TableSchema, data_format: DataFormat, path: str) -> pl.DataFrame:
+    """Return the rows of a data file as change batches hold them, in the order in which they stand in it."""
+    if data_format.compression is not Compression.NONE:
+        content = decompress(content, data_format.compression, path)
+    if data_format.protocol is DataProtocol.CANAL_JSON:
+        from penstock.format import canal_decoder
+
+        return canal_decoder.decode(content, table, path)
+    if data_format.protocol is DataProtocol.DEBEZIUM:
+        from penstock.format import debezium_decoder
+
+        return debezium_decoder.decode(content, table, path)
+    if data_format.protocol is DataProtocol.PARQUET:
+        from penstock.format import parquet_file
+
+        return parquet_file.decode(content, table, path)
+    from penstock.format import csv_decoder
+
+    return csv_decoder.decode(content, table, data_format.csv, path)

@@ -1,0 +1,93 @@
+"""The encoder of Debezium-style JSON: paired change rows to one change event per row.
+
+An event is the payload of a Debezium envelope without its schema: ``before``, ``after``, ``source`` (db, table, commit ts, ``ts_ms``),
+``op`` (c, u, d) and ``ts_ms``. Whole numbers and floats are bare, everything else is text: decimals and times as MySQL prints them,
+binary data as base64, ENUM and SET by their names. ``ts_ms`` is the commit time, so that a repeated window gives the same bytes. Runs
+on executors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from penstock.format.csv_dialect import BinaryEncoding, row_columns
+from penstock.format.csv_encoder import FLOAT_KINDS, text_values
+from penstock.format.csv_rows import ByteSpace, Space
+from penstock.format.json_rows import ALL_OPS, MessageSheet, escape_text
+from penstock.format.old_values import OLD, old_name
+from penstock.format.protocols import DebeziumSettings
+from penstock.model.batch import Op
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.model.timestamp import LOGICAL_BITS
+from penstock.model.types import BINARY_KINDS, TypeKind
+
+_INSERTS, _UPDATES, _DELETES = 1 << Op.INSERT, 1 << Op.UPDATE, 1 << Op.DELETE
+_LETTERS = [b"c", b"u", b"d"]
+_NAMED = frozenset({TypeKind.ENUM, TypeKind.SET})
+
+
+def encode(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings) -> bytes:
+    """Return paired rows as events, each with its line end."""
+    out = ByteSpace()
+    encode_into(table, records, settings, out)
+    return out.getvalue()
+
+
+def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space) -> None:
+    """Append paired rows as events, each with its line end."""
+    if records.num_rows == 0:
+        return
+    ops = records.column(OP).to_numpy(zero_copy_only=True)
+    sheet = MessageSheet(ops)
+    columns = row_columns(table)
+    has_old = np.ascontiguousarray(records.column(OLD).to_numpy(zero_copy_only=True))
+    if not settings.output_old_value:
+        has_old = np.zeros_like(has_old)
+    sheet.constant(b'{"before":')
+    sheet.constant(b"null", _INSERTS)
+    if has_old.any():
+        sheet.constant(b"null", _UPDATES, (1 - has_old).astype(np.uint8))
+        _row(sheet, columns, [records.column(old_name(c)) for c in columns], _UPDATES, has_old)
+    else:
+        sheet.constant(b"null", _UPDATES)
+    values = [records.column(c.field_name) for c in columns]
+    if (ops == Op.DELETE).any():
+        _row(sheet, columns, values, _DELETES, None)
+    sheet.constant(b',"after":')
+    sheet.constant(b"null", _DELETES)
+    _row(sheet, columns, values, ALL_OPS & ~_DELETES, None)
+    moments = pa.array(records.column(COMMIT_TS).to_numpy(zero_copy_only=True) >> np.uint64(LOGICAL_BITS))
+    sheet.constant(b',"source":{"connector":"penstock","db":%s,"table":%s,' % (escape_text(table.schema), escape_text(table.table)))
+    sheet.constant(b'"commit_ts":')
+    sheet.integers(records.column(COMMIT_TS), quoted=False)
+    sheet.constant(b',"ts_ms":')
+    sheet.integers(moments, quoted=False)
+    sheet.constant(b'},"op":"')
+    sheet.choice(ops, _LETTERS)
+    sheet.constant(b'","ts_ms":')
+    sheet.integers(moments, quoted=False)
+    sheet.constant(b"}" + settings.line_end)
+    sheet.render_into(out)
+
+
+def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array], ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+    for at, (column, array) in enumerate(zip(columns, values, strict=True)):
+        sheet.constant((b"," if at else b"{") + escape_text(column.name) + b":", ops, flags)
+        _put_value(sheet, column, array, ops, flags)
+    sheet.constant(b"}" if columns else b"{}", ops, flags)
+
+
+def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+    kind = column.type.kind
+    if kind in FLOAT_KINDS:
+        sheet.floats(values, ops, flags, quoted=False)
+    elif kind in _NAMED or kind in BINARY_KINDS:
+        texts = text_values(column, values, BinaryEncoding.BASE64).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
+        sheet.text(texts, ops, flags)
+    elif pa.types.is_integer(values.type):
+        sheet.integers(values, ops, flags, quoted=False)
+    else:
+        sheet.text(values, ops, flags)

@@ -1,0 +1,149 @@
+"""Rows of a data file whose fields have been found: where each begins and ends and of which sort it is, and the way to typed columns.
+
+Tokenizers of text protocols fill a block; what a column's type makes of its fields is the same for all of them. Invariant: a field that
+does not hold a value of its column is an error that names file, line and byte. Runs wherever a target is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.format import csv_tokens as tokens
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldBlock:
+    """Tokenized rows of one file; (fields, rows) arrays. Subclasses say how a text is written in their protocol."""
+
+    path: str
+    content: bytes
+    data: Bytes
+    starts: Longs
+    ends: Longs
+    sorts: Bytes
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the block has."""
+        return int(self.starts.shape[1])
+
+    def field(self, at: int) -> tuple[Longs, Longs, Bytes]:
+        """Return where the fields of one column lie."""
+        return self.starts[at], self.ends[at], self.sorts[at]
+
+    def fail(self, row: int, at: int, what: str) -> PenstockError:
+        """Return the error of one field."""
+        return malformed(self.path, self.content, int(self.starts[at, row]), what)
+
+    def fail_where(self, wrong: pl.Series, at: int, what: str) -> None:
+        """Raise for the first row of which something is true."""
+        if wrong.any():
+            raise self.fail(int(wrong.arg_max() or 0), at, what)
+
+    def take_text(self, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes]:
+        """Return offsets and bytes of one column's texts; every protocol has its own way."""
+        raise AssertionError(f"{type(self).__name__} takes no text")
+
+    def text(self, at: int, name: str) -> pa.Array:
+        """Return one column as texts."""
+        starts, ends, sorts = self.field(at)
+        offsets, data = self.take_text(starts, ends, sorts)
+        array = pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data), _validity(sorts))
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self.fail(_first_not_utf8(offsets, data), at, f"column {name}: not UTF-8") from error
+        return array
+
+    def integers(self, at: int, name: str, dtype: pa.DataType) -> pa.Array:
+        """Return one column as whole numbers of an Arrow type."""
+        starts, ends, sorts = self.field(at)
+        magnitudes = np.empty(len(starts), np.uint64)
+        negative = np.empty(len(starts), np.bool_)
+        bad = tokens.take_ints(self.data, starts, ends, sorts, magnitudes, negative)
+        if bad >= 0:
+            raise self.fail(bad, at, f"column {name}: not a whole number")
+        low, high = _integer_bounds(dtype)
+        outside = np.where(negative, magnitudes > np.uint64(-low), magnitudes > np.uint64(high))
+        if outside.any():
+            raise self.fail(int(np.flatnonzero(outside)[0]), at, f"column {name}: a number beyond {dtype}")
+        signed = np.where(negative, (~magnitudes) + np.uint64(1), magnitudes)
+        values = signed.view(np.int64) if low else signed
+        nulls = sorts == tokens.NULL
+        return pa.array(values.astype(dtype.to_pandas_dtype()), dtype, mask=nulls if nulls.any() else None)
+
+    def floats(self, at: int, column: Column) -> pa.Array:
+        """Return one column as floats."""
+        # Arrow's parser rounds correctly at both widths, but knows no plus sign before infinity.
+        plain = pc.replace_substring(self.text(at, column.name), "+Inf", "inf")
+        try:
+            return pc.cast(plain, column.type.arrow())
+        except pa.ArrowInvalid:
+            what = f"column {column.name}: not a number"
+            self.fail_where(pl.Series(plain).cast(pl.Float64, strict=False).is_null() & pl.Series(plain).is_not_null(), at, what)
+            raise self.fail(0, at, f"{what} in this block of rows") from None
+
+    def enum_indexes(self, at: int, column: Column) -> pl.Series:
+        """Return the indexes of an ENUM whose names stand in the file."""
+        texts = pl.Series(self.text(at, column.name))
+        names = ["", *column.type.elems]
+        # The first element of a name wins, and an element that is itself empty wins over the error value 0.
+        index = {name: number for number, name in reversed(list(enumerate(names)))}
+        if "" in column.type.elems:
+            index[""] = names.index("", 1)
+        values = texts.replace_strict(list(index), list(index.values()), default=None, return_dtype=pl.UInt16)
+        self.fail_where(values.is_null() & texts.is_not_null(), at, f"column {column.name}: not an element of ENUM")
+        return values
+
+    def set_masks(self, at: int, column: Column) -> pl.Series:
+        """Return the bits of a SET whose names stand in the file."""
+        texts = pl.Series(self.text(at, column.name))
+        bits: dict[str, int] = {name: 1 << number for number, name in reversed(list(enumerate(column.type.elems)))}
+        masks: dict[str, Any] = {}
+        # One step per distinct combination, of which a SET column has few, never per row.
+        for text in texts.drop_nulls().unique().to_list():
+            parts = [bits.get(part) for part in text.split(",")] if text else []
+            masks[text] = None if None in parts else sum(p for p in parts if p is not None)
+        values = texts.replace_strict(
+            pl.Series(list(masks), dtype=pl.String), pl.Series(list(masks.values()), dtype=pl.UInt64), default=None, return_dtype=pl.UInt64
+        )
+        self.fail_where(values.is_null() & texts.is_not_null(), at, f"column {column.name}: not an element of SET")
+        return values
+
+
+def malformed(path: str, content: bytes, at: int, what: str) -> PenstockError:
+    """Return the error of a file that does not parse at one byte."""
+    line = content.count(b"\n", 0, at) + 1
+    return PenstockError("FILE_MALFORMED", f"{path}: line {line}, byte {at}: {what}")
+
+
+def _validity(sorts: Bytes) -> pa.Buffer | None:
+    nulls = sorts == tokens.NULL
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
+
+
+def _first_not_utf8(offsets: Longs, data: Bytes) -> int:
+    """Return the first row whose text is not UTF-8; only called once it is known that there is one."""
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        return int(np.searchsorted(offsets, error.start, side="right")) - 1
+    # Each text is cut in the middle of a character, so the whole reads well: the first cut inside a character is it.
+    return int(np.flatnonzero((data[np.minimum(offsets[1:-1], len(data) - 1)] & 0xC0) == 0x80)[0])
+
+
+def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
+    info = np.iinfo(dtype.to_pandas_dtype())
+    return int(info.min), int(info.max)

@@ -1,0 +1,455 @@
+r"""The fused JSON kernel: whole messages in one pass, straight from Arrow buffers.
+
+A message is a row of a sheet: each entry has a fixed text before it (keys, brackets, whole constant parts), the operations and the flags
+under which it is written at all, and a value. One compiled function serves every table shape and every JSON protocol. Strings
+are escaped as easyjson does: short forms of quote, backslash, tab, CR and LF, ``\u00xx`` for other control characters and for ``<``,
+``>``, ``&``, and for U+2028 and U+2029. Text without any of them, the common case, is copied eight bytes at a time.
+Invariant: nothing outside the described buffers is read. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from penstock.format.csv_rows import (
+    Space,
+    _copy,
+    _is_null,
+    _load_signed,
+    _load_unsigned,
+    _put_digits,
+    _text_bounds,
+    jit,
+    load_u8,
+    load_u64,
+    store_u8,
+    store_u64,
+)
+from penstock.format.go_floats import plain_floats
+
+NOTHING = 0
+TEXT = 1
+LATIN1 = 2
+BARE = 3
+SIGNED = 4
+UNSIGNED = 5
+CHOICE = 6
+
+ALL_OPS = 0b111
+"""Bits by ``Op``: INSERT, UPDATE, DELETE."""
+
+# The fields of an entry.
+_KIND, _WIDTH, _VALIDITY, _OFFSETS, _VALUES, _FIRST, _LEAD, _LEAD_SIZE, _OPS, _FLAGS, _QUOTED, _COMMA = range(12)
+
+_ONE = np.uint64(1)
+_EIGHT = np.uint64(8)
+_LOW = np.uint64(0x0101010101010101)
+_HIGH = np.uint64(0x8080808080808080)
+_SPACES = np.uint64(0x2020202020202020)
+_NOT_4 = np.uint64(0xFBFBFBFBFBFBFBFB)
+_NOT_2 = np.uint64(0xFDFDFDFDFDFDFDFD)
+_QUOTES = np.uint64(0x2222222222222222)
+_ANGLES = np.uint64(0x3C3C3C3C3C3C3C3C)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_LEAD_E2 = np.uint64(0xE2E2E2E2E2E2E2E2)
+_NULL_WORD = np.frombuffer(b"null", np.uint8)
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_EXACT_FROM = 4096
+"""Texts of this size and more are measured before they are written, so that a large value asks for no more room than it takes."""
+
+_AS_IT_IS, _UNICODE, _LEAD_BYTE = 0, 1, 2
+
+
+def _classes() -> npt.NDArray[np.uint8]:
+    table = np.zeros(256, np.uint8)
+    table[:0x20] = _UNICODE
+    table[list(b"<>&")] = _UNICODE
+    for byte, letter in zip(b'"\\\t\r\n', b'"\\trn', strict=True):
+        table[byte] = letter
+    table[0xE2] = _LEAD_BYTE
+    return table
+
+
+_CLASS = _classes()
+
+
+@jit
+def _needs_care(word: np.uint64) -> bool:
+    """Return whether one of eight bytes may have to be escaped."""
+    quote = (word & _NOT_4) ^ _QUOTES
+    angle = (word & _NOT_2) ^ _ANGLES
+    back = word ^ _BACKSLASHES
+    lead = word ^ _LEAD_E2
+    found = (quote - _LOW) & ~quote
+    found |= (angle - _LOW) & ~angle
+    found |= (back - _LOW) & ~back
+    found |= (lead - _LOW) & ~lead
+    found |= (word - _SPACES) & ~word
+    return bool((found & _HIGH) != 0)
+
+
+@jit
+def _put_unicode(code: np.uint8, to: np.uint64) -> np.uint64:
+    store_u8(to, np.uint8(92))
+    store_u8(to + _ONE, np.uint8(117))
+    store_u8(to + np.uint64(2), np.uint8(48))
+    store_u8(to + np.uint64(3), np.uint8(48))
+    store_u8(to + np.uint64(4), _HEX[code >> 4])
+    store_u8(to + np.uint64(5), _HEX[code & 15])
+    return to + np.uint64(6)
+
+
+@jit
+def _is_separator(at: np.uint64, end: np.uint64) -> bool:
+    """Return whether U+2028 or U+2029 stands here, after a byte E2."""
+    return bool(at + np.uint64(2) < end and load_u8(at + _ONE) == 0x80 and (load_u8(at + np.uint64(2)) & 0xFE) == 0xA8)
+
+
+@jit
+def _put_separator(last: np.uint8, to: np.uint64) -> np.uint64:
+    store_u8(to, np.uint8(92))
+    store_u8(to + _ONE, np.uint8(117))
+    store_u8(to + np.uint64(2), np.uint8(50))
+    store_u8(to + np.uint64(3), np.uint8(48))
+    store_u8(to + np.uint64(4), np.uint8(50))
+    store_u8(to + np.uint64(5), np.uint8(56) + (last & np.uint8(1)))
+    return to + np.uint64(6)
+
+
+@jit
+def _put_escaped(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
+    """Put a text as the inside of a JSON string; return the address after it."""
+    at, end = source, source + np.uint64(size)
+    while at < end:
+        while at + _EIGHT <= end:
+            word = load_u64(at)
+            if _needs_care(word):
+                break
+            store_u64(to, word)
+            at += _EIGHT
+            to += _EIGHT
+        if at == end:
+            break
+        stop = min(at + _EIGHT, end)
+        if stop == end and at >= source + _EIGHT:
+            # The last eight bytes once more, in one piece; those before them were copied as they are or are written again.
+            word = load_u64(end - _EIGHT)
+            back = _EIGHT - (end - at)
+            if not _needs_care(word) and load_u64(to - _EIGHT) == load_u64(at - _EIGHT):
+                store_u64(to - back, word)
+                return to + (end - at)
+        while at < stop:
+            byte = load_u8(at)
+            sort = _CLASS[byte]
+            if sort == _AS_IT_IS:
+                store_u8(to, byte)
+                to += _ONE
+            elif sort == _UNICODE:
+                to = _put_unicode(byte, to)
+            elif sort == _LEAD_BYTE:
+                if _is_separator(at, end):
+                    to = _put_separator(load_u8(at + np.uint64(2)), to)
+                    at += np.uint64(3)
+                    continue
+                store_u8(to, byte)
+                to += _ONE
+            else:
+                store_u8(to, np.uint8(92))
+                store_u8(to + _ONE, sort)
+                to += np.uint64(2)
+            at += _ONE
+    return to
+
+
+@jit
+def _put_latin1(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
+    """Put bytes as characters of ISO-8859-1, escaped."""
+    for i in range(size):
+        byte = load_u8(source + np.uint64(i))
+        sort = _CLASS[byte]
+        if byte >= 0x80:
+            store_u8(to, np.uint8(0xC0) | (byte >> np.uint8(6)))
+            store_u8(to + _ONE, np.uint8(0x80) | (byte & np.uint8(0x3F)))
+            to += np.uint64(2)
+        elif sort == _AS_IT_IS:
+            store_u8(to, byte)
+            to += _ONE
+        elif sort == _UNICODE:
+            to = _put_unicode(byte, to)
+        else:
+            store_u8(to, np.uint8(92))
+            store_u8(to + _ONE, sort)
+            to += np.uint64(2)
+    return to
+
+
+@jit
+def _exact_size(source: np.uint64, size: np.int64) -> np.int64:
+    """Return an upper bound of the escaped size that is close to it, for text and bytes alike."""
+    extra = 0
+    for i in range(size):
+        byte = load_u8(source + np.uint64(i))
+        sort = _CLASS[byte]
+        if sort == _UNICODE:
+            extra += 5
+        elif sort == _LEAD_BYTE:
+            extra += 3
+        elif sort != _AS_IT_IS or byte >= 0x80:
+            extra += 1
+    return size + extra
+
+
+@jit
+def _size_max(sheet: npt.NDArray[np.int64], column: int, at: np.int64) -> np.uint64:
+    """Return how many bytes an entry may take at most."""
+    kind = sheet[column, _KIND]
+    size = sheet[column, _LEAD_SIZE] + 32
+    if TEXT <= kind <= BARE:
+        low, high = _text_bounds(np.uint64(sheet[column, _OFFSETS]), sheet[column, _WIDTH], at)
+        length = high - low
+        if kind == BARE:
+            size += length
+        elif length >= _EXACT_FROM:
+            size += _exact_size(np.uint64(sheet[column, _VALUES]) + np.uint64(low), length)
+        else:
+            size += 6 * length
+    elif kind == CHOICE:
+        size += sheet[column, _WIDTH]
+    return np.uint64(size)
+
+
+@jit
+def _put_value(sheet: npt.NDArray[np.int64], column: int, at: np.int64, to: np.uint64) -> np.uint64:
+    kind = sheet[column, _KIND]
+    values, width = np.uint64(sheet[column, _VALUES]), sheet[column, _WIDTH]
+    if kind == SIGNED:
+        number = _load_signed(values, width, at)
+        if number < 0:
+            store_u8(to, np.uint8(45))
+            return _put_digits(np.uint64(~number) + _ONE, to + _ONE)
+        return _put_digits(np.uint64(number), to)
+    if kind == UNSIGNED:
+        return _put_digits(_load_unsigned(values, width, at), to)
+    low, high = _text_bounds(np.uint64(sheet[column, _OFFSETS]), width, at)
+    source = values + np.uint64(low)
+    if kind == TEXT:
+        return _put_escaped(source, high - low, to)
+    if kind == LATIN1:
+        return _put_latin1(source, high - low, to)
+    _copy(source, to, high - low)
+    return to + np.uint64(high - low)
+
+
+@jit
+def _put_choice(sheet: npt.NDArray[np.int64], column: int, at: np.int64, to: np.uint64) -> np.uint64:
+    # The codes lie at the offsets' address, the texts one after the other with their bounds before them.
+    code = load_u8(np.uint64(sheet[column, _OFFSETS]) + np.uint64(at))
+    low, high = _text_bounds(np.uint64(sheet[column, _VALIDITY]), np.int64(8), np.int64(code))
+    _copy(np.uint64(sheet[column, _VALUES]) + np.uint64(low), to, high - low)
+    return to + np.uint64(high - low)
+
+
+@jit
+def write_messages(
+    sheet: npt.NDArray[np.int64], ops: npt.NDArray[np.uint8], start: int, rows: int, out: npt.NDArray[np.uint8]
+) -> tuple[int, int]:
+    """Write messages from row ``start`` on; return (rows written so far, bytes used).
+
+    Stops before a row that might not fit: rows written < rows then, and the caller goes on with a new buffer.
+    """
+    base = np.uint64(out.ctypes.data)
+    limit = base + np.uint64(len(out))
+    to = base
+    for row in range(start, rows):
+        begin = to
+        bit = 1 << ops[row]
+        for column in range(sheet.shape[0]):
+            if not sheet[column, _OPS] & bit:
+                continue
+            flags = np.uint64(sheet[column, _FLAGS])
+            if flags != 0 and load_u8(flags + np.uint64(row)) == 0:
+                continue
+            at = sheet[column, _FIRST] + row
+            if to + _size_max(sheet, column, at) > limit:
+                return row, int(begin - base)
+            if sheet[column, _COMMA] and load_u8(to - _ONE) != 123:
+                store_u8(to, np.uint8(44))
+                to += _ONE
+            _copy(np.uint64(sheet[column, _LEAD]), to, sheet[column, _LEAD_SIZE])
+            to += np.uint64(sheet[column, _LEAD_SIZE])
+            kind = sheet[column, _KIND]
+            if kind == NOTHING:
+                continue
+            if kind == CHOICE:
+                to = _put_choice(sheet, column, at, to)
+            elif _is_null(np.uint64(sheet[column, _VALIDITY]), at):
+                for i in range(4):
+                    store_u8(to + np.uint64(i), _NULL_WORD[i])
+                to += np.uint64(4)
+            elif sheet[column, _QUOTED]:
+                store_u8(to, np.uint8(34))
+                to = _put_value(sheet, column, at, to + _ONE)
+                store_u8(to, np.uint8(34))
+                to += _ONE
+            else:
+                to = _put_value(sheet, column, at, to)
+    return rows, int(to - base)
+
+
+def escape_text(text: str) -> bytes:
+    """Return one text as a JSON string, quotes included, escaped as the kernel does."""
+    out = bytearray(b'"')
+    for char in text:
+        code = ord(char)
+        sort = int(_CLASS[code]) if code < 0x80 else _AS_IT_IS
+        if char in "\u2028\u2029" or sort == _UNICODE:
+            out += b"\\u%04x" % code
+        elif sort == _AS_IT_IS:
+            out += char.encode("utf-8", errors="replace")
+        else:
+            out += b"\\" + bytes([sort])
+    return bytes(out + b'"')
+
+
+class MessageSheet:
+    """The entries of one batch of messages, in the order in which they stand in a message."""
+
+    def __init__(self, ops: npt.NDArray[np.uint8]) -> None:
+        self._ops = np.ascontiguousarray(ops)
+        self._rows = len(ops)
+        self._entries: list[list[int]] = []
+        self._kept: list[object] = []
+        self._estimate = 0
+        self._lead = b""
+        self._lead_rule = (ALL_OPS, 0, False)
+
+    def constant(self, text: bytes, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, comma: bool = False) -> None:
+        """Add the same bytes to every message of these operations and flags; neighbours under one rule become one."""
+        rule = (ops, self._flags(flags), comma)
+        if comma or rule != self._lead_rule:
+            self._flush_lead()
+            self._lead_rule = rule
+        self._lead += text
+
+    def choice(self, codes: npt.NDArray[np.uint8], texts: list[bytes], ops: int = ALL_OPS) -> None:
+        """Add one of a few texts to every message, by its code."""
+        codes = np.ascontiguousarray(codes)
+        bounds = np.cumsum([0, *map(len, texts)]).astype(np.int64)
+        joined = np.frombuffer(b"".join(texts) or b" ", np.uint8)
+        self._kept += [codes, bounds, joined]
+        self._entry(
+            CHOICE, max(map(len, texts)), bounds.ctypes.data, codes.ctypes.data, joined.ctypes.data, 0, ops, None, False, len(texts[0])
+        )
+
+    def integers(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+        """Add whole numbers, as strings or bare."""
+        validity, data = values.buffers()
+        kind = SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED
+        self._column(kind, values.type.bit_width // 8, values, validity, 0, data, ops, flags, quoted, 14)
+
+    def text(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None) -> None:
+        """Add texts or bytes (as ISO-8859-1) as strings."""
+        latin1 = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+        self._texts(LATIN1 if latin1 else TEXT, values, ops, flags, quoted=True)
+
+    def words(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+        """Add texts in which nothing has to be escaped."""
+        self._texts(BARE, values, ops, flags, quoted=quoted)
+
+    def floats(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+        """Add floats: the shortest digits that read back as the same number, never with an exponent."""
+        self._texts(BARE, float_texts(values), ops, flags, quoted=quoted)
+
+    def render_into(self, space: Space) -> None:
+        """Append all messages."""
+        self._flush_lead()
+        sheet = np.array(self._entries, np.int64)
+        done, size = 0, int(self._estimate * 1.05) + 8192
+        while done < self._rows:
+            reached, used = write_messages(sheet, self._ops, done, self._rows, space.reserve(size))
+            space.advance(used)
+            if reached == done:
+                # Not even one message fits.
+                size *= 2
+            done = reached
+
+    def _texts(self, kind: int, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None, *, quoted: bool) -> None:
+        validity, offsets, data = values.buffers()
+        width = 8 if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type) else 4
+        bounds = np.frombuffer(offsets, np.int64 if width == 8 else np.int32)
+        nbytes = int(bounds[values.offset + len(values)] - bounds[values.offset]) if len(values) else 0
+        size = nbytes // max(1, self._rows) + 4
+        self._column(kind, width, values, validity, offsets.address, data, ops, flags, quoted, size)
+
+    def _column(
+        self,
+        kind: int,
+        width: int,
+        values: pa.Array,
+        validity: pa.Buffer | None,
+        offsets: int,
+        data: pa.Buffer | None,
+        ops: int,
+        flags: npt.NDArray[np.uint8] | None,
+        quoted: bool,
+        size: int,
+    ) -> None:
+        self._kept.append(values)
+        address = data.address if data is not None else 0
+        known = validity.address if validity is not None and values.null_count else 0
+        self._entry(kind, width, known, offsets, address, values.offset, ops, flags, quoted, size)
+
+    def _entry(
+        self,
+        kind: int,
+        width: int,
+        validity: int,
+        offsets: int,
+        values: int,
+        first: int,
+        ops: int,
+        flags: npt.NDArray[np.uint8] | None,
+        quoted: bool,
+        size: int,
+    ) -> None:
+        rule = (ops, self._flags(flags))
+        if rule != self._lead_rule[:2]:
+            self._flush_lead()
+        lead, comma, self._lead = self._lead, self._lead_rule[2], b""
+        self._lead_rule = (*rule, False)
+        data = np.frombuffer(lead or b" ", np.uint8)
+        self._kept += [lead, data]
+        self._entries.append(
+            [kind, width, validity, offsets, values, first, data.ctypes.data, len(lead), ops, rule[1], int(quoted), int(comma)]
+        )
+        self._estimate += (size + len(lead)) * self._rows
+
+    def _flush_lead(self) -> None:
+        if self._lead:
+            ops, flags, comma = self._lead_rule
+            data = np.frombuffer(self._lead, np.uint8)
+            self._kept += [self._lead, data]
+            self._entries.append([NOTHING, 0, 0, 0, 0, 0, data.ctypes.data, len(self._lead), ops, flags, 0, int(comma)])
+            self._estimate += len(self._lead) * self._rows
+            self._lead = b""
+        self._lead_rule = (ALL_OPS, 0, False)
+
+    def _flags(self, flags: npt.NDArray[np.uint8] | None) -> int:
+        if flags is None:
+            return 0
+        self._kept.append(flags)
+        return int(flags.ctypes.data)
+
+
+def float_texts(values: pa.Array) -> pa.Array:
+    """Return floats as the shortest decimal texts without an exponent, as large strings."""
+    texts = pl.Series(values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
+    validity, offsets, data = texts.buffers()
+    ends, text = plain_floats(
+        np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1],
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8),
+    )
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(text), validity)

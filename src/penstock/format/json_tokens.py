@@ -1,0 +1,433 @@
+"""Compiled kernels that find the fields of JSON messages and read them column by column.
+
+A key table says which keys matter: each slot has a parent slot, and a slot with children is an object (or an array of one object) that is
+entered; everything else is passed over. ``tokenize`` is one scan that notes for each message where the value of each slot begins and
+ends and of which sort it is. It never goes back and always moves on, so any input ends; nesting is bounded. Kernels release the
+interpreter lock and are cached on disk. Runs wherever a target is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.format.csv_kernels import Bytes, Longs, jit
+from penstock.format.csv_tokens import CODED, NULL, PLAIN
+
+BARE = 3
+"""A number or a truth value."""
+MISSING = 4
+ENTERED = 5
+"""An object whose children are slots of their own."""
+
+OK = 0
+UNTERMINATED = 1
+NOT_AN_OBJECT = 2
+BAD_STRING = 3
+BAD_VALUE = 4
+BAD_SEPARATOR = 5
+TOO_DEEP = 6
+
+ERROR_TEXTS = {
+    UNTERMINATED: "the message does not end",
+    NOT_AN_OBJECT: "a message must be a JSON object",
+    BAD_STRING: "a control character or a bad escape in a string",
+    BAD_VALUE: "neither a string, a number, true, false, null, an object nor an array",
+    BAD_SEPARATOR: "a comma, a colon or a closing bracket is missing",
+    TOO_DEEP: "nested too deeply",
+}
+
+_DEPTH_MAX = 64
+_QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """The slots of a protocol, children of one parent side by side."""
+
+    parents: Longs
+    first: Longs
+    counts: Longs
+    offsets: Longs
+    names: Bytes
+    places: dict[tuple[str, ...], int]
+
+    @classmethod
+    def of(cls, paths: Sequence[tuple[str, ...]]) -> KeyTable:
+        """Build the table of some paths; a path's parents become slots of their own."""
+        every: list[tuple[str, ...]] = [()]
+        seen: set[tuple[str, ...]] = {()}
+        for path in paths:
+            for depth in range(1, len(path) + 1):
+                if path[:depth] not in seen:
+                    seen.add(path[:depth])
+                    every.append(path[:depth])
+        # By depth and parent, so that children stand side by side; their own order is kept.
+        rank = {path: at for at, path in enumerate(every)}
+        ordered = sorted(every, key=lambda p: (len(p), rank.get(p[:-1], -1), rank[p]))
+        places = {path: at for at, path in enumerate(ordered)}
+        count = len(ordered)
+        parents = np.full(count, -1, np.int64)
+        first, counts = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for path, at in places.items():
+            if path:
+                parent = parents[at] = places[path[:-1]]
+                if counts[parent] == 0:
+                    first[parent] = at
+                counts[parent] += 1
+        names = [p[-1].encode() if p else b"" for p in ordered]
+        offsets = np.cumsum([0, *map(len, names)]).astype(np.int64)
+        return cls(parents, first, counts, offsets, np.frombuffer(b"".join(names) or b" ", np.uint8), places)
+
+
+@jit
+def _skip_space(data: Bytes, at: int) -> int:
+    while at < len(data) and data[at] in (32, 9, 10, 13):
+        at += 1
+    return at
+
+
+@jit
+def _scan_string(data: Bytes, at: int) -> tuple[int, int]:
+    """Return the position of the closing quote, or -1 (no end) or -2 (a control character), and the sort."""
+    sort = PLAIN
+    while at < len(data):
+        byte = data[at]
+        if byte == _QUOTE:
+            return at, sort
+        if byte < 32:
+            return -2, sort
+        if byte == _BACKSLASH:
+            sort = CODED
+            at += 1
+        at += 1
+    return -1, sort
+
+
+@jit
+def _skip_nested(data: Bytes, at: int) -> int:
+    """Return the position after an object or array that begins here, -1 where it does not end."""
+    depth = 0
+    while at < len(data):
+        byte = data[at]
+        if byte == _QUOTE:
+            close, _ = _scan_string(data, at + 1)
+            if close < 0:
+                return -1
+            at = close
+        elif byte in (123, 91):
+            depth += 1
+        elif byte in (125, 93):
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return -1
+
+
+@jit
+def _bare_end(data: Bytes, at: int) -> int:
+    while at < len(data) and data[at] not in (_COMMA, 125, 93, 32, 9, 10, 13):
+        at += 1
+    return at
+
+
+@jit
+def _is_word(data: Bytes, start: int, end: int) -> bool:
+    """Return whether a bare value is a number, true or false."""
+    if start == end:
+        return False
+    first = data[start]
+    if first == 45 or 48 <= first <= 57:
+        for at in range(start + 1, end):
+            byte = data[at]
+            if not (48 <= byte <= 57 or byte in (43, 45, 46, 69, 101)):
+                return False
+        return True
+    if end - start == 4:
+        return bool(first == 116 and data[start + 1] == 114 and data[start + 2] == 117 and data[start + 3] == 101)
+    return bool(end - start == 5 and first == 102 and data[start + 1] == 97 and data[start + 2] == 108 and data[start + 4] == 101)
+
+
+@jit
+def _is_null(data: Bytes, start: int, end: int) -> bool:
+    return end - start == 4 and data[start] == 110 and data[start + 1] == 117 and data[start + 2] == 108 and data[start + 3] == 108
+
+
+@jit
+def _same(data: Bytes, start: int, end: int, names: Bytes, low: int, high: int) -> bool:
+    if end - start != high - low:
+        return False
+    for i in range(high - low):  # noqa: SIM110 - numba compiles loops, not generators
+        if data[start + i] != names[low + i]:
+            return False
+    return True
+
+
+@jit
+def _find_key(
+    data: Bytes, start: int, end: int, parent: int, expected: int, first: Longs, counts: Longs, offsets: Longs, names: Bytes
+) -> int:
+    """Return the slot of a key, -1 where it does not matter; keys mostly come in the order of the table."""
+    low, count = first[parent], counts[parent]
+    for step in range(count):
+        slot = int(low + (expected - low + step) % count)
+        if _same(data, start, end, names, offsets[slot], offsets[slot + 1]):
+            return slot
+    return -1
+
+
+@jit
+def tokenize(  # noqa: PLR0911, PLR0912, PLR0915, C901 - one scan; numba inlines no closures
+    data: Bytes,
+    at: int,
+    first: Longs,
+    counts: Longs,
+    offsets: Longs,
+    names: Bytes,
+    starts: Longs,
+    ends: Longs,
+    sorts: Bytes,
+) -> tuple[int, int, int]:
+    """Fill the (slots, rows) arrays from position ``at`` on; return messages found, where the next begins (or the fault), and a code."""
+    slots, rows = starts.shape
+    size = len(data)
+    parents = np.empty(_DEPTH_MAX, np.int64)
+    closers = np.empty(_DEPTH_MAX, np.int64)
+    expected = np.empty(_DEPTH_MAX, np.int64)
+    scratch = np.empty(0, np.uint8)
+    row = 0
+    at = _skip_space(data, at)
+    while row < rows and at < size:
+        if data[at] != 123:
+            return row, at, NOT_AN_OBJECT
+        for slot in range(slots):
+            sorts[slot, row] = MISSING
+            starts[slot, row] = at
+            ends[slot, row] = at
+        depth = 0
+        parents[0], closers[0], expected[0] = 0, 0, first[0]
+        at += 1
+        fresh = True
+        while True:
+            at = _skip_space(data, at)
+            if at >= size:
+                return row, at, UNTERMINATED
+            if data[at] == 125:
+                at += 1
+                if closers[depth]:
+                    at = _skip_space(data, at)
+                    if at >= size or data[at] != 93:
+                        return row, at, BAD_SEPARATOR
+                    at += 1
+                if depth == 0:
+                    break
+                depth -= 1
+                fresh = False
+                continue
+            if not fresh:
+                if data[at] != _COMMA:
+                    return row, at, BAD_SEPARATOR
+                at = _skip_space(data, at + 1)
+            fresh = False
+            if at >= size or data[at] != _QUOTE:
+                return row, at, UNTERMINATED if at >= size else BAD_SEPARATOR
+            start = at + 1
+            close, sort = _scan_string(data, start)
+            if close < 0:
+                return row, at, UNTERMINATED if close == -1 else BAD_STRING
+            if sort == CODED:
+                scratch = np.empty(close - start + 3, np.uint8)
+                used = decode_string(data, start, close, scratch, 0)
+                if used < 0:
+                    return row, at, BAD_STRING
+                slot = _find_key(scratch, 0, used, parents[depth], expected[depth], first, counts, offsets, names)
+            else:
+                slot = _find_key(data, start, close, parents[depth], expected[depth], first, counts, offsets, names)
+            at = _skip_space(data, close + 1)
+            if at >= size or data[at] != _COLON:
+                return row, at, UNTERMINATED if at >= size else BAD_SEPARATOR
+            at = _skip_space(data, at + 1)
+            if at >= size:
+                return row, at, UNTERMINATED
+            if slot >= 0:
+                expected[depth] = slot + 1 if slot + 1 < first[parents[depth]] + counts[parents[depth]] else first[parents[depth]]
+            byte = data[at]
+            if byte == _QUOTE:
+                close, sort = _scan_string(data, at + 1)
+                if close < 0:
+                    return row, at, UNTERMINATED if close == -1 else BAD_STRING
+                if slot >= 0:
+                    starts[slot, row], ends[slot, row], sorts[slot, row] = at + 1, close, sort
+                at = close + 1
+            elif byte in (123, 91):
+                enter = slot >= 0 and counts[slot] > 0
+                inside = _skip_space(data, at + 1) if byte == 91 else at
+                if enter and inside < size and data[inside] == 123:
+                    if depth + 1 == _DEPTH_MAX:
+                        return row, at, TOO_DEEP
+                    starts[slot, row], sorts[slot, row] = inside, ENTERED
+                    depth += 1
+                    parents[depth], closers[depth], expected[depth] = slot, byte == 91, first[slot]
+                    at = inside + 1
+                    fresh = True
+                else:
+                    stop = _skip_nested(data, at)
+                    if stop < 0:
+                        return row, at, UNTERMINATED
+                    if slot >= 0:
+                        starts[slot, row], ends[slot, row], sorts[slot, row] = at, stop, BARE
+                    at = stop
+            else:
+                stop = _bare_end(data, at)
+                if _is_null(data, at, stop):
+                    sort = NULL
+                elif _is_word(data, at, stop):
+                    sort = BARE
+                else:
+                    return row, at, BAD_VALUE
+                if slot >= 0:
+                    starts[slot, row], ends[slot, row], sorts[slot, row] = at, stop, sort
+                at = stop
+        row += 1
+        at = _skip_space(data, at)
+    return row, at, OK
+
+
+@jit
+def _hex4(data: Bytes, at: int, end: int) -> int:
+    """Return the number that four hexadecimal digits give, or -1."""
+    if at + 4 > end:
+        return -1
+    value = 0
+    for i in range(4):
+        byte = data[at + i]
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 97 <= byte <= 102:
+            digit = byte - 87
+        elif 65 <= byte <= 70:
+            digit = byte - 55
+        else:
+            return -1
+        value = value * 16 + digit
+    return value
+
+
+@jit
+def _put_utf8(code: int, out: Bytes, to: int) -> int:
+    if code < 0x80:
+        out[to] = code
+        return to + 1
+    if code < 0x800:
+        out[to], out[to + 1] = 0xC0 | code >> 6, 0x80 | code & 0x3F
+        return to + 2
+    if code < 0x10000:
+        out[to], out[to + 1], out[to + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+        return to + 3
+    out[to], out[to + 1], out[to + 2], out[to + 3] = (
+        0xF0 | code >> 18,
+        0x80 | code >> 12 & 0x3F,
+        0x80 | code >> 6 & 0x3F,
+        0x80 | code & 0x3F,
+    )
+    return to + 4
+
+
+_LETTERS = np.zeros(256, np.uint8)
+"""What the letter after a backslash stands for; 0 where it may not stand there."""
+for _letter, _byte in zip(b'"\\/nrtbf', b'"\\/\n\r\t\b\f', strict=True):
+    _LETTERS[_letter] = _byte
+
+
+@jit
+def _take_unicode(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the character of an escape whose digits begin here, -1 where it is bad, and the position after it."""
+    code = _hex4(data, at, end)
+    at += 4
+    if 0xD800 <= code < 0xDC00 and at + 1 < end and data[at] == _BACKSLASH and data[at + 1] == 117:
+        low = _hex4(data, at + 2, end)
+        if 0xDC00 <= low < 0xE000:
+            return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), at + 6
+    return 0xFFFD if 0xD800 <= code < 0xE000 else code, at
+
+
+@jit
+def decode_string(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
+    """Put the inside of a JSON string with its escapes undone; return the end, or -1 at a bad escape. A lone surrogate is U+FFFD."""
+    while at < end:
+        byte = data[at]
+        if byte != _BACKSLASH:
+            out[to] = byte
+            to += 1
+            at += 1
+            continue
+        if at + 1 >= end:
+            return -1
+        letter = data[at + 1]
+        at += 2
+        if letter == 117:
+            code, at = _take_unicode(data, at, end)
+            if code < 0:
+                return -1
+            to = _put_utf8(code, out, to)
+        elif _LETTERS[letter]:
+            out[to] = _LETTERS[letter]
+            to += 1
+        else:
+            return -1
+    return to
+
+
+@jit
+def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes, int]:
+    """Return offsets and bytes of one slot's texts, and the first row with a bad escape or -1; NULL gives nothing."""
+    rows = len(starts)
+    total = 0
+    for row in range(rows):
+        if sorts[row] != NULL:
+            total += ends[row] - starts[row]
+    out = np.empty(total + 4, np.uint8)
+    offsets = np.empty(rows + 1, np.int64)
+    offsets[0] = 0
+    to = 0
+    for row in range(rows):
+        at, end = starts[row], ends[row]
+        if sorts[row] == CODED:
+            used = decode_string(data, at, end, out, to)
+            if used < 0:
+                return offsets, out, row
+            to = used
+        elif sorts[row] != NULL:
+            size = end - at
+            for i in range(size):
+                out[to + i] = data[at + i]
+            to += size
+        offsets[row + 1] = to
+    return offsets, out[:to], -1
+
+
+@jit
+def latin1_bytes(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes, int]:
+    """Turn texts of characters up to U+00FF into bytes; the last value is the first row with another character, or -1."""
+    rows = len(offsets) - 1
+    out = np.empty(len(data), np.uint8)
+    ends = np.empty(rows + 1, np.int64)
+    ends[0] = 0
+    to = 0
+    for row in range(rows):
+        at, end = offsets[row], offsets[row + 1]
+        while at < end:
+            byte = data[at]
+            if byte >= 0x80:
+                if byte not in (0xC2, 0xC3) or at + 1 >= end:
+                    return ends, out, row
+                byte = (byte & 3) << 6 | data[at + 1] & 0x3F
+                at += 1
+            out[to] = byte
+            to += 1
+            at += 1
+        ends[row + 1] = to
+    return ends, out[:to], -1
