@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -182,3 +183,12 @@ def test_the_files_replay_to_the_oracle(steps, spans_per_table):
             late = delivered.filter(pl.col(COMMIT_TS) > path.snapshot_ts)
             assert late.height == path.changes[name]
             assert len(rows) == next(t for t in verdict.tables if t.name == f"d.{name}").rows
+
+
+def test_a_truncate_stops_the_feed_rather_than_losing_rows(tmp_path):
+    with contextlib.closing(WholePath(tmp_path, 1)) as path:
+        path.transact([("a", 1, "x"), ("b", 1, "y")], [])
+        path.drain()
+        path.upstream.execute_ddl("TRUNCATE TABLE d.a")
+        with pytest.raises(PenstockError, match=r"DDL_UNSUPPORTED.*TRUNCATE_TABLE.*d\.a"):
+            path.drain()

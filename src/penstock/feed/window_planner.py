@@ -69,6 +69,7 @@ class WindowPlanner:
         plan = self._plan(from_ts, self._context.settings.window_bytes_max)
         if plan.to_ts <= from_ts:
             return from_ts
+        self._refuse_new_tables(plan)
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
@@ -94,6 +95,18 @@ class WindowPlanner:
         if not items:
             return []
         return [PlannedPartition(tuple(group)) for group in pack_by_bytes(items, self._context.partitions)]
+
+    def _refuse_new_tables(self, plan: WindowPlan) -> None:
+        """Raise for a DDL that moves a table of the feed to a new id: its rows would be left out without a word."""
+        known = set(self._context.table_ids)
+        for ddl in plan.ddls:
+            moved = [t.full_name for t in ddl.tables if t.table_id not in known and ddl.dropped_table_ids]
+            if moved:
+                raise PenstockError(
+                    "DDL_UNSUPPORTED",
+                    f"feed {self._context.feed}: {ddl.type.name} at ts {ddl.commit_ts} gives {', '.join(moved)} a new table id, "
+                    "which a running feed does not follow yet",
+                )
 
     def _begin_snapshot(self) -> int:
         to_ts = self._context.snapshot_ts

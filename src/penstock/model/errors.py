@@ -111,6 +111,11 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "No schema version is known for a row.", "The schema history is loaded again from the upstream."
     ),
     "TYPE_UNSUPPORTED": CodeEntry(ErrorKind.INVALID, "A column type is not supported.", "Exclude the table or change the column."),
+    "DDL_UNSUPPORTED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A DDL changes a table in a way that a running feed does not follow.",
+        "Everything before the DDL is delivered; create a new feed on the table, into a prefix of its own.",
+    ),
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
     "FEED_FAILED": CodeEntry(ErrorKind.BLOCKED, "The feed stopped with an error.", "See the cause in `penstock feed show`."),
