@@ -109,12 +109,12 @@ def test_matcher_equals_the_oracle(
             with pytest.raises(PenstockError, match="PREWRITE_MISSING"):
                 matcher.feed(scan(event_rows), floor_ts)
             return
-        records = matcher.feed(scan(event_rows), floor_ts)
-        got = [tuple(r.values()) for r in records.to_pylist()] if records is not None else []
+        committed = matcher.feed(scan(event_rows), floor_ts)
+        got = [tuple(r.values()) for r in committed.records.to_pylist()] if committed is not None else []
         assert got == expected
-        if records is not None:
-            records.validate(full=True)
-            assert records.num_rows > 0
+        if committed is not None:
+            committed.records.validate(full=True)
+            assert (committed.low_ts, committed.high_ts) == (min(r[0] for r in got), max(r[0] for r in got))
         assert matcher.initialized == oracle.initialized
         assert matcher.pending == len(oracle.prewrites)
         assert matcher.cached == len(oracle.cached)
@@ -144,7 +144,7 @@ def test_many_prewrites_grow_and_compact(rng: object, count: int) -> None:
             for i, r in enumerate(ended)
         ]
         for part in (fresh, ends):
-            records = matcher.feed(scan(part))
-            got = [tuple(r.values()) for r in records.to_pylist()] if records is not None else []
+            committed = matcher.feed(scan(part))
+            got = [tuple(r.values()) for r in committed.records.to_pylist()] if committed is not None else []
             assert got == oracle.feed(part)
         assert matcher.pending == len(waiting)

@@ -8,7 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.puller.wire_scan import KIND_ENTRIES, KIND_ERROR, KIND_NONE, KIND_RESOLVED, ScannedMessage, scan_message
+from penstock.puller.wire_scan import (
+    KEY_OFF,
+    KIND,
+    KIND_ENTRIES,
+    KIND_ERROR,
+    KIND_NONE,
+    KIND_RESOLVED,
+    OLD_OFF,
+    OP,
+    TYPE,
+    VALUE_OFF,
+    ScannedMessage,
+    scan_message,
+)
 from penstock.source.proto import cdc_pb2 as pb
 
 u64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
@@ -74,24 +87,27 @@ def as_objects(message: pb.ChangeDataEvent) -> list[object]:
 
 def as_scanned(scan: ScannedMessage) -> list[object]:
     def cut(row: int, part: int) -> bytes:
-        at = int(scan.places[row, part])
-        return scan.payload[at : at + int(scan.places[row, part + 1])]
+        at = int(scan.rows[row, part])
+        return scan.payload[at : at + int(scan.rows[row, part + 1])]
+
+    def ts(row: int, column: int) -> int:
+        return int(scan.rows[row, column]) & (2**64 - 1)
 
     names = {KIND_NONE: None, KIND_ENTRIES: "entries", KIND_ERROR: "error", KIND_RESOLVED: "resolved_ts"}
     out: list[object] = []
-    for i in range(scan.events):
-        kind = names[int(scan.kind[i])]
+    for i, (region, request, number, resolved, _, _, low, high) in enumerate(scan.events.tolist()):
+        kind = names[number]
         body: object = None
         if kind == "entries":
             body = [
-                (int(scan.start_ts[r]), int(scan.commit_ts[r]), int(scan.type[r]), int(scan.op[r]), cut(r, 0), cut(r, 2), cut(r, 4))
-                for r in range(int(scan.entry_from[i]), int(scan.entry_from[i + 1]))
+                (ts(r, 0), ts(r, 1), int(scan.rows[r, TYPE]), int(scan.rows[r, OP]), cut(r, KEY_OFF), cut(r, VALUE_OFF), cut(r, OLD_OFF))
+                for r in range(low, high)
             ]
         elif kind == "error":
             body = pb.Error.FromString(scan.error_bytes(i))
         elif kind == "resolved_ts":
-            body = int(scan.resolved_ts[i])
-        out.append((int(scan.region_id[i]), int(scan.request_id[i]), kind, body))
+            body = resolved
+        out.append((region, request, kind, body))
     out.append((scan.batch_regions.tolist(), scan.batch_ts, scan.batch_request_id))
     return out
 
@@ -123,7 +139,7 @@ def test_mutated_bytes_are_refused_or_mean_what_protobuf_says(message: pb.Change
         oracle = pb.ChangeDataEvent.FromString(bytes(payload))
     except DecodeError:
         # Protobuf also looks into error messages, which we decode only when we meet one.
-        assert KIND_ERROR in scan.kind
+        assert KIND_ERROR in scan.events[:, KIND]
         return
     assert as_scanned(scan) == as_objects(oracle)
 

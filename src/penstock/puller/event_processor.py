@@ -15,19 +15,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
-import pyarrow as pa
 
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.raw import RawBatch
-from penstock.puller.matcher import Entries
+from penstock.puller.matcher import Committed, Entries
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.quota import ByteQuota
-from penstock.puller.region_feed_state import RegionFeedState
+from penstock.puller.region_feed_state import FeedStatus, RegionFeedState
 from penstock.puller.replay import drop_replayed
 from penstock.puller.span_pipeline import SpanPipeline
-from penstock.puller.subscribed_span import SubscribedSpan
 
 _log = logging.getLogger(__name__)
 
@@ -43,21 +42,19 @@ class EventProcessorSettings:
     inbox_bytes: int = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _EntriesEvent:
+class _EntriesEvent(msgspec.Struct, frozen=True, gc=False):
     state: RegionFeedState
     entries: Entries
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ResolvedEvent:
+class _ResolvedEvent(msgspec.Struct, frozen=True, gc=False):
     states: Sequence[RegionFeedState]
+    """All of one subscription."""
     ts: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ErrorEvent:
+class _ErrorEvent(msgspec.Struct, frozen=True, gc=False):
     state: RegionFeedState
     error: PenstockError
 
@@ -132,23 +129,28 @@ class _Shard:
         self._queue: deque[_Event] = deque()
         self._queue_size = max(1, queue_size)
         self._closed = False
-        self._changed = threading.Condition()
+        self._idle = False
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inbox = inbox
         self._pipeline = pipeline
         self._clock = clock
         self._metrics = metrics
+        self._pending = metrics.matcher_pending.cell()
+        self._matcher_bytes = metrics.matcher_bytes.cell()
         self._on_region_error = on_region_error
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, event: _Event) -> bool:
-        with self._changed:
+        with self._lock:
             while len(self._queue) >= self._queue_size and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return False
             self._queue.append(event)
-            self._changed.notify_all()
+            if self._idle:
+                self._changed.notify_all()
             return True
 
     def close(self) -> None:
@@ -161,12 +163,18 @@ class _Shard:
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
+                    self._idle = True
                     self._changed.wait()
+                self._idle = False
                 if self._closed:
                     return
-                event = self._queue.popleft()
-                self._changed.notify_all()
-            self._handle(event)
+                events, self._queue = self._queue, deque()
+                if len(events) >= self._queue_size:
+                    self._changed.notify_all()
+            for event in events:
+                if self._closed:
+                    return
+                self._handle(event)
 
     def _handle(self, event: _Event) -> None:
         try:
@@ -187,57 +195,60 @@ class _Shard:
             if not state.live:
                 self._metrics.stale_messages.inc()
                 return
-            pending = state.matcher.pending
             try:
-                records = state.matcher.feed(event.entries, state.span.start_ts)
+                committed = state.matcher.feed(event.entries, state.span.start_ts)
             except PenstockError as error:
                 # The bytes or the order are wrong: the region begins again from its resolved ts, with a new matcher. The store still holds
                 # the registration, and only a new stream tells its messages from those of the next one.
                 state.owner.cut_stream()
-                self._metrics.matcher_pending.dec(pending)
-                self._end_feed(state, error, counted=True)
+                self._end_feed(state, error)
                 return
-            self._metrics.matcher_pending.inc(state.matcher.pending - pending)
+            self._meter(state, state.matcher.pending, state.matcher.nbytes)
             if state.matcher.initialized:
                 state.mark_initialized()
-            if records is not None:
-                self._emit(state, records)
+            if committed is not None:
+                self._emit(state, committed)
         finally:
             self._inbox.release(event.nbytes)
 
-    def _emit(self, state: RegionFeedState, records: pa.RecordBatch) -> None:
+    def _meter(self, state: RegionFeedState, pending: int, nbytes: int) -> None:
+        """Count what a region's matcher holds now; the shard is the only one that does."""
+        self._pending.value += pending - state.metered_pending
+        self._matcher_bytes.value += nbytes - state.metered_bytes
+        state.metered_pending, state.metered_bytes = pending, nbytes
+
+    def _emit(self, state: RegionFeedState, committed: Committed) -> None:
         piece = state.piece
+        records, low_ts, high_ts = committed.records, committed.low_ts, committed.high_ts
         if piece.priors:
             rows = records.num_rows
             records = drop_replayed(records, piece.priors)
             self._metrics.replayed_entries.inc(rows - records.num_rows)
             if records.num_rows == 0:
                 return
-        commit_ts = records.column(0).to_numpy()
-        if int(commit_ts.min()) <= piece.resolved_ts:
-            late = int(np.count_nonzero(commit_ts <= np.uint64(piece.resolved_ts)))
+            commit_ts = records.column(0).to_numpy()
+            low_ts, high_ts = int(commit_ts.min()), int(commit_ts.max())
+        if low_ts <= piece.resolved_ts:
+            late = int(np.count_nonzero(records.column(0).to_numpy() <= np.uint64(piece.resolved_ts)))
             self._metrics.violations.inc(late)
             detail = f"region {state.region_id}: {late} rows at or below resolved ts {piece.resolved_ts}"
             state.span.fail(PenstockError("RESOLVED_TS_VIOLATED", detail))
             return
-        piece.delivered.add(records, int(commit_ts.max()))
+        piece.delivered.add(records, high_ts)
         self._pipeline.enqueue_data(state.span.registration, RawBatch(state.region_id, records))
 
     def _on_resolved(self, event: _ResolvedEvent) -> None:
-        spans: dict[int, SubscribedSpan] = {}
-        for state in event.states:
-            if state.live and state.matcher.initialized:
-                state.span.raise_resolved(state.piece, event.ts)
-                spans[state.span.request_id] = state.span
-        now_s = self._clock.monotonic_s()
-        for span in spans.values():
-            ts = span.take_resolved(now_s)
-            if ts is not None:
-                self._pipeline.enqueue_resolved(span.registration, ts)
+        span = event.states[0].span
+        # Initialised means live, too, as long as the span is running.
+        pieces = [state.piece for state in event.states if state.status is FeedStatus.INITIALIZED]
+        if not pieces or not span.running:
+            return
+        ts = span.resolve(pieces, event.ts, self._clock.monotonic_s())
+        if ts is not None:
+            self._pipeline.enqueue_resolved(span.registration, ts)
 
-    def _end_feed(self, state: RegionFeedState, error: PenstockError, counted: bool = False) -> None:
-        if not counted:
-            self._metrics.matcher_pending.dec(state.matcher.pending)
+    def _end_feed(self, state: RegionFeedState, error: PenstockError) -> None:
+        self._meter(state, 0, 0)
         self._metrics.errors.labels(error.code).inc()
         if state.stop():
             self._on_region_error(state, error)

@@ -269,9 +269,10 @@ class LogPuller:
         for worker in workers:
             worker.check_silence()
         below_ts = compose_ts(max(0, self._clock.now_ms() - int(self.settings.lagging_s * 1000)))
-        counts = [span.regions() for span in spans]
-        self.metrics.regions.labels("fed").set(sum(c[0] for c in counts))
-        self.metrics.regions.labels("waiting").set(sum(c[1] for c in counts))
-        self.metrics.lagging_regions.set(sum(span.lagging_pieces(below_ts) for span in spans))
+        surveys = [span.survey(below_ts) for span in spans]
+        self.metrics.regions.labels("fed").set(sum(s.fed for s in surveys))
+        self.metrics.regions.labels("waiting").set(sum(s.waiting for s in surveys))
+        self.metrics.lagging_regions.set(sum(s.lagging for s in surveys))
+        self.metrics.delivered_bytes.set(sum(s.delivered_bytes for s in surveys))
         slowest_ts = min((span.emitted_ts for span in spans), default=0)
         self.metrics.resolved_lag.set(lag_seconds(slowest_ts, self._clock) if slowest_ts else 0.0)

@@ -14,8 +14,6 @@ A message is worked on by one kernel, in the order of its entries. Runs in the l
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numba
 import numpy as np
@@ -23,56 +21,56 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RAW_DELETE, RAW_SCHEMA
-from penstock.puller.prewrite_table import PrewriteTable, drop_slot, find_slot, put_slot
+from penstock.model.raw import RAW_SCHEMA
+from penstock.puller.prewrite_table import PrewriteTable, drop_slot, find_slot, hash_key, put_slot, word
 from penstock.puller.raw_memory import copy_bytes, load_u8
 from penstock.puller.wire_scan import (
-    COMMIT,
+    COMMIT_TS,
     INITIALIZED,
     KEY_LEN,
     KEY_OFF,
     OLD_LEN,
     OLD_OFF,
-    PREWRITE,
+    OP,
+    ROW_WORDS,
+    TYPE,
     VALUE_LEN,
     VALUE_OFF,
     ScannedMessage,
 )
 
 U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """Entries of one region as columns, with the bytes that their places point into."""
+    """Entries of one region as rows of a scanned message, with the bytes that their places point into."""
 
     data: U8
-    start_ts: U64
-    commit_ts: U64
-    type: U8
-    op: U8
-    places: I64
+    rows: I64
 
     @classmethod
     def of(cls, message: ScannedMessage, low: int, high: int) -> Entries:
         """Return the entries ``low:high`` of a message."""
-        cut = slice(low, high)
-        return cls(message.data, message.start_ts[cut], message.commit_ts[cut], message.type[cut], message.op[cut], message.places[cut])
+        return cls(message.data, message.rows[low:high])
 
     def cut(self, low: int, high: int) -> Entries:
         """Return a part."""
-        part = slice(low, high)
-        return Entries(self.data, self.start_ts[part], self.commit_ts[part], self.type[part], self.op[part], self.places[part])
+        return Entries(self.data, self.rows[low:high])
 
-    def own(self, rows: I64) -> Entries:
+    def own(self, chosen: I64) -> Entries:
         """Return chosen rows with their keys copied, so that the message can go."""
-        places = self.places[rows]
-        data, offsets = _gather(self.data, self.data, np.zeros(len(rows), np.uint8), places[:, KEY_OFF], places[:, KEY_LEN])
-        kept = np.zeros((len(rows), 6), dtype=np.int64)
-        kept[:, KEY_OFF] = offsets[:-1]
-        kept[:, KEY_LEN] = places[:, KEY_LEN]
-        return Entries(data, self.start_ts[rows], self.commit_ts[rows], self.type[rows], self.op[rows], kept)
+        rows = self.rows[chosen]
+        return Entries(_own_keys(self.data, rows), rows)
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The committed rows of one region event, and their smallest and largest commit ts."""
+
+    records: pa.RecordBatch
+    """Of ``RAW_SCHEMA``. Ts, operation and key share one piece of memory, value and old value another."""
+    low_ts: int
+    high_ts: int
 
 
 _NO_PREWRITES = PrewriteTable()
@@ -82,11 +80,13 @@ _NO_PREWRITES = PrewriteTable()
 class RegionMatcher:
     """The matcher of one registration of one region. Not thread safe: its shard owns it."""
 
+    __slots__ = ("_cached", "_end", "_start", "_table", "initialized")
+
     def __init__(self, start_key: bytes = b"", end_key: bytes = b"") -> None:
-        self._start = np.frombuffer(start_key, dtype=np.uint8)
-        self._end = np.frombuffer(end_key, dtype=np.uint8)
+        self._start = start_key
+        self._end = end_key
         self._table = _NO_PREWRITES
-        self._cached: list[Entries] = []
+        self._cached: list[Entries] | None = None
         self.initialized = False
 
     @property
@@ -97,131 +97,146 @@ class RegionMatcher:
     @property
     def cached(self) -> int:
         """Return how many commits and rollbacks wait for INITIALIZED."""
-        return sum(len(c.type) for c in self._cached)
+        return sum(len(c.rows) for c in self._cached or ())
 
-    def feed(self, entries: Entries, floor_ts: int = 0) -> pa.RecordBatch | None:
-        """Take the entries of one region event; return the committed rows in order (``RAW_SCHEMA``), or None if there are none.
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that waiting prewrites, commits and rollbacks take."""
+        if self._cached is None:
+            return self._table.nbytes
+        return self._table.nbytes + sum(int(c.rows.nbytes + c.data.nbytes) for c in self._cached)
+
+    def feed(self, entries: Entries, floor_ts: int = 0) -> Committed | None:
+        """Take the entries of one region event; return the committed rows in order, or None if there are none.
 
         Raises:
             PenstockError: ``PREWRITE_MISSING`` for a commit that nothing matches, ``DECODE_FAILED`` for a row without an operation.
         """
         if self.initialized:
             return self._match(entries, floor_ts)
-        marks = np.flatnonzero(entries.type == INITIALIZED)
+        marks = np.flatnonzero(entries.rows[:, TYPE] == INITIALIZED)
         if len(marks) == 0:
             return self._match(entries, floor_ts)
         at = int(marks[0])
         before = self._match(entries.cut(0, at), floor_ts)
         self.initialized = True
-        cached, self._cached = self._cached, []
+        cached, self._cached = self._cached or [], None
         parts = [before, *(self._match(c, floor_ts, missing_is_error=False) for c in cached)]
-        parts.append(self._match(entries.cut(at + 1, len(entries.type)), floor_ts))
+        parts.append(self._match(entries.cut(at + 1, len(entries.rows)), floor_ts))
         return _concat([p for p in parts if p is not None])
 
-    def _match(self, entries: Entries, floor_ts: int, missing_is_error: bool = True) -> pa.RecordBatch | None:
-        rows = len(entries.type)
-        if rows == 0:
+    def _match(self, entries: Entries, floor_ts: int, missing_is_error: bool = True) -> Committed | None:
+        if len(entries.rows) == 0:
             return None
-        prewrites = entries.type == PREWRITE
-        count = int(np.count_nonzero(prewrites))
-        if count:
+        prewrites, nbytes = _prewrite_needs(entries.rows)
+        if prewrites:
             if self._table is _NO_PREWRITES:
                 self._table = PrewriteTable()
-            self._table.reserve(count, int(entries.places[prewrites][:, 1::2].sum()))
-        out = _Matched(rows)
-        failure = _match_entries(
+            self._table.reserve(prewrites, nbytes)
+        table = self._table
+        failure, missing, waiting, counts, narrow, wide = _match_entries(
             entries.data,
-            entries.start_ts,
-            entries.commit_ts,
-            entries.type,
-            entries.op,
-            entries.places,
+            entries.rows,
             self.initialized,
-            np.uint64(floor_ts),
-            self._start,
-            self._end,
-            *self._table.arrays(),
-            *out.arrays(),
+            floor_ts,
+            np.frombuffer(self._start, dtype=np.uint8),
+            np.frombuffer(self._end, dtype=np.uint8),
+            table.slots,
+            table.arena,
+            table.stat,
         )
-        emitted, waiting, missing = (int(x) for x in out.counts)
         if failure:
-            raise PenstockError("DECODE_FAILED", "a committed row has no operation")
+            raise PenstockError("DECODE_FAILED", _FAILURES[failure])
         if missing and missing_is_error:
             raise PenstockError("PREWRITE_MISSING", f"{missing} commits without a prewrite in an initialised region")
-        if waiting:
-            self._cached.append(entries.own(out.waiting[:waiting]))
-        return out.records(emitted, entries.data, self._table.arena) if emitted else None
+        if len(waiting):
+            if self._cached is None:
+                self._cached = []
+            self._cached.append(entries.own(waiting))
+        return _committed(counts.tolist(), narrow, wide) if counts[_ROWS] else None
 
 
-class _Matched:
-    """What the matching kernel fills: emitted rows, and rows that wait for INITIALIZED."""
+_FAILURES = {1: "a committed row has no operation", 2: "a region event has more than 2 GiB in one column"}
 
-    def __init__(self, rows: int) -> None:
-        self.commit_ts = np.empty(rows, dtype=np.uint64)
-        self.start_ts = np.empty(rows, dtype=np.uint64)
-        self.op = np.empty(rows, dtype=np.uint8)
-        self.from_arena = np.empty(rows, dtype=np.uint8)
-        self.places = np.empty((rows, 6), dtype=np.int64)
-        self.waiting = np.empty(rows, dtype=np.int64)
-        self.counts = np.zeros(3, dtype=np.int64)
+_ROWS, _KEY_BYTES, _VALUE_BYTES, _OLD_BYTES, _VALUE_NULLS, _OLD_NULLS, _LOW_TS, _HIGH_TS = range(8)
+"""What the matching kernel counts."""
 
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        return (self.commit_ts, self.start_ts, self.op, self.from_arena, self.places, self.waiting, self.counts)
-
-    def records(self, rows: int, data: U8, arena: U8) -> pa.RecordBatch:
-        op = self.op[:rows]
-        places = self.places[:rows]
-        from_arena = self.from_arena[:rows]
-        in_message = np.zeros(rows, dtype=np.uint8)
-        value_len = np.where(op == RAW_DELETE, 0, places[:, VALUE_LEN])
-        columns = [
-            pa.array(self.commit_ts[:rows].copy()),
-            pa.array(self.start_ts[:rows].copy()),
-            pa.array(op.copy()),
-            _binary(*_gather(data, arena, in_message, places[:, KEY_OFF], places[:, KEY_LEN]), None),
-            _binary(*_gather(data, arena, from_arena, places[:, VALUE_OFF], value_len), op != RAW_DELETE),
-            _binary(*_gather(data, arena, from_arena, places[:, OLD_OFF], places[:, OLD_LEN]), places[:, OLD_LEN] > 0),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+_U64, _U8_TYPE, _BINARY = pa.uint64(), pa.uint8(), pa.binary()
 
 
-def _gather(data: U8, arena: U8, from_arena: U8, off: I64, size: I64) -> tuple[U8, npt.NDArray[np.int32]]:
-    """Copy byte strings out of two buffers into one; return it and the n + 1 offsets."""
-    ends = np.cumsum(size, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    if total > np.iinfo(np.int32).max:
-        raise PenstockError("DECODE_FAILED", f"a region event with {total} bytes in one column")
-    offsets = np.zeros(len(size) + 1, dtype=np.int32)
-    offsets[1:] = ends
-    out = np.empty(total, dtype=np.uint8)
-    _copy_strings(data, arena, from_arena, off, size, out)
-    return out, offsets
+def _committed(counts: list[int], narrow: U8, wide: U8) -> Committed:
+    """Return the rows that the kernel laid out, without copying them; ``_lay_out`` tells where each column is."""
+    rows, key_bytes, value_bytes, old_bytes, value_nulls, old_nulls, low_ts, high_ts = counts
+    first, second = pa.py_buffer(narrow), pa.py_buffer(wide)
+    offsets = (4 * (rows + 1) + 7) & ~7
+    bits = ((rows + 7) // 8 + 7) & ~7
+    op_at = 16 * rows + offsets
+    key_at = op_at + ((rows + 7) & ~7)
+    value_at = 2 * offsets + 2 * bits
+    columns = [
+        pa.Array.from_buffers(_U64, rows, [None, first.slice(0, 8 * rows)], 0),
+        pa.Array.from_buffers(_U64, rows, [None, first.slice(8 * rows, 8 * rows)], 0),
+        pa.Array.from_buffers(_U8_TYPE, rows, [None, first.slice(op_at, rows)], 0),
+        pa.Array.from_buffers(_BINARY, rows, [None, first.slice(16 * rows, 4 * (rows + 1)), first.slice(key_at, key_bytes)], 0),
+        pa.Array.from_buffers(
+            _BINARY,
+            rows,
+            [
+                second.slice(2 * offsets, bits) if value_nulls else None,
+                second.slice(0, 4 * (rows + 1)),
+                second.slice(value_at, value_bytes),
+            ],
+            value_nulls,
+        ),
+        pa.Array.from_buffers(
+            _BINARY,
+            rows,
+            [
+                second.slice(2 * offsets + bits, bits) if old_nulls else None,
+                second.slice(offsets, 4 * (rows + 1)),
+                second.slice(value_at + value_bytes, old_bytes),
+            ],
+            old_nulls,
+        ),
+    ]
+    mask = (1 << 64) - 1
+    return Committed(pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA), low_ts & mask, high_ts & mask)
 
 
-def _binary(data: U8, offsets: npt.NDArray[np.int32], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    rows = len(offsets) - 1
-    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), rows, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _concat(parts: list[pa.RecordBatch]) -> pa.RecordBatch | None:
+def _concat(parts: list[Committed]) -> Committed | None:
     if len(parts) <= 1:
         return parts[0] if parts else None
-    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-
-
-assert COMMIT == 2
+    records = pa.Table.from_batches([p.records for p in parts]).combine_chunks().to_batches()[0]
+    return Committed(records, min(p.low_ts for p in parts), max(p.high_ts for p in parts))
 
 
 @numba.njit(nogil=True, cache=True)
-def _copy_strings(data, arena, from_arena, off, size, out):  # type: ignore[no-untyped-def]
-    at = np.int64(out.ctypes.data)
-    in_data = np.int64(data.ctypes.data)
-    in_arena = np.int64(arena.ctypes.data)
-    for row in range(len(size)):
-        source = in_arena if from_arena[row] else in_data
-        copy_bytes(np.uintp(at), np.uintp(source + off[row]), np.uintp(size[row]))
-        at += size[row]
+def _prewrite_needs(rows):  # type: ignore[no-untyped-def]
+    """Return how many prewrites there are, and their bytes."""
+    count = 0
+    nbytes = 0
+    for row in range(len(rows)):
+        if rows[row, TYPE] == 1:
+            count += 1
+            nbytes += rows[row, KEY_LEN] + rows[row, VALUE_LEN] + rows[row, OLD_LEN]
+    return count, nbytes
+
+
+@numba.njit(nogil=True, cache=True)
+def _own_keys(data, rows):  # type: ignore[no-untyped-def]
+    """Return the keys of rows end to end, and let the rows point there; their values are forgotten."""
+    total = 0
+    for row in range(len(rows)):
+        total += rows[row, KEY_LEN]
+    out = np.empty(total, dtype=np.uint8)
+    at = 0
+    for row in range(len(rows)):
+        size = rows[row, KEY_LEN]
+        out[at : at + size] = data[rows[row, KEY_OFF] : rows[row, KEY_OFF] + size]
+        rows[row, KEY_OFF] = at
+        rows[row, VALUE_OFF : OLD_LEN + 1] = 0
+        at += size
+    return out
 
 
 @numba.njit(nogil=True, cache=True)
@@ -237,71 +252,166 @@ def _compare(key, size, bound, bound_size):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
+def _lay_out(base, rows, emitted, counts):  # type: ignore[no-untyped-def]
+    """Copy the emitted rows into two pieces of memory.
+
+    The first: commit ts, start ts, key offsets, operations, keys. The second: value offsets, old offsets, which values and which old
+    values are there, values, old values. Each part begins at a multiple of eight bytes, except for the strings.
+    """
+    count = counts[_ROWS]
+    offsets = (4 * (count + 1) + 7) & ~7
+    bits = ((count + 7) // 8 + 7) & ~7
+    op_at = 16 * count + offsets
+    key_at = op_at + ((count + 7) & ~7)
+    value_at = 2 * offsets + 2 * bits
+    old_at = value_at + counts[_VALUE_BYTES]
+    narrow = np.empty(key_at + counts[_KEY_BYTES], dtype=np.uint8)
+    wide = np.empty(old_at + counts[_OLD_BYTES], dtype=np.uint8)
+    wide[2 * offsets : value_at] = 0
+    ts = narrow[: 16 * count].view(np.int64)
+    key_offsets = narrow[16 * count : 16 * count + offsets].view(np.int32)
+    value_offsets = wide[:offsets].view(np.int32)
+    old_offsets = wide[offsets : 2 * offsets].view(np.int32)
+    to_narrow = np.int64(narrow.ctypes.data)
+    to_wide = np.int64(wide.ctypes.data)
+    key_end = 0
+    value_end = 0
+    old_end = 0
+    for i in range(count):
+        row = emitted[i, 0]
+        ts[i] = rows[row, COMMIT_TS]
+        ts[count + i] = rows[row, 0]
+        narrow[op_at + i] = emitted[i, 1]
+        key_offsets[i] = key_end
+        value_offsets[i] = value_end
+        old_offsets[i] = old_end
+        size = rows[row, KEY_LEN]
+        copy_bytes(np.uintp(to_narrow + key_at + key_end), np.uintp(base + rows[row, KEY_OFF]), np.uintp(size))
+        key_end += size
+        if emitted[i, 1] != 2:
+            size = emitted[i, 3]
+            copy_bytes(np.uintp(to_wide + value_at + value_end), np.uintp(emitted[i, 2]), np.uintp(size))
+            value_end += size
+            wide[2 * offsets + (i >> 3)] |= np.uint8(1 << (i & 7))
+        size = emitted[i, 5]
+        if size > 0:
+            copy_bytes(np.uintp(to_wide + old_at + old_end), np.uintp(emitted[i, 4]), np.uintp(size))
+            old_end += size
+            wide[2 * offsets + bits + (i >> 3)] |= np.uint8(1 << (i & 7))
+    key_offsets[count] = key_end
+    value_offsets[count] = value_end
+    old_offsets[count] = old_end
+    return narrow, wide
+
+
+@numba.njit(nogil=True, cache=True)
 def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0915
-    data, start_ts, commit_ts, kind, op, places, initialized, floor_ts, start_key, end_key,
-    t_state, t_start_ts, t_op, t_places, t_arena, t_stat,
-    o_commit_ts, o_start_ts, o_op, o_from_arena, o_places, o_waiting, counts,
-):  # fmt: skip
+    data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat
+):
+    """Match rows in their order; return (failure, missing prewrites, rows that wait, counts, and the two pieces of ``_lay_out``)."""
     base = np.int64(data.ctypes.data)
-    arena = np.int64(t_arena.ctypes.data)
+    arena = np.int64(arena_bytes.ctypes.data)
+    first_slot = np.int64(slots.ctypes.data)
+    mask = np.int64(len(slots) - 1)
+    stats = np.int64(stat.ctypes.data)
+    first_row = np.int64(rows.ctypes.data)
     low, low_size = np.int64(start_key.ctypes.data), len(start_key)
     high, high_size = np.int64(end_key.ctypes.data), len(end_key)
-    emitted = 0
-    waiting = 0
+    floor = np.uint64(floor_ts)
+    emitted = np.empty((len(rows), 6), dtype=np.int64)
+    waiting = np.empty(len(rows) if not initialized else 0, dtype=np.int64)
+    counts = np.zeros(8, dtype=np.int64)
+    nothing = np.empty(0, dtype=np.uint8)
+    low_ts = ~np.uint64(0)
+    high_ts = np.uint64(0)
+    count = 0
+    waits = 0
     missing = 0
-    for row in range(len(kind)):
-        what = kind[row]
+    key_bytes = 0
+    value_bytes = 0
+    old_bytes = 0
+    value_nulls = 0
+    old_nulls = 0
+    for at in range(len(rows)):
+        what = rows[at, TYPE]
         if what == 5:
             continue
-        off = places[row, 0]
-        size = places[row, 1]
-        slot = -1
-        row_op = op[row]
+        row = first_row + at * (ROW_WORDS * 8)
+        key = base + rows[at, KEY_OFF]
+        size = rows[at, KEY_LEN]
+        op = rows[at, OP]
+        commit_ts = np.uint64(rows[at, COMMIT_TS])
+        slot = np.int64(0)
+        empty = np.int64(0)
+        hashed = np.int64(0)
         if what != 4:
-            slot, free = find_slot(t_state, t_start_ts, t_places, arena, start_ts[row], base + off, size)
+            hashed = hash_key(rows[at, 0], key, size)
+            slot, empty = find_slot(first_slot, mask, arena, rows[at, 0], key, size, hashed)
         if what == 1:
-            if slot >= 0:
-                if places[row, 3] == 0:
+            if slot != 0:
+                if rows[at, VALUE_LEN] == 0:
                     continue
-                drop_slot(t_state, t_stat, slot)
-                free = slot
-            put_slot(t_state, t_start_ts, t_op, t_places, arena, t_stat, free, start_ts[row], row_op, base, places, row)
+                drop_slot(first_slot, mask, slot, stats)
+                slot, empty = find_slot(first_slot, mask, arena, rows[at, 0], key, size, hashed)
+            put_slot(empty, arena, stats, base, row, hashed)
             continue
         if what == 3:
             if not initialized:
-                o_waiting[waiting] = row
-                waiting += 1
-            elif slot >= 0:
-                drop_slot(t_state, t_stat, slot)
+                waiting[waits] = at
+                waits += 1
+            elif slot != 0:
+                drop_slot(first_slot, mask, slot, stats)
             continue
+        value, value_size = base + rows[at, VALUE_OFF], rows[at, VALUE_LEN]
+        old, old_size = base + rows[at, OLD_OFF], rows[at, OLD_LEN]
         if what == 2:
-            if not initialized and (slot < 0 or t_places[slot, 3] == 0):
-                o_waiting[waiting] = row
-                waiting += 1
+            if not initialized and (slot == 0 or word(slot, VALUE_LEN) == 0):
+                waiting[waits] = at
+                waits += 1
                 continue
-            if slot < 0:
-                if commit_ts[row] > floor_ts:
+            if slot == 0:
+                if commit_ts > floor:
                     missing += 1
                 continue
-            if t_op[slot] != 0:
-                row_op = t_op[slot]
-            drop_slot(t_state, t_stat, slot)
-        if commit_ts[row] <= floor_ts:
+            if word(slot, OP) != 0:
+                op = word(slot, OP)
+            value, value_size = arena + word(slot, VALUE_OFF), word(slot, VALUE_LEN)
+            old, old_size = arena + word(slot, OLD_OFF), word(slot, OLD_LEN)
+            drop_slot(first_slot, mask, slot, stats)
+        if commit_ts <= floor:
             continue
-        if _compare(base + off, size, low, low_size) < 0 or (high_size > 0 and _compare(base + off, size, high, high_size) >= 0):
+        if _compare(key, size, low, low_size) < 0 or (high_size > 0 and _compare(key, size, high, high_size) >= 0):
             continue
-        if row_op == 0:
-            return 1
-        o_commit_ts[emitted] = commit_ts[row]
-        o_start_ts[emitted] = start_ts[row]
-        o_op[emitted] = row_op
-        o_from_arena[emitted] = 1 if what == 2 else 0
-        o_places[emitted, 0] = off
-        o_places[emitted, 1] = size
-        for part in range(2, 6):
-            o_places[emitted, part] = t_places[slot, part] if what == 2 else places[row, part]
-        emitted += 1
-    counts[0] = emitted
-    counts[1] = waiting
-    counts[2] = missing
-    return 0
+        if op == 0:
+            return 1, missing, waiting[:0], counts, nothing, nothing
+        low_ts = min(low_ts, commit_ts)
+        high_ts = max(high_ts, commit_ts)
+        emitted[count, 0] = at
+        emitted[count, 1] = op
+        emitted[count, 2] = value
+        emitted[count, 3] = value_size
+        emitted[count, 4] = old
+        emitted[count, 5] = old_size
+        key_bytes += size
+        old_bytes += old_size
+        if op == 2:
+            value_nulls += 1
+        else:
+            value_bytes += value_size
+        if old_size == 0:
+            old_nulls += 1
+        count += 1
+    if max(key_bytes, value_bytes, old_bytes) > 0x7FFFFFFF:
+        return 2, missing, waiting[:0], counts, nothing, nothing
+    counts[_ROWS] = count
+    counts[_KEY_BYTES] = key_bytes
+    counts[_VALUE_BYTES] = value_bytes
+    counts[_OLD_BYTES] = old_bytes
+    counts[_VALUE_NULLS] = value_nulls
+    counts[_OLD_NULLS] = old_nulls
+    counts[_LOW_TS] = np.int64(low_ts)
+    counts[_HIGH_TS] = np.int64(high_ts)
+    if count == 0:
+        return 0, missing, waiting[:waits], counts, nothing, nothing
+    narrow, wide = _lay_out(base, rows, emitted, counts)
+    return 0, missing, waiting[:waits], counts, narrow, wide

@@ -1,22 +1,26 @@
 """The prewrites of one region that wait for their commit or rollback, as a hash table in arrays.
 
-Keyed by (start ts, key), open addressing with linear probing; the bytes of key, value and old value lie in one arena. The kernels here
-and in ``matcher.py`` touch single entries, Python only whole messages. Growing, dropping dead slots and compacting the arena are one
-step: a rebuild, made before a message is matched, so that places in the arena hold while a message is worked on. Runs in the log service.
+Keyed by (start ts, key), open addressing with linear probing; the bytes of key, value and old value lie in one arena, end to end for one
+prewrite. Removing moves later slots back, so there are no dead slots and the table is rebuilt only to grow. What is dropped stays in the
+arena until it is full; then what lives moves to a second arena, and the two change places. Both happen before a message is matched, so
+places in the arena hold while it is worked on. The kernels here and in ``matcher.py`` touch single entries, Python only whole
+messages. Runs in the log service.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from penstock.puller.raw_memory import copy_bytes, load_u8, load_u64
+from penstock.puller.raw_memory import copy_bytes, load_u8, load_u64, store_u64
+from penstock.puller.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
 
-EMPTY, LIVE, DEAD = 0, 1, 2
+HASH = 1
+"""A slot has the columns of a scanned row, but where a row has its commit ts, the hash of the prewrite: 0 in an empty slot."""
+_SLOT_BYTES = ROW_WORDS * 8
 _SLOTS_MIN = 64
+_SLOTS_KEEP = 1 << 14
 _ARENA_MIN = 4096
 _ARENA_KEEP = 1 << 20
 
@@ -24,17 +28,14 @@ _ARENA_KEEP = 1 << 20
 class PrewriteTable:
     """The arrays. Not thread safe: the shard of the region owns it."""
 
-    __slots__ = ("arena", "op", "places", "start_ts", "stat", "state")
+    __slots__ = ("_spare", "arena", "slots", "stat")
 
     def __init__(self) -> None:
-        self.state: npt.NDArray[np.uint8]
-        self.start_ts: npt.NDArray[np.uint64]
-        self.op: npt.NDArray[np.uint8]
-        self.places: npt.NDArray[np.int64]
-        self.arena: npt.NDArray[np.uint8]
-        self.stat = np.zeros(3, dtype=np.int64)
-        """Live slots, dead slots, used bytes of the arena."""
-        self._allocate(0, 0)
+        self.slots: npt.NDArray[np.int64] = np.zeros((0, ROW_WORDS), dtype=np.int64)
+        self.arena: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._spare = self.arena
+        self.stat: npt.NDArray[np.int64] = np.zeros(3, dtype=np.int64)
+        """Prewrites, their bytes, used bytes of the arena."""
 
     @property
     def live(self) -> int:
@@ -44,36 +45,32 @@ class PrewriteTable:
     @property
     def nbytes(self) -> int:
         """Return the memory that the arrays take."""
-        return sum(int(a.nbytes) for a in self.arrays())
-
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """Return what the kernels work on, in their order."""
-        return (self.state, self.start_ts, self.op, self.places, self.arena, self.stat)
+        return len(self.slots) * _SLOT_BYTES + len(self.arena) + len(self._spare)
 
     def reserve(self, prewrites: int, nbytes: int) -> None:
         """Make room for so many more prewrites and bytes."""
-        live, dead, used = (int(x) for x in self.stat)
-        if live == 0 and len(self.arena) > _ARENA_KEEP and nbytes < _ARENA_KEEP:
-            self._allocate(_SLOTS_MIN, _ARENA_KEEP)
-            used = dead = 0
-        elif live == 0 and used:
+        live, live_bytes, used = self.stat.tolist()
+        if live == 0:
             self.stat[2] = used = 0
-        slots_fit = (live + dead + prewrites) * 2 <= len(self.state)
-        if slots_fit and used + nbytes <= len(self.arena):
-            return
-        old = self.arrays()
-        live_bytes = int(self.places[self.state == LIVE][:, 1::2].sum()) if live else 0
-        self._allocate(_power_of_two(4 * (live + prewrites), _SLOTS_MIN), _power_of_two(live_bytes + nbytes, _ARENA_MIN))
-        if live:
-            _rebuild(*old, *self.arrays())
+            if (len(self.arena) > _ARENA_KEEP and nbytes < _ARENA_KEEP) or (len(self.slots) > _SLOTS_KEEP and prewrites < _SLOTS_KEEP // 8):
+                self.slots = np.zeros((_SLOTS_MIN, ROW_WORDS), dtype=np.int64)
+                self.arena = self._spare = np.empty(0, dtype=np.uint8)
+        if (live + prewrites) * 2 > len(self.slots):
+            slots = np.zeros((_power_of_two(4 * (live + prewrites), _SLOTS_MIN), ROW_WORDS), dtype=np.int64)
+            if live:
+                _move_slots(self.slots, slots)
+            self.slots = slots
+        if used + nbytes > len(self.arena):
+            self._make_room(live, live_bytes + nbytes)
 
-    def _allocate(self, slots: int, arena_bytes: int) -> None:
-        self.state = np.zeros(slots, dtype=np.uint8)
-        self.start_ts = np.zeros(slots, dtype=np.uint64)
-        self.op = np.zeros(slots, dtype=np.uint8)
-        self.places = np.zeros((slots, 6), dtype=np.int64)
-        self.arena = np.zeros(arena_bytes, dtype=np.uint8)
-        self.stat = np.zeros(3, dtype=np.int64)
+    def _make_room(self, live: int, wanted: int) -> None:
+        # Four times what is wanted: moving what lives must be rare compared with what is put in between.
+        size = len(self.arena) if 2 * wanted <= len(self.arena) else _power_of_two(4 * wanted, _ARENA_MIN)
+        target = self._spare if len(self._spare) == size and self._spare is not self.arena else np.empty(size, dtype=np.uint8)
+        self.stat[2] = _move_bytes(self.slots, self.arena, target) if live else 0
+        # A large arena is not kept twice.
+        self._spare = self.arena if size == len(self.arena) and size <= _ARENA_KEEP else target
+        self.arena = target
 
 
 def _power_of_two(at_least: int, floor: int) -> int:
@@ -82,7 +79,7 @@ def _power_of_two(at_least: int, floor: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def hash_key(start_ts, key, size):  # type: ignore[no-untyped-def]
-    """Return a 64-bit hash of (start ts, key); the key is given by its address."""
+    """Return an odd hash of (start ts, key); the key is given by its address."""
     h = np.uint64(start_ts) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
     at = 0
     while at + 8 <= size:
@@ -94,7 +91,7 @@ def hash_key(start_ts, key, size):  # type: ignore[no-untyped-def]
         at += 1
     h ^= h >> np.uint64(29)
     h *= np.uint64(0xC4CEB9FE1A85EC53)
-    return h ^ (h >> np.uint64(32))
+    return np.int64(h ^ (h >> np.uint64(32))) | np.int64(1)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -113,59 +110,98 @@ def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def find_slot(state, start_ts, places, arena, ts, key, size):  # type: ignore[no-untyped-def]
-    """Return (slot of the prewrite or -1, first slot where it could be put or -1). ``arena`` and ``key`` are addresses."""
-    slots = len(state)
-    free = np.int64(-1)
-    if slots == 0:
-        return np.int64(-1), free
-    mask = np.int64(slots - 1)
-    at = np.int64(hash_key(ts, key, size)) & mask
-    for _ in range(slots):
-        if state[at] == 0:
-            return np.int64(-1), free if free >= 0 else at
-        if state[at] == 2:
-            if free < 0:
-                free = at
-        elif start_ts[at] == ts and places[at, 1] == size and same_bytes(arena + places[at, 0], key, size):
-            return at, free
+def word(row, column):  # type: ignore[no-untyped-def]
+    """Return a column of the row or slot at an address, as a signed number."""
+    return np.int64(load_u64(np.uintp(row + column * 8)))
+
+
+@numba.njit(nogil=True, cache=True)
+def _home(hashed, mask):  # type: ignore[no-untyped-def]
+    """Return where a prewrite would like to be; the lowest bit of the hash says nothing."""
+    return (hashed >> 1) & mask
+
+
+@numba.njit(nogil=True, cache=True)
+def find_slot(slots, mask, arena, ts, key, size, hashed):  # type: ignore[no-untyped-def]
+    """Return (slot of the prewrite or 0, the empty slot where the search ended or 0); slots, arena and key are addresses."""
+    if mask < 0:
+        return np.int64(0), np.int64(0)
+    at = _home(hashed, mask)
+    # The table is never more than half full, so there is an empty slot.
+    while True:
+        slot = slots + at * _SLOT_BYTES
+        found = word(slot, HASH)
+        if found == 0:
+            return np.int64(0), slot
+        if found == hashed and word(slot, 0) == ts and word(slot, KEY_LEN) == size and same_bytes(arena + word(slot, KEY_OFF), key, size):
+            return slot, np.int64(0)
         at = (at + 1) & mask
-    return np.int64(-1), free
 
 
 @numba.njit(nogil=True, cache=True)
-def put_slot(state, start_ts, op, places, arena, stat, slot, ts, op_value, data, sources, row):  # type: ignore[no-untyped-def]
-    """Fill a free slot with a prewrite whose bytes stand at the places of ``sources[row]`` from the address ``data`` on."""
-    if state[slot] == 2:
-        stat[1] -= 1
-    state[slot] = 1
-    start_ts[slot] = ts
-    op[slot] = op_value
-    used = stat[2]
-    for part in range(0, 6, 2):
-        size = sources[row, part + 1]
-        places[slot, part] = used
-        places[slot, part + 1] = size
-        copy_bytes(np.uintp(arena + used), np.uintp(data + sources[row, part]), np.uintp(size))
+def put_slot(slot, arena, stat, data, row, hashed):  # type: ignore[no-untyped-def]
+    """Fill an empty slot with the prewrite at ``row``, whose bytes stand at its places from the address ``data`` on."""
+    store_u64(np.uintp(slot), np.uint64(word(row, 0)))
+    store_u64(np.uintp(slot + HASH * 8), np.uint64(hashed))
+    store_u64(np.uintp(slot + OP * 8), np.uint64(word(row, OP)))
+    began = word(stat, 2)
+    used = began
+    for part in range(KEY_OFF, ROW_WORDS, 2):
+        size = word(row, part + 1)
+        store_u64(np.uintp(slot + part * 8), np.uint64(used))
+        store_u64(np.uintp(slot + part * 8 + 8), np.uint64(size))
+        copy_bytes(np.uintp(arena + used), np.uintp(data + word(row, part)), np.uintp(size))
         used += size
-    stat[2] = used
-    stat[0] += 1
+    store_u64(np.uintp(stat), np.uint64(word(stat, 0) + 1))
+    store_u64(np.uintp(stat + 8), np.uint64(word(stat, 1) + used - began))
+    store_u64(np.uintp(stat + 16), np.uint64(used))
 
 
 @numba.njit(nogil=True, cache=True)
-def drop_slot(state, stat, slot):  # type: ignore[no-untyped-def]
-    """Remove a prewrite; its bytes stay in the arena until the next rebuild."""
-    state[slot] = 2
-    stat[0] -= 1
-    stat[1] += 1
+def drop_slot(slots, mask, slot, stat):  # type: ignore[no-untyped-def]
+    """Remove a prewrite: slots behind it that would rather be here move up. Its bytes stay in the arena for now."""
+    size = word(slot, KEY_LEN) + word(slot, VALUE_LEN) + word(slot, OLD_LEN)
+    store_u64(np.uintp(stat), np.uint64(word(stat, 0) - 1))
+    store_u64(np.uintp(stat + 8), np.uint64(word(stat, 1) - size))
+    hole = (slot - slots) // _SLOT_BYTES
+    at = hole
+    while True:
+        at = (at + 1) & mask
+        follower = slots + at * _SLOT_BYTES
+        hashed = word(follower, HASH)
+        if hashed == 0:
+            break
+        # It may move up only if its home is not behind the hole, counted around the end of the table.
+        if ((at - _home(hashed, mask)) & mask) >= ((at - hole) & mask):
+            copy_bytes(np.uintp(slots + hole * _SLOT_BYTES), np.uintp(follower), np.uintp(_SLOT_BYTES))
+            hole = at
+    store_u64(np.uintp(slots + hole * _SLOT_BYTES + HASH * 8), np.uint64(0))
 
 
 @numba.njit(nogil=True, cache=True)
-def _rebuild(old_state, old_ts, old_op, old_places, old_arena, old_stat, state, start_ts, op, places, arena, stat):  # type: ignore[no-untyped-def]
-    source = np.int64(old_arena.ctypes.data)
-    target = np.int64(arena.ctypes.data)
-    for slot in range(len(old_state)):
-        if old_state[slot] == 1:
-            ts = old_ts[slot]
-            _, free = find_slot(state, start_ts, places, target, ts, source + old_places[slot, 0], old_places[slot, 1])
-            put_slot(state, start_ts, op, places, target, stat, free, ts, old_op[slot], source, old_places, slot)
+def _move_slots(source, target):  # type: ignore[no-untyped-def]
+    """Put all slots of a table into a larger one."""
+    mask = len(target) - 1
+    for row in range(len(source)):
+        if source[row, HASH] != 0:
+            at = _home(source[row, HASH], mask)
+            while target[at, HASH] != 0:
+                at = (at + 1) & mask
+            target[at, :] = source[row, :]
+
+
+@numba.njit(nogil=True, cache=True)
+def _move_bytes(slots, source, target):  # type: ignore[no-untyped-def]
+    """Copy the bytes of all prewrites to another arena, end to end; return how many there are."""
+    from_bytes = np.int64(source.ctypes.data)
+    to_bytes = np.int64(target.ctypes.data)
+    used = 0
+    for row in range(len(slots)):
+        if slots[row, HASH] != 0:
+            began = slots[row, KEY_OFF]
+            size = slots[row, KEY_LEN] + slots[row, VALUE_LEN] + slots[row, OLD_LEN]
+            copy_bytes(np.uintp(to_bytes + used), np.uintp(from_bytes + began), np.uintp(size))
+            for part in range(KEY_OFF, ROW_WORDS, 2):
+                slots[row, part] += used - began
+            used += size
+    return used

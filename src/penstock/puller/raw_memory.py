@@ -43,6 +43,17 @@ def load_u64(typing: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def store_u64(typing: Any, address: Any, value: Any) -> Any:
+    """Write eight bytes at an address, which need not be aligned, as a little-endian number."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], _pointer(builder, args[0], _WORD), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
     """Copy bytes that do not overlap."""
 

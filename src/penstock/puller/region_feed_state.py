@@ -36,7 +36,7 @@ class FeedOwner(Protocol):
 class RegionFeedState:
     """One registration. The shard of the region owns ``matcher``; ``status`` only moves forward."""
 
-    __slots__ = ("holds_slot", "info", "matcher", "owner", "piece", "span", "status")
+    __slots__ = ("holds_slot", "info", "matcher", "metered_bytes", "metered_pending", "owner", "piece", "region_id", "span", "status")
 
     def __init__(self, span: SubscribedSpan, info: RangeInfo, piece: RangePiece, owner: FeedOwner) -> None:
         self.span = span
@@ -46,11 +46,9 @@ class RegionFeedState:
         self.matcher = RegionMatcher(piece.start_key, piece.end_key)
         self.status = FeedStatus.REQUESTED
         self.holds_slot = False
-
-    @property
-    def region_id(self) -> int:
-        """Return the region's id."""
-        return self.info.range_id
+        self.metered_pending = 0
+        self.metered_bytes = 0
+        self.region_id = info.range_id
 
     @property
     def live(self) -> bool:

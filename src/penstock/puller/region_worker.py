@@ -77,6 +77,8 @@ class RegionWorker:
         self._rng = rng
         self._processor = processor
         self._metrics = metrics
+        self._entries = metrics.entries.cell()
+        self._received_bytes = metrics.received_bytes.cell()
         self._channels = channels or open_channel(settings)
         self._cache = RequestCache(settings.pending_regions_max, settings.uninitialized_regions_max)
         self._stop = threading.Event()
@@ -186,29 +188,29 @@ class RegionWorker:
             yield _register(task) if isinstance(task, RegionFeedState) else _deregister(task)
 
     def _receive(self, payload: bytes) -> None:
-        self._metrics.received_bytes.inc(len(payload))
+        self._received_bytes.value += len(payload)
         message = scan_message(payload)
-        share = max(1, len(payload) // max(1, message.events))
-        for event in range(message.events):
-            self._dispatch_event(message, event, share)
+        if len(message.events):
+            events = message.events.tolist()
+            share = max(1, len(payload) // len(events))
+            for index, event in enumerate(events):
+                self._dispatch_event(message, index, event, share)
         if len(message.batch_regions):
             self._dispatch_resolved_batch(message)
 
-    def _dispatch_event(self, message: ScannedMessage, event: int, nbytes: int) -> None:
-        request_id, region_id = int(message.request_id[event]), int(message.region_id[event])
+    def _dispatch_event(self, message: ScannedMessage, index: int, event: list[int], nbytes: int) -> None:
+        region_id, request_id, kind, resolved_ts, _, _, low, high = event
         state = self._cache.find(request_id, region_id)
         if state is None:
             self._metrics.stale_messages.inc()
             return
-        kind = int(message.kind[event])
         if kind == KIND_ENTRIES:
-            low, high = int(message.entry_from[event]), int(message.entry_from[event + 1])
-            self._metrics.entries.inc(high - low)
+            self._entries.value += high - low
             self._processor.dispatch_entries(state, Entries.of(message, low, high), nbytes)
         elif kind == KIND_RESOLVED:
-            self._processor.dispatch_resolved([state], int(message.resolved_ts[event]))
+            self._processor.dispatch_resolved([state], resolved_ts)
         elif kind == KIND_ERROR:
-            error = region_error(message.error_bytes(event), region_id)
+            error = region_error(message.error_bytes(index), region_id)
             if error.kind is error.kind.BUG:
                 # The store's idea of our registrations differs from ours: only a new stream makes them agree again.
                 raise error

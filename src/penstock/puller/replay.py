@@ -19,6 +19,7 @@ class Delivered(msgspec.Struct, frozen=True):
     """Commit ts and key of one delivered batch."""
 
     max_ts: int
+    nbytes: int
     commit_ts: pa.Array
     key: pa.Array
 
@@ -32,6 +33,11 @@ class Prior(msgspec.Struct, frozen=True):
     batches: tuple[Delivered, ...]
 
     @property
+    def nbytes(self) -> int:
+        """Return the memory of the batches."""
+        return sum(b.nbytes for b in self.batches)
+
+    @property
     def max_ts(self) -> int:
         """Return the largest ts at which a repeat is possible."""
         return max((b.max_ts for b in self.batches), default=self.resolved_ts)
@@ -40,12 +46,19 @@ class Prior(msgspec.Struct, frozen=True):
 class DeliveredLog:
     """The batches that one feed delivered above its resolved ts. Not thread safe: its shard owns it."""
 
+    __slots__ = ("_batches", "nbytes")
+
     def __init__(self) -> None:
         self._batches: list[Delivered] = []
+        self.nbytes = 0
+        """The memory of what is remembered, to be shown: it grows while the resolved ts stands still."""
 
     def add(self, entries: pa.RecordBatch, max_ts: int) -> None:
         """Remember a batch of ``RAW_SCHEMA``."""
-        self._batches.append(Delivered(max_ts, entries.column(0), entries.column(3)))
+        commit_ts, key = entries.column(0), entries.column(3)
+        delivered = Delivered(max_ts, int(commit_ts.nbytes + key.nbytes), commit_ts, key)
+        self._batches.append(delivered)
+        self.nbytes += delivered.nbytes
 
     def prune(self, resolved_ts: int) -> None:
         """Forget batches that the resolved ts covers, oldest first."""
@@ -53,6 +66,7 @@ class DeliveredLog:
         while covered < len(self._batches) and self._batches[covered].max_ts <= resolved_ts:
             covered += 1
         if covered:
+            self.nbytes -= sum(b.nbytes for b in self._batches[:covered])
             del self._batches[:covered]
 
     def batches(self, above_ts: int) -> tuple[Delivered, ...]:

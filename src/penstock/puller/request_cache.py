@@ -27,7 +27,8 @@ class RequestCache:
         self._stream = 0
         self._stream_open = False
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     def add(self, state: RegionFeedState) -> bool:
         """Queue a region; False if there is no room."""
@@ -93,12 +94,13 @@ class RequestCache:
 
     def find(self, request_id: int, region_id: int) -> RegionFeedState | None:
         """Return the feed that a message belongs to, None if it is stale."""
-        with self._changed:
-            return self._requested.get(request_id, {}).get(region_id)
+        with self._lock:
+            feeds = self._requested.get(request_id)
+            return feeds.get(region_id) if feeds is not None else None
 
     def find_many(self, request_id: int, region_ids: Sequence[int]) -> tuple[list[RegionFeedState], int]:
         """Return the feeds of several regions of a subscription, and how many are not there."""
-        with self._changed:
+        with self._lock:
             feeds = self._requested.get(request_id, {})
             states = [feeds[r] for r in region_ids if r in feeds]
             return states, len(region_ids) - len(states)

@@ -11,6 +11,7 @@ flight, so a full queue cannot hold up the persists that would empty it. Payload
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -91,6 +92,7 @@ class SpanPipeline:
         self.settings = settings
         self.metrics = metrics if metrics is not None else SpanPipelineMetrics()
         self.quota = ByteQuota(settings.quota_bytes)
+        self.metrics.watch(self.quota)
         self._clock = clock
         count = settings.workers or os.cpu_count() or 1
         self._workers = [_Worker(f"span-pipeline-{i}", settings.queue_size, self.quota, self.metrics) for i in range(count)]
@@ -120,8 +122,6 @@ class SpanPipeline:
         self.metrics.quota_acquire.observe(self._clock.monotonic_s() - began_s)
         if not granted:
             return False
-        self.metrics.inflight_bytes.inc(weight)
-        self.metrics.inflight_batches.inc()
         if self._worker(registration.sub_id).put((_Event.DATA, registration, batch, weight)):
             return True
         self._worker(registration.sub_id).give_back(weight)
@@ -150,30 +150,35 @@ class _Worker:
         self._queue_size = max(1, queue_size)
         self._quota = quota
         self._metrics = metrics
+        self._pending_barriers = metrics.pending_barriers.cell()
         self._closed = False
-        self._changed = threading.Condition()
+        self._idle = False
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._active: dict[int, Registration] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, item: _Item) -> bool:
         """Queue data or a resolved ts; blocks while the queue is full."""
-        with self._changed:
+        with self._lock:
             while self._bounded >= self._queue_size and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return False
             self._bounded += 1
             self._queue.append(item)
-            self._changed.notify_all()
+            if self._idle:
+                self._changed.notify_all()
             return True
 
     def persisted(self, registration: Registration, seq: int) -> None:
         """Queue a persist callback; never blocks."""
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._queue.append((_Event.PERSISTED, registration, None, seq))
-                self._changed.notify_all()
+                if self._idle:
+                    self._changed.notify_all()
                 return
             # The worker is gone; the lock stands in for its thread.
             self._release_persisted(registration, seq)
@@ -200,8 +205,6 @@ class _Worker:
     def give_back(self, weight: int) -> None:
         """Return the quota of one batch."""
         self._quota.release(weight)
-        self._metrics.inflight_bytes.dec(weight)
-        self._metrics.inflight_batches.dec()
 
     def close(self) -> None:
         with self._changed:
@@ -214,7 +217,9 @@ class _Worker:
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
+                    self._idle = True
                     self._changed.wait()
+                self._idle = False
                 items, self._queue = self._queue, deque()
                 was_full = self._bounded >= self._queue_size
                 self._bounded = 0
@@ -263,7 +268,8 @@ class _Worker:
             self.give_back(weight)
             return
         seq = registration.state.add_data(weight)
-        finish = _finish_callback(self, registration, seq)
+        # It only enqueues: it neither changes state nor advances anything.
+        finish = functools.partial(self.persisted, registration, seq)
         try:
             wanted = registration.consume(batch, finish)
         except Exception as error:  # noqa: BLE001 - whatever the store raises fails this span and no other
@@ -277,7 +283,7 @@ class _Worker:
         if registration.status is not _Status.ACTIVE or ts == 0:
             return
         if registration.state.add_resolved(ts):
-            self._metrics.pending_barriers.inc()
+            self._pending_barriers.value += 1
         else:
             self._metrics.barriers_dropped.inc()
         self._flush_resolved_if_ready(registration)
@@ -295,7 +301,7 @@ class _Worker:
             self._metrics.compactions.inc(state.compactions - compactions)
         if not ready:
             return
-        self._metrics.pending_barriers.dec(len(ready))
+        self._pending_barriers.value -= len(ready)
         try:
             for ts in ready:
                 registration.advance(ts)
@@ -330,14 +336,5 @@ class _Worker:
 
     def _retire(self, registration: Registration, status: _Status) -> None:
         if registration.status is _Status.ACTIVE:
-            self._metrics.pending_barriers.dec(registration.state.pending_barriers)
+            self._pending_barriers.value -= registration.state.pending_barriers
         registration.status = status
-
-
-def _finish_callback(worker: _Worker, registration: Registration, seq: int) -> Finish:
-    """Return a callback that only enqueues: it neither changes state nor advances anything."""
-
-    def finish() -> None:
-        worker.persisted(registration, seq)
-
-    return finish

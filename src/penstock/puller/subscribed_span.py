@@ -7,8 +7,10 @@ service; every method takes the span's lock, callers hold none.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+
+import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -22,6 +24,15 @@ class SpanState(Enum):
     RUNNING = "running"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """Pieces that are pulled, that wait for a region, whose resolved ts lags; memory of delivered keys that no resolved ts covers."""
+
+    fed: int
+    waiting: int
+    lagging: int
+    delivered_bytes: int
 
 
 class SubscribedSpan:
@@ -92,23 +103,24 @@ class SubscribedSpan:
             waits = [max(0.0, p.not_before_s - now_s) for p in self._ranges.unlocked()]
             return min(waits) if waits else None
 
-    def raise_resolved(self, piece: RangePiece, ts: int) -> None:
-        """Apply a region's resolved ts to its piece."""
-        with self._lock:
-            if piece.state is PieceState.LOCKED:
-                piece.raise_resolved(ts)
+    def resolve(self, pieces: Sequence[RangePiece], ts: int, now_s: float) -> int | None:
+        """Apply a resolved ts to the pieces of its regions (``update_region_resolved_ts``).
 
-    def take_resolved(self, now_s: float) -> int | None:
-        """Return the span's resolved ts if it grew and the advance interval has passed since the last one."""
-        if now_s - self._emitted_at_s < self._advance_interval_s:
-            return None
+        Returns the span's resolved ts to emit (``maybe_advance_span_resolved_ts``): at most one, if it grew and the advance interval has
+        passed since the last one.
+        """
         with self._lock:
-            ts = self._ranges.resolved_ts()
-            if not self.running or ts <= self._emitted_ts:
+            for piece in pieces:
+                if piece.state is PieceState.LOCKED:
+                    piece.raise_resolved(ts)
+            if now_s - self._emitted_at_s < self._advance_interval_s:
                 return None
-            self._emitted_ts = ts
+            span_ts = self._ranges.resolved_ts()
+            if span_ts <= self._emitted_ts or self._state is not SpanState.RUNNING:
+                return None
+            self._emitted_ts = span_ts
             self._emitted_at_s = now_s
-            return ts
+            return span_ts
 
     def resolved_ts(self) -> int:
         """Return the smallest resolved ts over all pieces, emitted or not."""
@@ -122,10 +134,18 @@ class SubscribedSpan:
             locked = sum(p.state is PieceState.LOCKED for p in pieces)
             return locked, len(pieces) - locked
 
-    def lagging_pieces(self, below_ts: int) -> int:
-        """Return how many pieces have a resolved ts below a given one."""
+    def survey(self, below_ts: int) -> Survey:
+        """Return what the metrics show of the span."""
         with self._lock:
-            return sum(p.resolved_ts < below_ts for p in self._ranges.pieces())
+            pieces = self._ranges.pieces()
+            locked = lagging = delivered_bytes = 0
+            for piece in pieces:
+                locked += piece.state is PieceState.LOCKED
+                lagging += piece.resolved_ts < below_ts
+                delivered_bytes += piece.delivered.nbytes
+                for prior in piece.priors:
+                    delivered_bytes += prior.nbytes
+            return Survey(locked, len(pieces) - locked, lagging, delivered_bytes)
 
     def check(self) -> None:
         """Raise unless the pieces partition the span."""

@@ -11,13 +11,14 @@ from penstock.puller.wire_scan import scan_message
 from penstock.source.proto import cdc_pb2
 
 _PREWRITES = 200
-"""Enough that the table of prewrites is rebuilt once with live entries in it."""
+"""Enough that the table of prewrites grows once with live entries in it, and its arena too."""
 
 
 def warm_kernels() -> None:
     """Send small messages through every kernel. Cheap when they are compiled already."""
     rows = [
-        cdc_pb2.Event.Row(type=cdc_pb2.Event.PREWRITE, start_ts=1, op_type=cdc_pb2.Event.Row.PUT, key=b"%d" % i) for i in range(_PREWRITES)
+        cdc_pb2.Event.Row(type=cdc_pb2.Event.PREWRITE, start_ts=1, op_type=cdc_pb2.Event.Row.PUT, key=b"%d" % i, value=bytes(100))
+        for i in range(_PREWRITES)
     ]
     commit = cdc_pb2.Event.Row(type=cdc_pb2.Event.COMMIT, start_ts=1, commit_ts=2, key=b"0")
     matcher = RegionMatcher(b"", b"~")
@@ -26,4 +27,4 @@ def warm_kernels() -> None:
         event = cdc_pb2.Event(region_id=1, request_id=1, entries=cdc_pb2.Event.Entries(entries=part))
         message = cdc_pb2.ChangeDataEvent(events=[event], resolved_ts=cdc_pb2.ResolvedTs(regions=[1], ts=1, request_id=1))
         scanned = scan_message(message.SerializeToString())
-        matcher.feed(Entries.of(scanned, 0, len(scanned.type)))
+        matcher.feed(Entries.of(scanned, 0, len(scanned.rows)))

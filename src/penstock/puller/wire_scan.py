@@ -4,14 +4,13 @@ Owns the wire grammar of ``cdcpb.ChangeDataEvent`` (see ``source/proto/cdc.proto
 pass counts and checks, the second fills. Every read is checked against the end of the field that encloses it, so truncated or mutated
 bytes give ``DECODE_FAILED``: never a crash, a hang or bytes of a neighbour. Unknown fields are skipped, as protobuf does; groups,
 an event with two different bodies and unknown entry types are refused, because no store sends them. Key, value and old value stay
-where they are: the columns hold offsets into the message. Runs in the log service.
+where they are: the columns hold offsets into the message. The helpers of the kernel get addresses instead of arrays, see
+``raw_memory.py``. Runs in the log service.
 """
 
 # ruff: noqa: C901, PLR0911, PLR0912, PLR1714 - kernels are flat on purpose, and numba compares numbers faster than it builds sets
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import numba
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.errors import PenstockError
-from penstock.puller.raw_memory import load_u8
+from penstock.puller.raw_memory import load_u8, store_u64
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -34,89 +33,39 @@ KIND_RESOLVED = 6
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
 OP_UNKNOWN, OP_PUT, OP_DELETE = 0, 1, 2
 
-KEY_OFF, KEY_LEN, VALUE_OFF, VALUE_LEN, OLD_OFF, OLD_LEN = 0, 1, 2, 3, 4, 5
-"""Columns of ``ScannedMessage.places``."""
+START_TS, COMMIT_TS, TYPE, OP, KEY_OFF, KEY_LEN, VALUE_OFF, VALUE_LEN, OLD_OFF, OLD_LEN = range(10)
+"""Columns of ``ScannedMessage.rows``; a ts is the signed number with the same bits."""
+ROW_WORDS = 10
+REGION, REQUEST, KIND, RESOLVED, ERROR_OFF, ERROR_LEN, ENTRY_FROM, ENTRY_TO = range(8)
+"""Columns of ``ScannedMessage.events``."""
+EVENT_WORDS = 8
 
 
 class ScannedMessage(msgspec.Struct, frozen=True):
-    """One message as columns. Event ``i`` owns the entries ``entry_from[i]:entry_from[i + 1]``."""
+    """One message as two tables: its events, and the entries of all of them. Event ``i`` owns the rows from ENTRY_FROM to ENTRY_TO."""
 
     payload: bytes
     data: U8
-    region_id: U64
-    request_id: U64
-    kind: U8
-    resolved_ts: U64
-    error_off: I64
-    error_len: I64
-    entry_from: I64
-    start_ts: U64
-    commit_ts: U64
-    type: U8
-    op: U8
-    places: I64
-    """Per entry: offset and length of key, value and old value in the message."""
+    events: U64
+    rows: I64
     batch_ts: int
     batch_request_id: int
     batch_regions: U64
     """The batched resolved ts; no regions where the message has none."""
 
-    @property
-    def events(self) -> int:
-        """Return how many region events the message holds."""
-        return len(self.region_id)
-
     def error_bytes(self, event: int) -> bytes:
         """Return the serialized error of an event of kind ``KIND_ERROR``."""
-        at = int(self.error_off[event])
-        return self.payload[at : at + int(self.error_len[event])]
+        at = int(self.events[event, ERROR_OFF])
+        return self.payload[at : at + int(self.events[event, ERROR_LEN])]
 
 
 def scan_message(payload: bytes) -> ScannedMessage:
     """Scan one serialized ``ChangeDataEvent``; raises ``DECODE_FAILED``."""
     data = np.frombuffer(payload, dtype=np.uint8)
-    base, size = np.int64(data.ctypes.data), np.int64(len(data))
-    counts = np.zeros(3, dtype=np.int64)
-    empty = _Columns(0, 0, 0)
-    batch = np.zeros(2, dtype=np.uint64)
-    _check(_scan(base, size, counts, False, batch, *empty.arrays()), payload)
-    columns = _Columns(int(counts[0]), int(counts[1]), int(counts[2]))
-    _check(_scan(base, size, counts, True, batch, *columns.arrays()), payload)
-    return ScannedMessage(
-        payload=payload,
-        data=data,
-        region_id=columns.event_u64[:, 0],
-        request_id=columns.event_u64[:, 1],
-        kind=columns.kind,
-        resolved_ts=columns.event_u64[:, 2],
-        error_off=columns.event_i64[:-1, 0],
-        error_len=columns.event_i64[:-1, 1],
-        entry_from=columns.event_i64[:, 2],
-        start_ts=columns.entry_u64[:, 0],
-        commit_ts=columns.entry_u64[:, 1],
-        type=columns.entry_u8[:, 0],
-        op=columns.entry_u8[:, 1],
-        places=columns.places,
-        batch_ts=int(batch[0]),
-        batch_request_id=int(batch[1]),
-        batch_regions=columns.regions,
-    )
-
-
-class _Columns:
-    """The arrays that the kernel fills."""
-
-    def __init__(self, events: int, entries: int, regions: int) -> None:
-        self.event_u64 = np.zeros((events, 3), dtype=np.uint64)
-        self.event_i64 = np.zeros((events + 1, 3), dtype=np.int64)
-        self.kind = np.zeros(events, dtype=np.uint8)
-        self.entry_u64 = np.zeros((entries, 2), dtype=np.uint64)
-        self.entry_u8 = np.zeros((entries, 2), dtype=np.uint8)
-        self.places = np.zeros((entries, 6), dtype=np.int64)
-        self.regions = np.zeros(regions, dtype=np.uint64)
-
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        return (self.event_u64, self.event_i64, self.kind, self.entry_u64, self.entry_u8, self.places, self.regions)
+    failure, events, rows, regions, batch_ts, batch_request_id = _scan_message(data)
+    if failure:
+        raise PenstockError("DECODE_FAILED", f"change-data message of {len(payload)} bytes: {_FAILURES[failure]}")
+    return ScannedMessage(payload, data, events, rows, batch_ts, batch_request_id, regions)
 
 
 _FAILURES = {
@@ -127,13 +76,10 @@ _FAILURES = {
     5: "an entry has an unknown type or operation",
 }
 
+_ROW_BYTES = ROW_WORDS * 8
+_EVENT_BYTES = EVENT_WORDS * 8
 
-def _check(failure: int, payload: bytes) -> None:
-    if failure:
-        raise PenstockError("DECODE_FAILED", f"change-data message of {len(payload)} bytes: {_FAILURES[failure]}")
-
-
-# The kernels pass a position in and out as a signed number: a negative one is the failure's number.
+# The kernels pass a position in and out as a signed number: a negative one is the failure's number. An address of 0 means: only count.
 
 
 @numba.njit(nogil=True, cache=True)
@@ -192,10 +138,14 @@ def _skip(base, pos, end, wire):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_row(base, pos, end, at, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
-    """Scan one ``Event.Row``; return 0 or the failure."""
+def _scan_row(base, pos, end, row):  # type: ignore[no-untyped-def]
+    """Scan one ``Event.Row`` into the ten words at an address; return 0 or the failure."""
+    start_ts = np.uint64(0)
+    commit_ts = np.uint64(0)
     kind = np.uint64(0)
     op = np.uint64(0)
+    for word in range(KEY_OFF, ROW_WORDS):
+        store_u64(np.uintp(row + word * 8), np.uint64(0))
     while pos < end:
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
@@ -204,18 +154,21 @@ def _scan_row(base, pos, end, at, entry_u64, entry_u8, places):  # type: ignore[
             value, pos = _varint(base, pos, end)
             if pos < 0:
                 return -pos
-            if field == 3:
+            if field == 1:
+                start_ts = value
+            elif field == 2:
+                commit_ts = value
+            elif field == 3:
                 kind = value
-            elif field == 4:
-                op = value
             else:
-                entry_u64[at, field - 1] = value
+                op = value
         elif wire == 2 and 5 <= field <= 7:
             start, stop = _length(base, pos, end)
             if start < 0:
                 return -start
-            places[at, 2 * (field - 5)] = start
-            places[at, 2 * (field - 5) + 1] = stop - start
+            place = row + (KEY_OFF + 2 * (field - 5)) * 8
+            store_u64(np.uintp(place), np.uint64(start))
+            store_u64(np.uintp(place + 8), np.uint64(stop - start))
             pos = stop
         else:
             pos = _skip(base, pos, end, wire)
@@ -223,145 +176,187 @@ def _scan_row(base, pos, end, at, entry_u64, entry_u8, places):  # type: ignore[
                 return -pos
     if kind < np.uint64(1) or kind > np.uint64(5) or op > np.uint64(2):
         return 5
-    entry_u8[at, 0] = kind
-    entry_u8[at, 1] = op
+    store_u64(np.uintp(row), start_ts)
+    store_u64(np.uintp(row + 8), commit_ts)
+    store_u64(np.uintp(row + 16), kind)
+    store_u64(np.uintp(row + 24), op)
     return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_entries(base, pos, end, fill, counts, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
-    """Scan one ``Event.Entries``."""
+def _scan_entries(base, pos, end, rows):  # type: ignore[no-untyped-def]
+    """Scan one ``Event.Entries``; return (failure, number of rows)."""
+    count = 0
     while pos < end:
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
-            return -pos
+            return -pos, count
         if field == 1 and wire == 2:
             start, stop = _length(base, pos, end)
             if start < 0:
-                return -start
+                return -start, count
             # The first pass counts rows by their lengths; what is in them is looked at, and checked, once.
-            if fill:
-                failure = _scan_row(base, start, stop, counts[1], entry_u64, entry_u8, places)
+            if rows != 0:
+                failure = _scan_row(base, start, stop, rows + count * _ROW_BYTES)
                 if failure:
-                    return failure
-            counts[1] += 1
+                    return failure, count
+            count += 1
             pos = stop
         else:
             pos = _skip(base, pos, end, wire)
             if pos < 0:
-                return -pos
-    return 0
+                return -pos, count
+    return 0, count
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_event(base, pos, end, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places):  # type: ignore[no-untyped-def]
-    """Scan one ``Event``."""
-    at = counts[0]
+def _scan_event(base, pos, end, event, rows, first):  # type: ignore[no-untyped-def]
+    """Scan one ``Event`` whose rows are numbered from ``first``; return (failure, number of rows)."""
     kind = 0
+    count = 0
+    region = np.uint64(0)
+    request = np.uint64(0)
+    resolved = np.uint64(0)
+    error_off = 0
+    error_len = 0
     while pos < end:
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
-            return -pos
+            return -pos, count
         is_body = (wire == 2 and (field == 3 or field == 5)) or (wire == 0 and field == 6)
         if is_body:
             # Protobuf lets the last body win, and merges two errors; a store sends one.
             if kind != 0 and (kind != field or field == 5):
-                return 4
+                return 4, count
             kind = field
         if wire == 2 and (field == 3 or field == 5):
             start, stop = _length(base, pos, end)
             if start < 0:
-                return -start
+                return -start, count
             if field == 3:
-                failure = _scan_entries(base, start, stop, fill, counts, entry_u64, entry_u8, places)
+                failure, more = _scan_entries(base, start, stop, rows + count * _ROW_BYTES if rows != 0 else rows)
                 if failure:
-                    return failure
-            elif fill:
-                event_i64[at, 0] = start
-                event_i64[at, 1] = stop - start
+                    return failure, count
+                count += more
+            else:
+                error_off = start
+                error_len = stop - start
             pos = stop
         elif wire == 0:
             value, pos = _varint(base, pos, end)
             if pos < 0:
-                return -pos
-            if fill:
-                if field == 1:
-                    event_u64[at, 0] = value
-                elif field == 7:
-                    event_u64[at, 1] = value
-                elif field == 6:
-                    event_u64[at, 2] = value
+                return -pos, count
+            if field == 1:
+                region = value
+            elif field == 7:
+                request = value
+            elif field == 6:
+                resolved = value
         else:
             pos = _skip(base, pos, end, wire)
             if pos < 0:
-                return -pos
-    if fill:
-        kinds[at] = kind
-        event_i64[at + 1, 2] = counts[1]
-    counts[0] += 1
-    return 0
+                return -pos, count
+    if event != 0:
+        store_u64(np.uintp(event), region)
+        store_u64(np.uintp(event + 8), request)
+        store_u64(np.uintp(event + 16), np.uint64(kind))
+        store_u64(np.uintp(event + 24), resolved)
+        store_u64(np.uintp(event + 32), np.uint64(error_off))
+        store_u64(np.uintp(event + 40), np.uint64(error_len))
+        store_u64(np.uintp(event + 48), np.uint64(first))
+        store_u64(np.uintp(event + 56), np.uint64(first + count))
+    return 0, count
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan_resolved(base, pos, end, fill, counts, batch, regions):  # type: ignore[no-untyped-def]
-    """Scan the batched ``ResolvedTs``; regions may be packed or not."""
+def _scan_resolved(base, pos, end, regions, ts, request):  # type: ignore[no-untyped-def]
+    """Scan the batched ``ResolvedTs``, whose regions may be packed or not; return (failure, number of regions, ts, request id)."""
+    count = 0
     while pos < end:
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
-            return -pos
+            return -pos, count, ts, request
         if field == 1 and (wire == 2 or wire == 0):
-            stop = pos
+            stop = end
             if wire == 2:
                 pos, stop = _length(base, pos, end)
                 if pos < 0:
-                    return -pos
-            while True:
-                if wire == 2 and pos >= stop:
-                    break
-                value, pos = _varint(base, pos, stop if wire == 2 else end)
+                    return -pos, count, ts, request
+            while wire == 0 or pos < stop:
+                value, pos = _varint(base, pos, stop)
                 if pos < 0:
-                    return -pos
-                if fill:
-                    regions[counts[2]] = value
-                counts[2] += 1
+                    return -pos, count, ts, request
+                if regions != 0:
+                    store_u64(np.uintp(regions + count * 8), value)
+                count += 1
                 if wire == 0:
                     break
         elif wire == 0 and (field == 2 or field == 3):
             value, pos = _varint(base, pos, end)
             if pos < 0:
-                return -pos
-            batch[field - 2] = value
+                return -pos, count, ts, request
+            if field == 2:
+                ts = value
+            else:
+                request = value
         else:
             pos = _skip(base, pos, end, wire)
             if pos < 0:
-                return -pos
-    return 0
+                return -pos, count, ts, request
+    return 0, count, ts, request
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan(base, size, counts, fill, batch, event_u64, event_i64, kinds, entry_u64, entry_u8, places, regions):  # type: ignore[no-untyped-def]
-    """Walk a whole message; count, or fill arrays of the counted sizes. Returns 0 or the failure."""
-    counts[:] = 0
-    batch[:] = 0
+def _scan(base, size, events, rows, regions):  # type: ignore[no-untyped-def]
+    """Walk a whole message; return (failure, events, rows, regions, ts, request id)."""
     pos = np.int64(0)
-    end = size
-    while pos < end:
-        field, wire, pos = _tag(base, pos, end)
+    event_count = 0
+    row_count = 0
+    region_count = 0
+    ts = np.uint64(0)
+    request = np.uint64(0)
+    while pos < size:
+        field, wire, pos = _tag(base, pos, size)
         if pos < 0:
-            return -pos
+            return -pos, event_count, row_count, region_count, ts, request
         if wire == 2 and (field == 1 or field == 2):
-            start, stop = _length(base, pos, end)
+            start, stop = _length(base, pos, size)
             if start < 0:
-                return -start
+                return -start, event_count, row_count, region_count, ts, request
             if field == 1:
-                failure = _scan_event(base, start, stop, fill, counts, event_u64, event_i64, kinds, entry_u64, entry_u8, places)
+                event = events + event_count * _EVENT_BYTES if events != 0 else events
+                its_rows = rows + row_count * _ROW_BYTES if rows != 0 else rows
+                failure, more = _scan_event(base, start, stop, event, its_rows, row_count)
+                event_count += 1
+                row_count += more
             else:
-                failure = _scan_resolved(base, start, stop, fill, counts, batch, regions)
+                its_regions = regions + region_count * 8 if regions != 0 else regions
+                failure, more, ts, request = _scan_resolved(base, start, stop, its_regions, ts, request)
+                region_count += more
             if failure:
-                return failure
+                return failure, event_count, row_count, region_count, ts, request
             pos = stop
         else:
-            pos = _skip(base, pos, end, wire)
+            pos = _skip(base, pos, size, wire)
             if pos < 0:
-                return -pos
-    return 0
+                return -pos, event_count, row_count, region_count, ts, request
+    return 0, event_count, row_count, region_count, ts, request
+
+
+@numba.njit(nogil=True, cache=True)
+def _scan_message(data):  # type: ignore[no-untyped-def]
+    """Count, allocate, fill; return (failure, events, rows, regions, ts, request id)."""
+    base = np.int64(data.ctypes.data)
+    size = np.int64(len(data))
+    nowhere = np.int64(0)
+    failure, event_count, row_count, region_count, ts, request = _scan(base, size, nowhere, nowhere, nowhere)
+    if failure:
+        event_count = row_count = region_count = 0
+    # One more than needed, so that no address is that of an empty array.
+    events = np.empty((event_count + 1, EVENT_WORDS), dtype=np.uint64)
+    rows = np.empty((row_count + 1, ROW_WORDS), dtype=np.int64)
+    regions = np.empty(region_count + 1, dtype=np.uint64)
+    if not failure:
+        at_events, at_rows, at_regions = np.int64(events.ctypes.data), np.int64(rows.ctypes.data), np.int64(regions.ctypes.data)
+        failure, _, _, _, ts, request = _scan(base, size, at_events, at_rows, at_regions)
+    return failure, events[:event_count], rows[:row_count], regions[:region_count], ts, request

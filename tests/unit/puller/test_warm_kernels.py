@@ -7,5 +7,12 @@ from penstock.puller.warm_kernels import warm_kernels
 def test_every_kernel_is_compiled() -> None:
     warm_kernels()
     assert len(matcher._match_entries.signatures) >= 2
-    for kernel in (wire_scan._scan, matcher._match_entries, matcher._copy_strings, prewrite_table._rebuild):
+    for kernel in (
+        wire_scan._scan_message,
+        matcher._prewrite_needs,
+        matcher._match_entries,
+        matcher._own_keys,
+        prewrite_table._move_slots,
+        prewrite_table._move_bytes,
+    ):
         assert kernel.signatures

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -151,7 +152,7 @@ class PerEntryReader:
         """Yield one record batch per region event that commits something, as the event processor does."""
         message = cdc_pb2.ChangeDataEvent.FromString(payload)
         for event in message.events:
-            columns: tuple[list[int], list[int], list[int], list[bytes], list[bytes | None], list[bytes | None]] = ([], [], [], [], [], [])
+            columns: list[list[Any]] = [[] for _ in RAW_SCHEMA]
             for row in event.entries.entries:
                 if row.type == cdc_pb2.Event.PREWRITE:
                     self._prewrites[event.region_id, row.start_ts, row.key] = (row.op_type, row.value, row.old_value)
@@ -159,9 +160,10 @@ class PerEntryReader:
                     op, value, old = self._prewrites.pop((event.region_id, row.start_ts, row.key))
                     if row.commit_ts <= self._resolved_ts.get(event.region_id, 0):
                         raise ValueError(row.commit_ts)
-                    fields = (row.commit_ts, row.start_ts, RAW_DELETE if op == 2 else RAW_PUT, row.key, None if op == 2 else value, old or None)
+                    gone = op == cdc_pb2.Event.Row.DELETE
+                    fields = (row.commit_ts, row.start_ts, RAW_DELETE if gone else RAW_PUT, row.key, None if gone else value, old or None)
                     for column, field in zip(columns, fields, strict=True):
-                        column.append(field)  # type: ignore[arg-type]
+                        column.append(field)
                 elif row.type == cdc_pb2.Event.ROLLBACK:
                     self._prewrites.pop((event.region_id, row.start_ts, row.key), None)
             if columns[0]:
