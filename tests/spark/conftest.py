@@ -17,6 +17,8 @@ from penstock.testing.command_process import CommandProcess
 
 HERE = Path(__file__).parent
 LOOK_S = 0.02
+# How long a feed may take on a busy machine; on an idle one it takes a few seconds.
+FEED_S = 120.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,14 +51,17 @@ class Waiting:
     def __init__(self) -> None:
         self._clock = SystemClock()
 
-    def until(self, what: str, condition: Callable[[], Any], timeout_s: float) -> Any:
+    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = FEED_S, explain: Callable[[], str] = str) -> Any:
+        """Wait until a condition gives something true, and return that; where it does not in time, the explanation is shown."""
         deadline_s, never = self._clock.monotonic_s() + timeout_s, threading.Event()
         while not (found := condition()):
-            assert self._clock.monotonic_s() < deadline_s, f"{what}: not within {timeout_s:.0f} s"
+            assert self._clock.monotonic_s() < deadline_s, f"{what}: not within {timeout_s:.0f} s\n{explain()}"
             self._clock.wait(never, LOOK_S)
         return found
 
-    def feed(self, client: ServerClient, name: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 60) -> dict[str, Any]:
+    def feed(
+        self, client: ServerClient, name: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = FEED_S
+    ) -> dict[str, Any]:
         """Wait until a condition on a feed holds; return the feed."""
 
         def reached() -> dict[str, Any] | None:
@@ -66,7 +71,7 @@ class Waiting:
 
         return self.until(f"feed {name}", reached, timeout_s)
 
-    def drained(self, client: ServerClient, name: str, ts: int, timeout_s: float = 60) -> dict[str, Any]:
+    def drained(self, client: ServerClient, name: str, ts: int, timeout_s: float = FEED_S) -> dict[str, Any]:
         """Wait until a feed's checkpoint has reached a ts; return the feed."""
         return self.feed(client, name, lambda shown: shown["checkpoint_ts"] >= ts, timeout_s)
 

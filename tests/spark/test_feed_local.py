@@ -30,12 +30,14 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
         feed = {"name": "f", "tables": ["shop.*"], "sink": {"uri": target.as_uri(), "file-size": "256KiB"}}
         created = client.create_feed(feed | {"flush-interval": "500ms", "spans-per-table": spans_per_table})
         assert created["dispatchers"] == TABLES * spans_per_table
+        waiting.feed(client, "f", lambda shown: shown["windows"] > 0)
         workload.start()
         try:
             # A verification while changes come and files are written.
             waiting.feed(client, "f", lambda shown: shown["rows"] > 0)
             running = client.verify_feed("f")
             assert running["identical"], running
+            assert running["rows"] > 0
         finally:
             report = workload.join(60)
         assert (report.rows, report.ddls) == (ROWS, DDLS)
