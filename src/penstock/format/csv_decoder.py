@@ -35,7 +35,7 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     """Return the rows of a data file, in the order in which they stand in it."""
     header = settings.header(table)
     if not content.startswith(header):
-        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: the header does not name the columns of the schema")
+        raise PenstockError("FILE_MALFORMED", f"{path}: line 1, byte 0: the header does not name the columns of the schema")
     columns = row_columns(table)
     fields = len(settings.meta_fields) + len(columns)
     data = np.frombuffer(content, np.uint8)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.format.csv_dialect import BinaryEncoding, row_columns
 from penstock.format.csv_encoder import FLOAT_KINDS, text_values
@@ -83,7 +84,8 @@ def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array
 def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
     kind = column.type.kind
     if kind in FLOAT_KINDS:
-        sheet.floats(values, ops, flags, quoted=False)
+        # JSON has no number for what is not finite, nor has MySQL; from elsewhere it comes as text.
+        sheet.floats(values, ops, flags, quoted=not pc.all(pc.is_finite(values)).as_py() and values.null_count < len(values))
     elif kind in _NAMED or kind in BINARY_KINDS:
         texts = text_values(column, values, BinaryEncoding.BASE64).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
         sheet.text(texts, ops, flags)

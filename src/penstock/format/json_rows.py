@@ -323,7 +323,7 @@ class MessageSheet:
         self._entries: list[list[int]] = []
         self._kept: list[object] = []
         self._estimate = 0
-        self._lead = b""
+        self._lead: list[bytes] = []
         self._lead_rule = (ALL_OPS, 0, False)
 
     def constant(self, text: bytes, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, comma: bool = False) -> None:
@@ -332,7 +332,7 @@ class MessageSheet:
         if comma or rule != self._lead_rule:
             self._flush_lead()
             self._lead_rule = rule
-        self._lead += text
+        self._lead.append(text)
 
     def choice(self, codes: npt.NDArray[np.uint8], texts: list[bytes], ops: int = ALL_OPS) -> None:
         """Add one of a few texts to every message, by its code."""
@@ -418,7 +418,7 @@ class MessageSheet:
         rule = (ops, self._flags(flags))
         if rule != self._lead_rule[:2]:
             self._flush_lead()
-        lead, comma, self._lead = self._lead, self._lead_rule[2], b""
+        lead, comma, self._lead = b"".join(self._lead), self._lead_rule[2], []
         self._lead_rule = (*rule, False)
         data = np.frombuffer(lead or b" ", np.uint8)
         self._kept += [lead, data]
@@ -430,11 +430,12 @@ class MessageSheet:
     def _flush_lead(self) -> None:
         if self._lead:
             ops, flags, comma = self._lead_rule
-            data = np.frombuffer(self._lead, np.uint8)
-            self._kept += [self._lead, data]
-            self._entries.append([NOTHING, 0, 0, 0, 0, 0, data.ctypes.data, len(self._lead), ops, flags, 0, int(comma)])
-            self._estimate += len(self._lead) * self._rows
-            self._lead = b""
+            lead = b"".join(self._lead)
+            data = np.frombuffer(lead or b" ", np.uint8)
+            self._kept += [lead, data]
+            self._entries.append([NOTHING, 0, 0, 0, 0, 0, data.ctypes.data, len(lead), ops, flags, 0, int(comma)])
+            self._estimate += len(lead) * self._rows
+            self._lead = []
         self._lead_rule = (ALL_OPS, 0, False)
 
     def _flags(self, flags: npt.NDArray[np.uint8] | None) -> int:

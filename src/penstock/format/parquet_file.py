@@ -142,6 +142,9 @@ def text_of(column: Column, typed: pa.ChunkedArray) -> pa.ChunkedArray:
         if scale and scale not in {3, 6}:
             series = series.str.head(20 + scale)
         return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+    if kind is TypeKind.DECIMAL:
+        # Arrow would write small numbers with an exponent.
+        return pl.Series(typed).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
     return pc.cast(typed, pa.string())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.format.column_selection import select_columns
 from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import system_random
@@ -80,11 +81,12 @@ class StorageMaintainer:
         """Make sure of the schema files of a feed's first table versions, so that tables without rows are known to readers too."""
         versions = SchemaVersions(self._target, output_column_id=self._settings.output_column_id)
         for table in tables:
-            versions.ensure(table)
+            versions.ensure(select_columns(table, self._settings.column_selectors))
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
         paths = []
+        event = msgspec.structs.replace(event, tables=tuple(select_columns(t, self._settings.column_selectors) for t in event.tables))
         for file in ddl_files(event, output_column_id=self._settings.output_column_id):
             self._write_schema(file)
             paths.append(file.path)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.format.column_selection import select_columns
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.file_buffer import BufferPool
@@ -37,6 +39,7 @@ class StorageSink:
         self._uploader = Uploader()
         self._buffers = BufferPool(settings.file_size)
         self._channels: dict[DispatcherId, _Channel] = {}
+        self._tables: dict[TableSchema, TableSchema] = {}
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
         """Begin a dispatcher's window."""
@@ -51,6 +54,9 @@ class StorageSink:
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Encode an event's rows; waits only while the uploader holds as many files as it may."""
+        table = self._selected(event.table)
+        if table is not event.table:
+            event = DmlEvent(event.dispatcher, table, event.records, event.post_enqueue, event.post_flush)
         self._channel(event.dispatcher).writer.add(event)
         if event.post_enqueue is not None:
             event.post_enqueue()
@@ -66,7 +72,7 @@ class StorageSink:
         self._drain(channel)
         if channel.work.from_ts == TS_ZERO:
             # A snapshot tells of every table, the empty ones too.
-            channel.publisher.describe(channel.work.table)
+            channel.publisher.describe(self._selected(channel.work.table))
         del self._channels[dispatcher]
         files = channel.publisher.files
         return DispatcherResult(
@@ -92,6 +98,13 @@ class StorageSink:
         # Events without rows are in no file; they are durable as soon as all before them is.
         for callback in channel.writer.flushed_callbacks():
             callback()
+
+    def _selected(self, table: TableSchema) -> TableSchema:
+        """Return the table version with the columns that reach the files, the same object each time."""
+        selected = self._tables.get(table)
+        if selected is None:
+            selected = self._tables[table] = select_columns(table, self._settings.column_selectors)
+        return selected
 
     def _channel(self, dispatcher: DispatcherId) -> _Channel:
         channel = self._channels.get(dispatcher)
