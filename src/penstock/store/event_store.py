@@ -261,7 +261,7 @@ class ColumnarEventStore:
         """Return what the store holds, per span and kind."""
         with self._lock:
             spans = list(self._spans.values())
-        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.nbytes, self._wal.queue_fill)
+        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.nbytes, self._wal.group_count, self._wal.queue_fill)
 
     def close(self) -> None:
         """Make everything queued durable and stop. May be called twice."""

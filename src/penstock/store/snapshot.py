@@ -8,6 +8,7 @@ projected to the table version that holds at the ts. Runs in the log service and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -26,6 +27,8 @@ GATHER_ROWS = 524_288
 """How many live rows are gathered at once: bounds memory, and the visits to each batch."""
 
 
+DENSE = 2
+TAKE_THREADS_MAX = 4
 ROW = "_row"
 """The column of transferred tombstones that names the ended row by its id."""
 
@@ -73,25 +76,33 @@ class SnapshotSteps:
         for start in range(0, len(self._live), GATHER_ROWS):
             gathered = self._gather(self._live[start : start + GATHER_ROWS], table)
             for at in range(0, gathered.num_rows, rows_max):
-                yield self._batch(table, gathered.slice(at, rows_max))
+                yield self._batch(table, _as_inserts(gathered.slice(at, rows_max), table, self._to_ts))
 
     def _gather(self, live: Rows, table: TableSchema) -> pa.RecordBatch:
-        """Take rows by their number, visiting each batch once, and bring them into the order of ``live``."""
+        """Take rows by their number, visiting each batch once, in the order of ``live``.
+
+        Where most rows of the batches are wanted they are put together whole and taken once; otherwise first what is wanted is taken out.
+        """
         in_place = bool((np.diff(live) > 0).all())
         ascending = live if in_place else np.sort(live)
         edges = np.searchsorted(ascending, self._starts)
+        touched = np.flatnonzero(np.diff(edges))
+        sizes = [self._data[at].header.rows for at in touched]
+        if not in_place and sum(sizes) <= DENSE * len(live):
+            whole = concat_records([_stored(self._data[at].records, table) for at in touched])
+            # Rows are counted through all batches; here, only through those that are put together.
+            shift = self._starts[touched] - np.cumsum([0, *sizes[:-1]])
+            return _take(whole, live - shift[np.searchsorted(self._starts[touched], live, side="right") - 1])
         parts = []
-        for number, (low, high) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-            if low == high:
-                continue
-            wanted = ascending[low:high] - self._starts[number]
-            parts.append(_rows(project(self._data[number].records, table, self._to_ts), wanted))
+        for at in touched.tolist():
+            wanted = ascending[edges[at] : edges[at + 1]] - self._starts[at]
+            parts.append(_rows(_stored(self._data[at].records, table), wanted))
         gathered = concat_records(parts)
         if in_place:
             return gathered
         rank = np.empty(len(live), dtype=np.int64)
         rank[np.argsort(live, kind="stable")] = np.arange(len(live))
-        return gathered.take(pa.array(rank))
+        return _take(gathered, rank)
 
     def _batch(self, table: TableSchema, records: pa.RecordBatch) -> ChangeBatch:
         header = BatchHeader(
@@ -115,15 +126,19 @@ def _rows(records: pa.RecordBatch, wanted: Rows) -> pa.RecordBatch:
     return records.take(pa.array(wanted))
 
 
-def project(records: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBatch:
-    """Return the rows under a table version: columns matched by id, missing ones filled with their default."""
+def _take(records: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    """Return rows in another order, the columns side by side: this is most of what a snapshot costs."""
+    wanted = pa.array(rows)
+    with ThreadPoolExecutor(min(TAKE_THREADS_MAX, pa.cpu_count())) as pool:
+        columns = list(pool.map(lambda column: column.take(wanted), records.columns))
+    return pa.RecordBatch.from_arrays(columns, schema=records.schema)
+
+
+def _stored(records: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
+    """Return key and columns of rows under a table version: columns matched by id, missing ones filled with their default."""
     count = records.num_rows
     present = set(records.schema.names)
-    arrays = [
-        pa.repeat(pa.scalar(ts, pa.uint64()), count),
-        pa.repeat(pa.scalar(int(Op.INSERT), pa.uint8()), count),
-        records.column(KEY),
-    ]
+    arrays = [records.column(KEY)]
     for column in table.columns:
         wanted = column.type.arrow()
         if column.field_name not in present:
@@ -131,7 +146,15 @@ def project(records: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBa
             continue
         values = records.column(column.field_name)
         arrays.append(values if values.type == wanted else _cast(values, wanted, column))
-    return pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
+    schema = table.batch_schema()
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(at) for at in range(2, len(schema))]))
+
+
+def _as_inserts(stored: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBatch:
+    """Return rows as inserts at a ts."""
+    count = stored.num_rows
+    head = [pa.repeat(pa.scalar(ts, pa.uint64()), count), pa.repeat(pa.scalar(int(Op.INSERT), pa.uint8()), count)]
+    return pa.RecordBatch.from_arrays([*head, *stored.columns], schema=table.batch_schema())
 
 
 def _cast(values: pa.Array, wanted: pa.DataType, column: Column) -> pa.Array:

@@ -26,6 +26,7 @@ class StoreStats(msgspec.Struct, frozen=True):
 
     spans: tuple[SpanStats, ...]
     wal_nbytes: int
+    wal_groups: int
     queue_fill: float
 
 

@@ -75,6 +75,8 @@ class WriteAheadLog:
         self._file: BinaryIO | None = None
         self._encoder = SegmentEncoder(0)
         self._group = 0
+        self.group_count = 0
+        """How many groups became durable, one fsync each."""
         self._next_number = 1
         self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True)
 
@@ -231,6 +233,7 @@ class WriteAheadLog:
         file.flush()
         os.fdatasync(file.fileno())
         segment.size = file.tell()
+        self.group_count += 1
 
     def _rotate(self) -> None:
         """Close the segment and begin the next one with the state that holds now."""
