@@ -7,6 +7,8 @@ and byte, never a wrong value and never a hang; memory beyond the result is boun
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,7 @@ from penstock.model.types import BINARY_KINDS, TypeKind
 BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""
 
+_BLOCKS_WAITING_MAX = 2
 _NO_OP = 255
 _OP_OF_LETTER = np.full(256, _NO_OP, np.uint8)
 _OP_OF_LETTER[list(b"IUD")] = [Op.INSERT, Op.UPDATE, Op.DELETE]
@@ -41,19 +44,29 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     data = np.frombuffer(content, np.uint8)
     # A row has at least a byte for each field: its delimiters and its line end.
     rows_max = max(1, min(BLOCK_FIELDS // fields, len(content) // fields))
-    starts = np.empty((fields, rows_max), np.int64)
-    ends = np.empty((fields, rows_max), np.int64)
-    sorts = np.empty((fields, rows_max), np.uint8)
     delimiter, terminator, null = (_bytes(t) for t in (settings.delimiter.encode(), settings.line_end, settings.null.encode()))
     quote = settings.quote.encode()[0] if settings.quote else -1
-    frames = []
+    frames: list[pl.DataFrame] = []
+    waiting: deque[Future[pl.DataFrame]] = deque()
     at = len(header)
-    while at < len(content):
-        rows, at, error = tokens.tokenize(data, at, quote, delimiter, terminator, null, starts, ends, sorts)
-        if error:
-            raise malformed(path, content, at, tokens.ERROR_TEXTS[error])
-        block = _Block(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], quote)
-        frames.append(_block_frame(block, table, columns, settings))
+    # One thread finds the fields of a block while another reads those of the block before; the kernels of both release the lock.
+    with ThreadPoolExecutor(1, "csv-decoder") as pool:
+        while at < len(content):
+            starts, ends = np.empty((fields, rows_max), np.int64), np.empty((fields, rows_max), np.int64)
+            sorts = np.empty((fields, rows_max), np.uint8)
+            rows, at, error = tokens.tokenize(data, at, quote, delimiter, terminator, null, starts, ends, sorts)
+            if error:
+                # A fault in an earlier block is the one to tell.
+                frames += [future.result() for future in waiting]
+                raise malformed(path, content, at, tokens.ERROR_TEXTS[error])
+            block = _Block(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], quote)
+            if at == len(content) and not waiting:
+                frames.append(_block_frame(block, table, columns, settings))
+                continue
+            waiting.append(pool.submit(_block_frame, block, table, columns, settings))
+            if len(waiting) > _BLOCKS_WAITING_MAX:
+                frames.append(waiting.popleft().result())
+        frames += [future.result() for future in waiting]
     return pl.concat(frames) if frames else empty_frame(table)
 
 

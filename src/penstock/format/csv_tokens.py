@@ -7,10 +7,13 @@ lock and are cached on disk. Runs wherever a target is read.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from penstock.format.csv_kernels import Bytes, Flags, Longs, _delimiter_at, jit
+from penstock.format.csv_rows import _copy, load_u8, load_u64
 
 PLAIN = 0
 CODED = 1
@@ -36,39 +39,51 @@ ERROR_TEXTS = {
 _BACKSLASH = 92
 
 
+_ONE = np.uint64(1)
+_EIGHT = np.uint64(8)
+_LOW_BITS = np.uint64(0x0101010101010101)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+
 @jit
-def _scan_quoted(data: Bytes, at: int, quote: int) -> tuple[int, int]:
+def _scan_quoted(base: np.uint64, at: int, size: int, quote: int) -> tuple[Any, int]:
     """Return the position of the closing quote, or -1, and whether quotes are doubled inside."""
-    end = len(data)
     sort = PLAIN
-    while at < end:
-        if data[at] == quote:
-            if at + 1 < end and data[at + 1] == quote:
-                sort = CODED
-                at += 2
+    pattern = np.uint64(quote) * _LOW_BITS
+    here, end = base + np.uint64(at), base + np.uint64(size)
+    while here < end:
+        if here + _EIGHT <= end:
+            other = load_u64(here) ^ pattern
+            # A byte of `other` is zero where the word has a quote.
+            if not (other - _LOW_BITS) & ~other & _HIGH_BITS:
+                here += _EIGHT
                 continue
-            return at, sort
-        at += 1
-    return -1, sort
+        if load_u8(here) == quote:
+            if here + _ONE < end and load_u8(here + _ONE) == quote:
+                sort = CODED
+                here += np.uint64(2)
+                continue
+            return np.int64(here - base), sort
+        here += _ONE
+    return np.int64(-1), sort
 
 
 @jit
-def _scan_bare(data: Bytes, at: int, escaping: bool, delimiter: Bytes, terminator: Bytes) -> tuple[int, int]:
+def _scan_bare(base: np.uint64, at: int, size: int, escaping: bool, delimiter: Bytes, terminator: Bytes, data: Bytes) -> tuple[int, int]:
     """Return the end of an unquoted field, or -1 at a dangling escape, and whether something in it is escaped."""
-    end = len(data)
     sort = PLAIN
-    while at < end:
-        byte = data[at]
+    first, last = delimiter[0], terminator[0]
+    while at < size:
+        byte = load_u8(base + np.uint64(at))
+        if byte == first and (len(delimiter) == 1 or _delimiter_at(data, at, size, delimiter)):
+            break
+        if byte == last and _delimiter_at(data, at, size, terminator):
+            break
         if escaping and byte == _BACKSLASH:
             sort = CODED
-            if at + 1 >= end:
+            if at + 1 >= size:
                 return -1, sort
-            at += 2
-            continue
-        if byte == delimiter[0] and _delimiter_at(data, at, end, delimiter):
-            break
-        if byte == terminator[0] and _delimiter_at(data, at, end, terminator):
-            break
+            at += 1
         at += 1
     return at, sort
 
@@ -96,6 +111,8 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
     """
     columns, rows = starts.shape
     size = len(data)
+    base = np.uint64(data.ctypes.data)
+    first = delimiter[0]
     row = 0
     while row < rows and at < size:
         line = at
@@ -103,27 +120,27 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
         while True:
             if column == columns:
                 return row, line, TOO_MANY_FIELDS
-            if quote >= 0 and at < size and data[at] == quote:
+            if quote >= 0 and at < size and load_u8(base + np.uint64(at)) == quote:
                 starts[column, row] = at + 1
-                close, sort = _scan_quoted(data, at + 1, quote)
+                close, sort = _scan_quoted(base, at + 1, size, quote)
                 if close < 0:
                     return row, line, UNTERMINATED_QUOTE
                 ends[column, row] = close
                 at = close + 1
             else:
                 starts[column, row] = at
-                stop, sort = _scan_bare(data, at, quote < 0, delimiter, terminator)
+                stop, sort = _scan_bare(base, at, size, quote < 0, delimiter, terminator, data)
                 if stop < 0:
                     return row, line, ESCAPE_AT_END
                 ends[column, row] = stop
-                if _equals(data, at, stop, null):
+                if stop - at == len(null) and _equals(data, at, stop, null):
                     sort = NULL
                 at = stop
             sorts[column, row] = sort
             column += 1
             if at >= size:
                 return row, line, UNTERMINATED_LINE
-            if _delimiter_at(data, at, size, delimiter):
+            if load_u8(base + np.uint64(at)) == first and (len(delimiter) == 1 or _delimiter_at(data, at, size, delimiter)):
                 at += len(delimiter)
             elif _delimiter_at(data, at, size, terminator):
                 at += len(terminator)
@@ -183,13 +200,12 @@ def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int)
     offsets = np.empty(rows + 1, np.int64)
     offsets[0] = 0
     to = 0
+    source, target = np.uint64(data.ctypes.data), np.uint64(out.ctypes.data)
     for row in range(rows):
         at, end = starts[row], ends[row]
         if sorts[row] == PLAIN:
-            size = end - at
-            for i in range(size):
-                out[to + i] = data[at + i]
-            to += size
+            _copy(source + np.uint64(at), target + np.uint64(to), end - at)
+            to += end - at
         elif sorts[row] == CODED:
             to = _decode_text(data, at, end, quote, out, to)
         offsets[row + 1] = to

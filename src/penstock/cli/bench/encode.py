@@ -187,7 +187,8 @@ def polars_ndjson(chunks: Sequence[pa.RecordBatch]) -> int:
 
 
 def _python_rows(chunks: Sequence[pa.RecordBatch]) -> list[dict[str, object]]:
-    return pa.Table.from_batches(chunks).slice(0, ROWS_SLOW).to_pylist()
+    rows: list[dict[str, object]] = pa.Table.from_batches(chunks).slice(0, ROWS_SLOW).to_pylist()
+    return rows
 
 
 def slow_csv(chunks: Sequence[pa.RecordBatch]) -> Callable[[], object]:
