@@ -24,6 +24,7 @@ VERBS = {
     "server": "Run a server: capture a source and run feeds.",
     "feed": "Create, list, show and remove feeds.",
     "verify": "Compare a feed's files with the upstream, row by row.",
+    "store": "Look into an event store: list, show, check, compact, collect.",
     "dataserver": "Run the embedded range-sharded data server.",
     "bench": "Measure, and say whether the targets hold.",
 }

@@ -60,8 +60,8 @@ class CheckpointChain:
         self.entries = list(chain)
 
     @classmethod
-    def load(cls, space: ObjectSpace, span_id: int) -> CheckpointChain:
-        """Read the newest global checkpoint and what follows it; older files, left by a crash, are removed."""
+    def load(cls, space: ObjectSpace, span_id: int, clean: bool = True) -> CheckpointChain:
+        """Read the newest global checkpoint and what follows it; older files, left by a crash, are removed by the owner (``clean``)."""
         names = [n for n in space.list_names(checkpoint_prefix(span_id)) if n.endswith(".json")]
         chain: list[Checkpoint] = []
         for name in reversed(names):
@@ -69,7 +69,7 @@ class CheckpointChain:
             chain.insert(0, entry)
             if entry.kind is CheckpointKind.GLOBAL:
                 break
-        for name in names[: len(names) - len(chain)]:
+        for name in names[: len(names) - len(chain)] if clean else ():
             space.delete(name)
         return cls(space, span_id, chain)
 
