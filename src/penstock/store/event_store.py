@@ -189,9 +189,12 @@ class ColumnarEventStore:
         store = self._span(span_id)
         return store.merge(self._schema_log.versions(store.span.table_id))
 
-    def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
-        """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent."""
-        self._span(span_id).commit_bulk(objects, commit_ts)
+    def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
+        """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent.
+
+        With ``base_ts`` the state is known from there on only: the objects lack rows that changed between the two.
+        """
+        self._span(span_id).commit_bulk(objects, commit_ts, base_ts)
 
     def commit_changes(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make bulk objects, rows and tombstones, visible in one step as changes at ``commit_ts``, which must not be resolved yet.

@@ -140,11 +140,11 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.name}.unfinished")
-    with unfinished.open("wb", buffering=0) as sink:
-        for part in parts:
-            _write_all(sink, memoryview(part).cast("B"))
-        os.fsync(sink.fileno())
     try:
+        with unfinished.open("wb", buffering=0) as sink:
+            for part in parts:
+                _write_all(sink, memoryview(part).cast("B"))
+            os.fsync(sink.fileno())
         os.link(unfinished, file)
     except FileExistsError as error:
         raise ObjectExistsError(str(file)) from error

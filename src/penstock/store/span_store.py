@@ -318,15 +318,16 @@ class SpanStore:
             self._space.delete(name)
         return len(orphans)
 
-    def commit_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
-        """Make objects that were written elsewhere visible in one step, all with one commit ts, as the span's state at that ts.
+    def commit_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
+        """Make objects that were written elsewhere visible in one step, all with one commit ts, as what the span held at that ts.
 
-        Once a state is committed for that ts, committing again changes nothing: a bootstrap that runs again may offer other objects.
+        The state is known from ``base_ts`` on, which is later than ``commit_ts`` where the objects lack rows that changed in between.
+        Once the state is known, committing again changes nothing: a bootstrap that runs again may offer other objects.
         """
         self._check_bulk(objects, commit_ts)
         with self._flushing:
-            while self._manifest.base_ts != commit_ts and not self._publish_bulk(objects, commit_ts):
-                pass
+            while self._manifest.base_ts is None:
+                self._publish_bulk(objects, commit_ts if base_ts is None else base_ts)
 
     def commit_changes(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make objects that were written elsewhere visible in one step as changes at a ts that is not resolved yet; idempotent."""

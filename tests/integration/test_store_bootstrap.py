@@ -1,0 +1,148 @@
+"""The bulk path without Spark: parts are pulled from a data server whose ranges move, while rows change."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.feed.bootstrap import BootstrapPart, plan_parts, pull_part
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.timestamp import TS_ZERO
+from penstock.puller.log_service import LogService
+from penstock.source.dataserver.client import DataServerUpstream
+from penstock.source.dataserver.keys import encode_row_keys, table_prefix
+from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPuller
+from penstock.store.contract import EndOfRange
+from penstock.store.event_store import ColumnarEventStore
+
+WAIT_S = 60
+ROWS = 500
+
+
+class Rig:
+    """A data server with one table in two ranges, a store, and a log service between them."""
+
+    def __init__(self, root: Path, upstream: DataServerUpstream) -> None:
+        self.upstream = upstream
+        upstream.execute_ddl("CREATE DATABASE d")
+        upstream.execute_ddl("CREATE TABLE d.t (id BIGINT PRIMARY KEY, v VARCHAR(50))")
+        self.table = upstream.table("d", "t")
+        self.span = Span(self.table.table_id)
+        self.put(range(ROWS), "first")
+        upstream.split(self.key(ROWS // 2))
+        self.store = ColumnarEventStore(root)
+        self.service = LogService(upstream, self.store)
+
+    def key(self, number: int) -> bytes:
+        key: bytes = encode_row_keys(self.table, {"c1": pa.array([number])}, table_prefix(self.table.table_id))[0].as_py()
+        return key
+
+    def put(self, numbers: range, v: str) -> None:
+        with self.upstream.txn() as txn:
+            txn.put(self.table, {"id": pa.array(numbers, pa.int64()), "v": pa.array([v] * len(numbers))})
+
+    def delete(self, numbers: range) -> None:
+        with self.upstream.txn() as txn:
+            txn.delete(self.table, encode_row_keys(self.table, {"c1": pa.array(numbers, pa.int64())}))
+
+    def capture(self) -> int:
+        """Begin to capture at the upstream's ts of now; return it."""
+        start_ts = self.upstream.current_ts()
+        self.service.start()
+        self.service.ensure_span(self.span, start_ts)
+        return start_ts
+
+    def parts(self, start_ts: int, page_rows: int = 64) -> list[BootstrapPart]:
+        return plan_parts(self.upstream.uri, self.span, start_ts, self.store.objects.uri, {}, page_rows)
+
+    def stored(self, ts: int) -> dict[int, str]:
+        never, looks = threading.Event(), 0
+        while min(self.store.resolved_ts(s) for s in (self.span.span_id, DDL_SPAN.span_id)) < ts:
+            assert looks < WAIT_S * 50, "not resolved in time"
+            looks += never.wait(0.02) + 1
+        handle = self.store.collect_changes(self.span.span_id, TS_ZERO, ts)
+        found: dict[int, str] = {}
+        while not isinstance(step := handle.next(), EndOfRange):
+            for batch in step.data:
+                found.update(zip(batch.records.column("c1").to_pylist(), batch.records.column("c2").to_pylist(), strict=True))
+        return found
+
+    def upstream_rows(self, ts: int) -> dict[int, str]:
+        batches = [b.records for b in self.upstream.read_table(self.span, ts)]
+        return {k: v for b in batches for k, v in zip(b.column("c1").to_pylist(), b.column("c2").to_pylist(), strict=True)}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with DataServer(DataServerSettings(stores=2, resolved_interval_ms=20)) as server, DataServerUpstream(server.uri) as upstream:
+        rig = Rig(tmp_path, upstream)
+        with closing(rig.store), closing(rig.service):
+            yield rig
+
+
+def bulk_files(rig: Rig) -> int:
+    return len(rig.store.objects.list_names(f"spans/{rig.span.span_id}/bulk/"))
+
+
+def test_state_and_log_together_are_the_table_while_rows_change(rig: Rig) -> None:
+    start_ts = rig.capture()
+    parts = rig.parts(start_ts)
+    assert len(parts) == 2
+    first = pull_part(parts[0])
+    rig.put(range(5), "changed")
+    rig.delete(range(245, 255))
+    rig.put(range(600, 610), "new")
+    second = pull_part(parts[1])
+    assert second.version > first.version
+    rig.store.commit_bulk(rig.span.span_id, [*first.objects, *second.objects], start_ts, second.version)
+    rig.put(range(7), "last")
+    for ts in (second.version, rig.upstream.current_ts()):
+        assert rig.stored(ts) == rig.upstream_rows(ts)
+    rig.store.flush(rig.span.span_id)
+    assert rig.store.merge(rig.span.span_id) > 0
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
+
+
+@pytest.mark.parametrize("event", ["split", "move", "evict"])
+def test_a_lost_snapshot_begins_again_and_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+    """The range is cut, or moves, or its iterator is pushed out, after the first page was pulled."""
+    start_ts = rig.capture()
+    part = rig.parts(start_ts)[0]
+    pages = SnapshotPuller.pages
+    happened = threading.Event()
+
+    def disturb() -> None:
+        info = rig.upstream.ranges(rig.span)[0]
+        if event == "split":
+            rig.upstream.split(rig.key(100))
+        elif event == "move":
+            rig.upstream.move_leader(info.range_id, 3 - info.store_id)
+        else:
+            for number in range(70):
+                other = SnapshotPuller(f"other-{number}", 1)
+                next(pages(other, info))
+                other.close()
+
+    def disturbed(puller: SnapshotPuller, info: object) -> Iterator[SnapshotPage]:
+        for page in pages(puller, info):
+            yield page
+            if not happened.is_set():
+                happened.set()
+                rig.put(range(3), "changed meanwhile")
+                disturb()
+
+    monkeypatch.setattr(SnapshotPuller, "pages", disturbed)
+    first = pull_part(part)
+    assert first.restarts == 1
+    second = pull_part(rig.parts(start_ts)[-1])
+    objects = [*first.objects, *second.objects]
+    assert bulk_files(rig) == len(objects)
+    rig.store.commit_bulk(rig.span.span_id, objects, start_ts, max(first.version, second.version))
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
+    assert sum(o.rows for o in objects) == ROWS - 3
