@@ -14,11 +14,12 @@ from penstock.feed.session import SparkSettings, open_session
 from penstock.model.clock import SystemClock
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.testing.command_process import CommandProcess
+from penstock.testing.target_audit import checkpoint_of
 
 HERE = Path(__file__).parent
-LOOK_S = 0.02
+LOOK_S, FEED_LOOK_S = 0.02, 0.2
 # How long a feed may take on a busy machine; on an idle one it takes a few seconds.
-FEED_S = 120.0
+FEED_S = 200.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,12 +52,14 @@ class Waiting:
     def __init__(self) -> None:
         self._clock = SystemClock()
 
-    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = FEED_S, explain: Callable[[], str] = str) -> Any:
+    def until(
+        self, what: str, condition: Callable[[], Any], timeout_s: float = FEED_S, explain: Callable[[], str] = str, look_s: float = LOOK_S
+    ) -> Any:
         """Wait until a condition gives something true, and return that; where it does not in time, the explanation is shown."""
         deadline_s, never = self._clock.monotonic_s() + timeout_s, threading.Event()
         while not (found := condition()):
             assert self._clock.monotonic_s() < deadline_s, f"{what}: not within {timeout_s:.0f} s\n{explain()}"
-            self._clock.wait(never, LOOK_S)
+            self._clock.wait(never, look_s)
         return found
 
     def feed(
@@ -69,11 +72,13 @@ class Waiting:
             assert shown["state"] != "failed", shown["error"]
             return shown if condition(shown) else None
 
-        return self.until(f"feed {name}", reached, timeout_s)
+        return self.until(f"feed {name}", reached, timeout_s, look_s=FEED_LOOK_S)
 
-    def drained(self, client: ServerClient, name: str, ts: int, timeout_s: float = FEED_S) -> dict[str, Any]:
-        """Wait until a feed's checkpoint has reached a ts; return the feed."""
-        return self.feed(client, name, lambda shown: shown["checkpoint_ts"] >= ts, timeout_s)
+    def drained(self, client: ServerClient, name: str, target: Path, ts: int) -> dict[str, Any]:
+        """Wait until a feed's checkpoint has reached a ts and is published, which comes a moment later; return the feed."""
+        shown = self.feed(client, name, lambda shown: shown["checkpoint_ts"] >= ts)
+        self.until("the checkpoint is published", lambda: checkpoint_of(target) >= ts)
+        return shown
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
         finally:
             report = workload.join(60)
         assert (report.rows, report.ddls) == (ROWS, DDLS)
-        shown = waiting.drained(client, "f", upstream.current_ts())
+        shown = waiting.drained(client, "f", target, upstream.current_ts())
         verdict = client.verify_feed("f")
         assert verdict["identical"], verdict
         assert verdict["rows"] == report.inserts - report.deletes

@@ -16,7 +16,7 @@ def test_the_demo_on_a_local_cluster(tmp_path: Path) -> None:
     target = tmp_path / "files"
     options = ["--rows", str(ROWS), "--seconds", "5", "--master", "local-cluster[2,1,1024]", "--out", str(target)]
     with CommandProcess("demo", *options) as demo:
-        code = demo.wait(200)
+        code = demo.wait(220)
         output = demo.output
     assert code == 0, output
     verified = re.search(r"^verified: 4 tables, (\d+) rows identical$", output, re.MULTILINE)
