@@ -75,8 +75,8 @@ class CheckedPipeline(SpanPipeline):
     def __init__(self, settings: SpanPipelineSettings, clock: Any, checkers: Checkers) -> None:
         super().__init__(settings, clock)
         self._checkers = checkers
-        self._arrived: dict[int, set[int]] = {}
-        self._barriers: dict[int, list[tuple[int, set[int]]]] = {}
+        self._arrived: dict[Registration, set[int]] = {}
+        self._barriers: dict[Registration, list[tuple[int, set[int]]]] = {}
         self._alive: list[Payload] = []
 
     def enqueue_data(self, registration: Registration, batch: Payload) -> bool:
@@ -84,18 +84,18 @@ class CheckedPipeline(SpanPipeline):
         self._alive.append(batch)
         taken = super().enqueue_data(registration, batch)
         if taken:
-            self._arrived.setdefault(id(registration.state), set()).add(id(batch))
+            self._arrived.setdefault(registration, set()).add(id(batch))
         return taken
 
     def enqueue_resolved(self, registration: Registration, ts: int) -> bool:
         """Hand over a resolved ts, and note which batches came before."""
-        before = set(self._arrived.get(id(registration.state), ()))
-        self._barriers.setdefault(id(registration.state), []).append((ts, before))
+        before = set(self._arrived.get(registration, ()))
+        self._barriers.setdefault(registration, []).append((ts, before))
         return super().enqueue_resolved(registration, ts)
 
     def on_advance(self, registration: Registration, ts: int, persisted: set[int]) -> None:
         """The contract: all that came before a resolved ts is persisted when it is advanced."""
-        for barrier_ts, before in self._barriers.get(id(registration.state), ()):
+        for barrier_ts, before in self._barriers.get(registration, ()):
             if barrier_ts <= ts:
                 missing = len(before - persisted)
                 self._checkers.check(missing == 0, f"advance to {ts}: {missing} batches that came before {barrier_ts} are not persisted")
@@ -175,7 +175,7 @@ class Channel:
 
 
 class Call:
-    """An open stream, with the threads that gRPC would have: one for its requests, one that brings messages, of which some are on the way."""
+    """An open stream, with the threads that gRPC would have: one for requests, one for messages, of which some are on the way."""
 
     def __init__(self, network: Network, address: str, stream: Stream, requests: Iterator[Any]) -> None:
         self.address = address
@@ -205,7 +205,9 @@ class Call:
                 yield payload[: network.rng.randrange(len(payload))]
                 break
             elif fault < network.probability / 2:
+                # Nothing more comes, and nobody says so: the puller's watchdog must notice.
                 self._cancelled.wait()
+                break
             else:
                 break
         self.break_off()

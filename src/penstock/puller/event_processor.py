@@ -200,7 +200,7 @@ class _Shard:
             except PenstockError as error:
                 # The bytes or the order are wrong: the region begins again from its resolved ts, with a new matcher. The store still holds
                 # the registration, and only a new stream tells its messages from those of the next one.
-                state.owner.cut_stream()
+                state.owner.cut_stream(state)
                 self._end_feed(state, error)
                 return
             self._meter(state, state.matcher.pending, state.matcher.nbytes)

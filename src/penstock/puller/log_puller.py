@@ -270,7 +270,9 @@ class LogPuller:
             worker.check_silence()
         below_ts = compose_ts(max(0, self._clock.now_ms() - int(self.settings.lagging_s * 1000)))
         surveys = [span.survey(below_ts) for span in spans]
-        self.metrics.regions.labels("fed").set(sum(s.fed for s in surveys))
+        states = [worker.regions_by_state() for worker in workers]
+        for state in ("pending", "requested", "initialized"):
+            self.metrics.regions.labels(state).set(sum(s[state] for s in states))
         self.metrics.regions.labels("waiting").set(sum(s.waiting for s in surveys))
         self.metrics.lagging_regions.set(sum(s.lagging for s in surveys))
         self.metrics.delivered_bytes.set(sum(s.delivered_bytes for s in surveys))

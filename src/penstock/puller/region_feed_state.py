@@ -29,14 +29,26 @@ class FeedOwner(Protocol):
     def release_slot(self, state: RegionFeedState) -> None:
         """Let the next region be requested. Idempotent."""
 
-    def cut_stream(self) -> None:
-        """End the stream that feeds the region, with all its registrations. Never blocks."""
+    def cut_stream(self, state: RegionFeedState) -> None:
+        """End the stream that feeds the region, with all its registrations; does nothing if it is over already. Never blocks."""
 
 
 class RegionFeedState:
     """One registration. The shard of the region owns ``matcher``; ``status`` only moves forward."""
 
-    __slots__ = ("holds_slot", "info", "matcher", "metered_bytes", "metered_pending", "owner", "piece", "region_id", "span", "status")
+    __slots__ = (
+        "holds_slot",
+        "info",
+        "matcher",
+        "metered_bytes",
+        "metered_pending",
+        "owner",
+        "piece",
+        "region_id",
+        "span",
+        "status",
+        "stream",
+    )
 
     def __init__(self, span: SubscribedSpan, info: RangeInfo, piece: RangePiece, owner: FeedOwner) -> None:
         self.span = span
@@ -49,6 +61,8 @@ class RegionFeedState:
         self.metered_pending = 0
         self.metered_bytes = 0
         self.region_id = info.range_id
+        self.stream = 0
+        """The number of the stream on which it was requested."""
 
     @property
     def live(self) -> bool:

@@ -96,10 +96,12 @@ class RegionWorker:
         """Queue a region request; False if the cache is full or the worker closed (then nothing happens to the region)."""
         return self._cache.add(state)
 
-    def cut_stream(self) -> None:
-        """End the stream; all its regions go back to be looked up again. Nothing is sent on it after this returns."""
-        self._cache.end_stream()
-        self._cancel()
+    def cut_stream(self, state: RegionFeedState) -> None:
+        """End the stream of a feed; all its regions go back to be looked up again. Nothing is sent on it after this returns.
+
+        A newer stream is left alone: what is wrong with an older one is no fault of it.
+        """
+        self._cut(state.stream)
 
     def stop_span(self, span: SubscribedSpan) -> None:
         """Deregister all regions of a subscription and stop their feeds."""
@@ -110,12 +112,16 @@ class RegionWorker:
         """Return how many regions are requested or fed."""
         return self._cache.regions()
 
+    def regions_by_state(self) -> dict[str, int]:
+        """Return how many regions are pending, requested and initialised."""
+        return self._cache.count_by_state()
+
     def check_silence(self) -> None:
         """Cut the stream if it should have spoken and did not; a half-open connection looks like an idle one otherwise."""
         silent_s = self._clock.monotonic_s() - self._heard_at_s
         if silent_s > self._settings.silence_max_s and self._cache.regions():
             _log.warning("region worker: silent stream cut", extra={"store": self.store_addr, "silent_s": round(silent_s, 1)})
-            self.cut_stream()
+            self._cut(self._cache.stream)
 
     def close(self) -> None:
         """End the stream and the thread. Regions are not given back."""
@@ -123,6 +129,11 @@ class RegionWorker:
         self._cache.close()
         self._cancel()
         self._thread.join()
+
+    def _cut(self, stream: int) -> None:
+        if self._cache.is_open(stream):
+            self._cache.close_stream(stream)
+            self._cancel()
 
     def _cancel(self) -> None:
         with self._call_lock:
@@ -168,6 +179,9 @@ class RegionWorker:
                 if self._stop.is_set():
                     return
                 self._call = feed(self._requests(stream), metadata=(("features", "batch-resolved-ts"),))
+                if not self._cache.is_open(stream):
+                    # It was cut before there was a call to cancel.
+                    self._call.cancel()
             self._heard_at_s = self._clock.monotonic_s()
             for payload in self._call:
                 self._heard_at_s = self._clock.monotonic_s()

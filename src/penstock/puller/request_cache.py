@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.puller.region_feed_state import RegionFeedState
+from penstock.puller.region_feed_state import FeedStatus, RegionFeedState
 
 
 class RequestCache:
@@ -55,17 +55,21 @@ class RequestCache:
             return self._stream
 
     def close_stream(self, stream: int) -> None:
-        """End a stream; its send loop gets None."""
+        """End a stream, unless a newer one took its place; its send loop gets None."""
         with self._changed:
             if stream == self._stream:
                 self._stream_open = False
             self._changed.notify_all()
 
-    def end_stream(self) -> None:
-        """End whichever stream is open."""
-        with self._changed:
-            self._stream_open = False
-            self._changed.notify_all()
+    def is_open(self, stream: int) -> bool:
+        """Return whether a stream is the open one."""
+        with self._lock:
+            return self._stream_open and stream == self._stream
+
+    @property
+    def stream(self) -> int:
+        """Return the number of the newest stream."""
+        return self._stream
 
     def take(self, stream: int) -> RegionFeedState | int | None:
         """Return the next thing to send: a region to register, the request id of a span to stop, or None at the stream's end."""
@@ -78,6 +82,7 @@ class RequestCache:
                     if not state.live:
                         continue
                     state.holds_slot = True
+                    state.stream = stream
                     self._slots_held += 1
                     self._requested.setdefault(state.span.request_id, {})[state.region_id] = state
                     return state
@@ -140,6 +145,13 @@ class RequestCache:
         """Return how many regions are requested or fed."""
         with self._changed:
             return sum(len(feeds) for feeds in self._requested.values())
+
+    def count_by_state(self) -> dict[str, int]:
+        """Return how many regions wait to be requested, are in their incremental scan, and send live changes."""
+        with self._changed:
+            initialized = sum(s.status is FeedStatus.INITIALIZED for feeds in self._requested.values() for s in feeds.values())
+            requested = sum(len(feeds) for feeds in self._requested.values())
+            return {"pending": len(self._pending), "requested": requested - initialized, "initialized": initialized}
 
     def close(self) -> None:
         """Wake everybody; nothing more is taken."""

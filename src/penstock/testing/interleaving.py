@@ -2,7 +2,7 @@
 
 Every task is a thread, but only one runs at a time: at each lock, wait and notification the scheduler may hand the baton to another
 one, chosen by the seed. ``Interleaving.modules`` puts its primitives in the place of ``threading`` in the modules under test, so their code
-runs as it stands. A state in which all tasks wait for each other is reported as a deadlock, with what each of them waits for. Runs in tests.
+runs as it stands. If all tasks wait for each other, that is reported as a deadlock, with what each of them waits for. Runs in tests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 REAL_WAIT_S_MAX = 200.0
 STEPS_MAX = 3_000_000
+JUMP_S_MAX = 5.0
 
 
-class Abandoned(BaseException):  # noqa: N818 - no error: it unwinds tasks of a run that is over
+class Abandoned(BaseException):
     """The run is over; the task ends."""
 
 
@@ -129,7 +130,7 @@ class Interleaving:
         return self._current
 
     def point(self) -> None:
-        """A place where another task may go on instead."""
+        """Let another task go on instead, perhaps."""
         if self._over:
             raise Abandoned
         self.steps += 1
@@ -172,8 +173,9 @@ class Interleaving:
         ready = [t for t in self._tasks if not t.finished and not t.waits_for]
         if not ready or (self._jump_probability and self._rng.random() < self._jump_probability):
             sleeping = [t for t in self._tasks if not t.finished and t.waits_for and t.deadline_s is not None]
-            if sleeping:
-                task = min(sleeping, key=lambda t: (t.deadline_s, t.number))
+            task = min(sleeping, key=lambda t: (t.deadline_s or 0.0, t.number), default=None)
+            # Who could go on is never kept waiting for long, or every timeout would pass some day.
+            if task is not None and (not ready or (task.deadline_s or 0.0) - self.now_s < JUMP_S_MAX):
                 self.now_s = max(self.now_s, task.deadline_s or 0.0)
                 task.timed_out = True
                 self.unblock(task)

@@ -387,7 +387,12 @@ def test_the_tick_publishes_regions_and_lag(store: ScriptedStore) -> None:
         stream.send(resolved(25, request))
         lab.target.wait_resolved(25)
         lab.puller._tick()
-        assert lab.count("penstock_log_puller_regions", state="fed") == 1
+        assert [lab.count("penstock_log_puller_regions", state=s) for s in ("waiting", "pending", "requested", "initialized")] == [
+            0,
+            0,
+            0,
+            1,
+        ]
         assert lab.count("penstock_log_puller_lagging_regions") == 1
         assert lab.count("penstock_log_puller_resolved_lag_seconds") > 1000
         assert lab.count("penstock_log_puller_received_bytes_total") > 0

@@ -16,8 +16,8 @@ class Owner:
     def release_slot(self, state: RegionFeedState) -> None:
         self._cache.release_slot(state)
 
-    def cut_stream(self) -> None:
-        self._cache.end_stream()
+    def cut_stream(self, state: RegionFeedState) -> None:
+        self._cache.close_stream(state.stream)
 
 
 def feeds(cache: RequestCache, request_id: int, count: int) -> list[RegionFeedState]:
@@ -71,7 +71,7 @@ def test_stopping_a_span_sends_one_task_and_only_on_an_open_stream() -> None:
     assert cache.find(1, 1) is None
     assert cache.find(2, 1) is others[0]
     assert cache.find_many(2, [1, 99]) == ([others[0]], 1)
-    cache.end_stream()
+    cache.close_stream(stream)
     assert cache.take(stream) is None
     assert cache.stop_span(2) == others
     # The new stream does not know the old one's registrations, so there is nothing to stop on it.

@@ -72,6 +72,11 @@ def run(quick: bool) -> Report:
     )
 
 
+def pause(seconds: float) -> None:
+    """Let time pass."""
+    SystemClock().wait(threading.Event(), seconds)
+
+
 # -- (a) delivery
 
 
@@ -115,7 +120,7 @@ class Persister:
                 continue
             early_s = self._waiting[0][0] - time.perf_counter()
             if early_s > 0:
-                time.sleep(early_s)
+                pause(early_s)
             now_s, due = time.perf_counter(), []
             while self._waiting and self._waiting[0][0] <= now_s:
                 due.append(self._waiting.popleft()[1])
@@ -140,7 +145,7 @@ def one_at_a_time(spans: int, seconds: float) -> float:
 
     for span in range(spans):
         deliver(span)
-    time.sleep(seconds)
+    pause(seconds)
     count, elapsed_s = sum(delivered), time.perf_counter() - began_s
     store.close()
     return count / elapsed_s
@@ -370,7 +375,7 @@ def idle_cost(seconds: int) -> tuple[float, float]:
                 for tick in range(100):
                     early_s = began_s + number + tick / 100 - time.perf_counter()
                     if early_s > 0:
-                        time.sleep(early_s)
+                        pause(early_s)
                     yield from messages[tick * per_tick : (tick + 1) * per_tick]
 
         gc.collect()
