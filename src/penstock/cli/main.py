@@ -25,6 +25,8 @@ VERBS = {
     "feed": "Create, list, show and remove feeds.",
     "verify": "Compare a feed's files with the upstream, row by row.",
     "store": "Look into an event store: list, show, check, compact, collect.",
+    "replay": "Apply a storage target to a database, and go on where it stopped.",
+    "storage": "List, check and expire the files of a storage target.",
     "dataserver": "Run the embedded range-sharded data server.",
     "bench": "Measure, and say whether the targets hold.",
 }

@@ -15,11 +15,12 @@ from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.column_selection import select_columns
 from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.schema_file import SchemaFile, parse_schema_file
-from penstock.model.clock import system_random
+from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.storage.ddl_text import dropped_tables
+from penstock.sink.storage.inspection import CleanUp
 from penstock.sink.storage.publisher import SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
@@ -37,11 +38,14 @@ class Owner(msgspec.Struct, frozen=True):
 class StorageMaintainer:
     """Acts once per feed on a storage target; implements ``penstock.sink.contract.SinkMaintainer``. Not thread safe."""
 
-    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None, clock: Clock | None = None
+    ) -> None:
         self._target = target
         self._settings = settings
         self._rng = rng or system_random()
         self._checkpoint_ts: int | None = None
+        self._clean_up = CleanUp(target, settings, clock or SystemClock())
 
     def check(self, feed: str) -> None:
         """Raise unless the target is writable and empty or this feed's own."""
@@ -100,6 +104,7 @@ class StorageMaintainer:
         if checkpoint_ts > self._checkpoint_ts:
             self._target.put(METADATA_PATH, render_checkpoint(checkpoint_ts))
             self._checkpoint_ts = checkpoint_ts
+        self._clean_up.run_if_due()
 
     def _write_schema(self, file: SchemaFile) -> None:
         content = file.render()

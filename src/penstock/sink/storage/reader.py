@@ -39,11 +39,13 @@ class TableVersion:
 class StorageReader:
     """A view of a target, taken when it is made; ``refresh`` takes a new one. Not thread safe."""
 
-    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, *, look: bool = True) -> None:
         self._target = target
         self._settings = settings
         self._layout = settings.layout
-        self.refresh()
+        self._checkpoint_ts: int | None = None
+        if look:
+            self.refresh()
 
     def refresh(self) -> None:
         """Look at the target again: the checkpoint first, so that everything at or below it is in the listing that follows."""
@@ -124,15 +126,38 @@ class StorageReader:
             tombstone = pl.col(OP).is_in([int(Op.DELETE), int(Op.BEFORE)])
             yield table, merged.sort(pl.col(COMMIT_TS), ~tombstone, maintain_order=True)
 
-    def _frames(self, table: TableSchema, index_path: str, index: IndexPath) -> Iterator[pl.DataFrame]:
+    def index_files(self, schema: str, table: str) -> list[tuple[str, IndexPath]]:
+        """Return the index files of a table, with what their paths say."""
+        return list(self._indexes[schema, table])
+
+    def schemas(self) -> list[str]:
+        """Return the databases that have a schema file of their own."""
+        return sorted(name[0] for name in self._schema_paths if not name[1])
+
+    def files_after(self, index_path: str, index: IndexPath, number: int) -> Iterator[tuple[int, TableSchema, pl.DataFrame]]:
+        """Yield the files of an index beyond a number: each number, the version of its directory and its rows, those beyond too."""
+        table = next((v.table for v in self.versions(index.dir.schema, index.dir.table) if v.table.version == index.dir.version), None)
+        if table is None:
+            raise PenstockError("FILE_MALFORMED", f"{self._layout.dir_path(index.dir)}: no schema file describes this version")
+        for at, path in self._numbered(index_path, index, number):
+            yield at, table, self.read_file(path, table)
+
+    def read_file(self, path: str, table: TableSchema, index_path: str = "its index") -> pl.DataFrame:
+        """Return the rows of one data file."""
+        try:
+            content = self._target.get(path)
+        except FileNotFoundError:
+            raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names it") from None
+        return decode_file(content, table, self._settings.data_format, path)
+
+    def _numbered(self, index_path: str, index: IndexPath, after: int = 0) -> Iterator[tuple[int, str]]:
         last = parse_index(self._layout, self._target.get(index_path), index_path, index.dispatcher)
-        for number in range(1, last + 1):
-            path = self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
-            try:
-                content = self._target.get(path)
-            except FileNotFoundError:
-                raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names {last} files") from None
-            yield decode_file(content, table, self._settings.data_format, path)
+        for number in range(after + 1, last + 1):
+            yield number, self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
+
+    def _frames(self, table: TableSchema, index_path: str, index: IndexPath) -> Iterator[pl.DataFrame]:
+        for _, path in self._numbered(index_path, index):
+            yield self.read_file(path, table, index_path)
 
     def _up_to(self, frame: pl.DataFrame, limit: int) -> pl.DataFrame:
         return frame.filter(pl.col(COMMIT_TS) <= limit) if self._settings.data_format.has_commit_ts else frame

@@ -1,0 +1,54 @@
+"""The verb ``replay``: the storage consumer. Applies a storage target to a database and goes on where it stopped. Runs anywhere."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from penstock.config.loader import merge, read_assignments
+from penstock.config.masking import mask_text
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that wrote SOURCE, as protocol=parquet."
+)
+@click.option("--follow", is_flag=True, help="Go on: look for a new checkpoint again and again, until interrupted.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between looks.")
+def replay(source: str, target: str, assignments: tuple[str, ...], follow: bool, interval_s: float) -> None:
+    """Apply the storage target SOURCE to the database TARGET, up to the published checkpoint.
+
+    SOURCE is a sink URI with the settings with which it was written; TARGET is sqlite:////dir/file.db, duckdb:////dir/file.db,
+    mysql://user:password@host:3306/notes or postgresql://user:password@host/name. Tables, rows and DDLs are applied in order, each step in
+    one transaction together with a note of it, so running it again goes on where it stopped and changes nothing twice.
+
+    \b
+    Examples:
+      penstock replay file:///tmp/orders sqlite:////tmp/orders.db
+      penstock replay 's3://bucket/prefix?protocol=canal-json' postgresql://me@db/warehouse --follow
+    """  # noqa: D301
+    from penstock.model.clock import SystemClock
+    from penstock.sink.storage.consumer import StorageConsumer
+    from penstock.sink.storage.reader import StorageReader
+    from penstock.sink.storage.replay_database import open_database
+    from penstock.sink.storage.settings import from_uri
+    from penstock.sink.storage.target import TargetAddress
+
+    uri, settings = from_uri(source, merge({}, read_assignments(assignments)))
+    reader = StorageReader(TargetAddress(uri).open(), settings)
+    database = open_database(target)
+    clock, never = SystemClock(), threading.Event()
+    try:
+        consumer = StorageConsumer(reader, database)
+        while True:
+            done = consumer.run_round(lambda text: click.echo(mask_text(text)))
+            if done.ddls or done.files or not follow:
+                click.echo(f"replayed to ts {done.checkpoint_ts}: {done.ddls} table versions, {done.files} files, {done.rows} changes")
+            if not follow:
+                return
+            clock.wait(never, interval_s)
+    finally:
+        database.close()

@@ -1,0 +1,105 @@
+"""The verb ``storage``: look at a storage target, check it, let old files expire. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.config.loader import merge, read_assignments
+
+if TYPE_CHECKING:
+    from penstock.sink.storage.settings import StorageSinkSettings
+    from penstock.sink.storage.target import ObjectTarget
+
+_set = click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that wrote it, as protocol=parquet."
+)
+_output = click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is stable.")
+
+
+@click.group()
+def storage() -> None:
+    """Look at a storage target, check it, let old files expire.
+
+    TARGET is the sink URI with the settings with which it was written.
+    """
+
+
+@storage.command(name="ls")
+@click.argument("target")
+@_set
+@_output
+def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
+    """List the tables of TARGET with their versions, files and dates."""
+    from penstock.sink.storage.inspection import list_tables
+    from penstock.sink.storage.reader import StorageReader
+
+    reader = StorageReader(*_open(target, assignments))
+    tables = list(list_tables(reader))
+    if output == "json":
+        body = [
+            {"schema": t.schema, "table": t.table, "versions": t.versions, "files": t.files, "first": t.first_date, "last": t.last_date}
+            for t in tables
+        ]
+        click.echo(json.dumps({"checkpoint_ts": reader.checkpoint_ts(), "tables": body}, indent=2))
+        return
+    click.echo(f"checkpoint {reader.checkpoint_ts() if reader.checkpoint_ts() is not None else 'none'}")
+    for t in tables:
+        dates = f", {t.first_date} to {t.last_date}" if t.first_date else ""
+        click.echo(f"{t.schema}.{t.table}: {t.versions} versions, {t.files} files{dates}")
+
+
+@storage.command()
+@click.argument("target")
+@_set
+@_output
+@click.option("--names-only", is_flag=True, help="Do not open data files.")
+def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> None:
+    """Check TARGET: gaps, checksums, files that no index names, rows out of order. Exits 1 if something is wrong."""
+    from penstock.sink.storage.inspection import check_target
+
+    findings = list(check_target(*_open(target, assignments), read_rows=not names_only))
+    if output == "json":
+        click.echo(json.dumps([{"path": f.path, "what": f.what} for f in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+        click.echo(f"{len(findings)} problems" if findings else "sound")
+    sys.exit(1 if findings else 0)
+
+
+@storage.command()
+@click.argument("target")
+@_set
+@click.option("--days", type=click.IntRange(0), help="Keep this many days before the checkpoint; else file-expiration-days.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run: bool) -> None:
+    """Delete data and index files of TARGET whose commit date lies before the checkpoint by more than some days."""
+    from penstock.format.checkpoint import parse_checkpoint
+    from penstock.format.layout import METADATA_PATH
+    from penstock.sink.storage.inspection import expire as delete_expired
+    from penstock.sink.storage.inspection import expired_paths, expiry_date
+
+    opened, settings = _open(target, assignments)
+    keep = days if days is not None else settings.file_expiration_days
+    if days is None and not keep:
+        raise click.UsageError("Give --days; the settings have no file-expiration-days.")
+    if dry_run:
+        content = opened.find(METADATA_PATH)
+        paths = [] if content is None else expired_paths(opened, settings, expiry_date(parse_checkpoint(content), keep))
+    else:
+        paths = delete_expired(opened, settings, keep)
+    for path in paths:
+        click.echo(path)
+    click.echo(f"{len(paths)} files {'would be deleted' if dry_run else 'deleted'}")
+
+
+def _open(target: str, assignments: tuple[str, ...]) -> tuple[ObjectTarget, StorageSinkSettings]:
+    from penstock.sink.storage.settings import from_uri
+    from penstock.sink.storage.target import TargetAddress
+
+    uri, settings = from_uri(target, merge({}, read_assignments(assignments)))
+    return TargetAddress(uri).open(), settings

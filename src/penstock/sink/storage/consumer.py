@@ -1,0 +1,219 @@
+"""The storage consumer: applies a storage target to a database, step by step, and goes on where it stopped.
+
+Steps are the schema files and the data files of all tables, ordered by version, schema file first, then date and number: a DDL
+comes after all rows before it and before all rows after it. Each step is one transaction that also notes itself, so a step is never lost
+and never applied twice, whatever stops the consumer. Invariants: only what an index names and only rows at or below the checkpoint are
+applied, so that after a round the database is a transaction-consistent cut. Runs wherever ``penstock replay`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from penstock.format.layout import IndexPath
+from penstock.model.batch import Op
+from penstock.model.ddl import DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.sink.storage.ddl_text import renamed_tables
+from penstock.sink.storage.reader import StorageReader, TableVersion
+from penstock.sink.storage.replay import default_value, last_of_each, project
+from penstock.sink.storage.replay_database import ReplayDatabase, shown
+
+_DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
+_ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
+_COUNT = "_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did."""
+
+    checkpoint_ts: int
+    ddls: int
+    files: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A schema file (``version`` is set) or the files of one index."""
+
+    order: tuple[int, int, str, str, str, str]
+    schema: str
+    table: str
+    version: TableVersion | None = None
+    index_path: str = ""
+    index: IndexPath | None = None
+
+
+class StorageConsumer:
+    """Applies one target to one database. Not thread safe."""
+
+    def __init__(self, reader: StorageReader, database: ReplayDatabase) -> None:
+        self._reader = reader
+        self._database = database
+        database.prepare_notes()
+        self._notes: dict[str, str] = {}
+
+    def run_round(self, tell: Callable[[str], None] = lambda _: None) -> Round:
+        """Look at the target again and apply everything new up to its checkpoint."""
+        self._notes = self._database.notes()
+        self._reader.refresh()
+        limit = self._reader.limit_ts()
+        if self._reader.checkpoint_ts() is None:
+            raise PenstockError("CHECKPOINT_MISSING", "the target has no metadata yet")
+        ddls = files = rows = 0
+        for step in self._steps(limit):
+            if step.version is not None:
+                if self._apply_version(step.schema, step.table, step.version):
+                    ddls += 1
+                    tell(f"{step.schema}.{step.table}: version {step.version.table.version}")
+            else:
+                done_files, done_rows = self._apply_files(step, limit)
+                files, rows = files + done_files, rows + done_rows
+                if done_files:
+                    tell(f"{step.schema}.{step.table}: {done_rows} changes of {done_files} files")
+        return Round(limit, ddls, files, rows)
+
+    def _steps(self, limit: int) -> list[_Step]:
+        steps = []
+        for schema, table in self._reader.tables():
+            for version in self._reader.versions(schema, table):
+                order = (version.table.version, 0, "", schema, table, "")
+                steps.append(_Step(order, schema, table, version))
+            for path, index in self._reader.index_files(schema, table):
+                if index.dir.version <= limit:
+                    order = (index.dir.version, 1, index.dir.date, schema, table, index.dispatcher)
+                    steps.append(_Step(order, schema, table, index_path=path, index=index))
+        for schema in self._reader.schemas():
+            for file in self._reader.ddls(schema):
+                if file.type == DdlType.DROP_SCHEMA:
+                    version = TableVersion(TableSchema(0, schema, "", file.table_version, ()), file.query, file.type)
+                    steps.append(_Step((file.table_version, 0, "", schema, "", ""), schema, "", version))
+        return sorted(steps, key=lambda step: step.order)
+
+    def _apply_version(self, schema: str, table: str, version: TableVersion) -> bool:
+        """Apply a schema file unless it has been; return whether it was."""
+        item = f"version/{schema}/{table}"
+        if int(self._notes.get(item, "-1")) >= version.table.version:
+            return False
+        with self._database.transaction():
+            self._restructure(schema, table, version)
+            self._note(item, str(version.table.version))
+        return True
+
+    def _restructure(self, schema: str, table: str, version: TableVersion) -> None:
+        after, before = version.table, self._structure(schema, table)
+        if version.type == DdlType.DROP_SCHEMA:
+            for name in [k for k in self._notes if k.startswith(f"table/{schema}/")]:
+                self._drop(schema, name.split("/", 2)[2])
+            return
+        if version.type in _DROPS or not after.columns:
+            self._drop(schema, table)
+            return
+        if version.type == DdlType.RENAME_TABLE:
+            for old, new in renamed_tables(version.query, schema):
+                known = self._structure(*old)
+                if new == (schema, table) and known is not None and before is None:
+                    self._database.rename_table(old, TableSchema(0, schema, table, after.version, known.columns))
+                    self._note(f"table/{old[0]}/{old[1]}", None)
+                    # Column ids count from the first version of each name; a rename keeps names.
+                    before = _numbered_as(TableSchema(0, schema, table, after.version, known.columns), after)
+        if before is None:
+            self._database.create_table(after)
+        else:
+            if version.type in {DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE}:
+                self._database.clear_table(before)
+            if before.columns != after.columns:
+                known_ids = {c.id for c in before.columns}
+                fresh = [c for c in after.columns if c.id not in known_ids]
+                self._database.rebuild_table(before, after, self._defaults(fresh))
+        self._note(f"table/{schema}/{table}", after.to_json().decode())
+
+    def _defaults(self, columns: list[Column]) -> dict[int, Any]:
+        """Return what rows that were there before these columns show in them."""
+        if not columns:
+            return {}
+        row = pl.select(default_value(c).alias(c.field_name) for c in columns)
+        return dict(zip((c.id for c in columns), shown(row, columns, self._database.dialect).row(0), strict=True))
+
+    def _drop(self, schema: str, table: str) -> None:
+        if self._structure(schema, table) is not None:
+            self._database.drop_table(schema, table)
+            self._note(f"table/{schema}/{table}", None)
+
+    def _apply_files(self, step: _Step, limit: int) -> tuple[int, int]:
+        """Apply the new files of one index; return how many, and their rows."""
+        assert step.index is not None
+        item = f"file/{step.index_path}"
+        number, _, applied = self._notes.get(item, "0:0").partition(":")
+        done, applied_ts = int(number), int(applied)
+        files = rows = 0
+        for at, version, frame in self._reader.files_after(step.index_path, step.index, done):
+            target = self._structure(step.schema, step.table)
+            fresh = frame
+            partial = False
+            if self._reader.stops_at_checkpoint:
+                # A file that was published after the checkpoint may hold rows beyond it; the next round takes the rest.
+                fresh = frame.filter(pl.col(COMMIT_TS).is_between(applied_ts, limit, closed="right"))
+                partial = bool((frame[COMMIT_TS] > limit).any())
+            with self._database.transaction():
+                if fresh.height and target is not None:
+                    self._apply_rows(target, project(fresh, version, target))
+                self._note(item, f"{done}:{limit}" if partial else f"{at}:0")
+            files, rows = files + 1, rows + fresh.height
+            if partial:
+                break
+            done, applied_ts = at, 0
+        return files, rows
+
+    def _apply_rows(self, table: TableSchema, changes: pl.DataFrame) -> None:
+        keys = [c.field_name for c in table.key_columns]
+        if keys:
+            last = last_of_each(changes, keys)
+            self._database.replace_rows(table, last, last.filter(pl.col(OP).is_in(_ROW_OPS)))
+            return
+        updates = changes.filter(pl.col(OP) == int(Op.UPDATE)).height
+        if updates != changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
+            raise PenstockError(
+                "TYPE_UNSUPPORTED", f"{table.full_name} has no primary key and its updates carry no old values", "Set output-old-value."
+            )
+        columns = [c.field_name for c in table.columns]
+        sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
+        net = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())
+        for want, apply in (
+            (net.filter(pl.col(_COUNT) < 0), self._database.delete_one_of_each),
+            (net.filter(pl.col(_COUNT) > 0), self._database.insert_rows),
+        ):
+            if want.height:
+                copies = want.select(pl.col(c).repeat_by(pl.col(_COUNT).abs()) for c in columns).explode(columns)
+                apply(table, copies)
+
+    def _structure(self, schema: str, table: str) -> TableSchema | None:
+        text = self._notes.get(f"table/{schema}/{table}")
+        return None if text is None else TableSchema.from_json(text)
+
+    def _note(self, item: str, text: str | None) -> None:
+        self._database.write_note(item, text)
+        if text is None:
+            self._notes.pop(item, None)
+        else:
+            self._notes[item] = text
+
+
+def _numbered_as(table: TableSchema, after: TableSchema) -> TableSchema:
+    """Return a table whose columns have the ids that another version gives to their names."""
+    ids = {c.name.lower(): c.id for c in after.columns}
+    unknown = max(ids.values(), default=0) + 1_000_000
+    columns = []
+    for at, column in enumerate(table.columns):
+        number = ids.get(column.name.lower(), unknown + at)
+        columns.append(
+            type(column)(number, column.name, column.type, column.nullable, column.primary_key, column.default, column.generated)
+        )
+    return TableSchema(table.table_id, table.schema, table.table, table.version, tuple(columns))

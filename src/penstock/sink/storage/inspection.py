@@ -1,0 +1,209 @@
+"""What a storage target holds and whether it is sound: listing, checking, expiring.
+
+``check`` looks for everything that a reader would trip over: gaps in file numbers, index files that name what is not there, data files
+that no index names, schema files whose checksum or version is not that of their name, directories without a schema file, files that do not
+decode, rows out of commit order. ``expire`` deletes what the commit date of its directory makes older than allowed, never
+schema files. Invariants: looking changes nothing; what is deleted lies in a date directory before the limit. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from penstock.format.checkpoint import parse_checkpoint
+from penstock.format.index_file import parse_index
+from penstock.format.layout import METADATA_PATH, OWNER_DIR, DataDir, DataPath, DateSeparator, parse_schema_path
+from penstock.format.schema_file import check_schema_name, parse_schema_file
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.table import COMMIT_TS, TableSchema
+from penstock.model.timestamp import physical_ms
+from penstock.sink.storage.cron import Cron
+from penstock.sink.storage.reader import StorageReader
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.target import ObjectTarget
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """What a target holds of one table."""
+
+    schema: str
+    table: str
+    versions: int
+    files: int
+    first_date: str
+    last_date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: where, and what."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def list_tables(reader: StorageReader) -> Iterator[TableSummary]:
+    """Yield a summary of each table, by name."""
+    for schema, table in reader.tables():
+        files = reader.data_files(schema, table)
+        dates = sorted(directory.date for directory, _, _ in files if directory.date)
+        last = sum(number for _, _, number in files)
+        yield TableSummary(schema, table, len(reader.versions(schema, table)), last, *(dates[:1] or [""]), *(dates[-1:] or [""]))
+
+
+def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_rows: bool = True) -> Iterator[Finding]:
+    """Yield everything that is wrong with a target, schema files first; without ``read_rows`` no data file is opened."""
+    layout = settings.layout
+    paths = sorted(target.paths())
+    checkpoint = target.find(METADATA_PATH)
+    if checkpoint is None:
+        yield Finding(METADATA_PATH, "there is none, so readers read nothing")
+    else:
+        try:
+            parse_checkpoint(checkpoint)
+        except PenstockError as error:
+            yield Finding(METADATA_PATH, error.detail)
+    versions: dict[tuple[str, str, int], TableSchema] = {}
+    numbers: dict[tuple[DataDir, str], set[int]] = defaultdict(set)
+    indexed: dict[tuple[DataDir, str], int] = {}
+    for path in paths:
+        name = parse_schema_path(path)
+        data, index = layout.parse_data(path), layout.parse_index(path)
+        try:
+            if name is not None:
+                file = parse_schema_file(target.get(path), path)
+                check_schema_name(file, name, path)
+                versions[name.schema, name.table, name.version] = file.to_table()
+            elif data is not None:
+                numbers[data.dir, data.dispatcher].add(data.number)
+            elif index is not None:
+                indexed[index.dir, index.dispatcher] = parse_index(layout, target.get(path), path, index.dispatcher)
+            elif path != METADATA_PATH and not path.startswith(f"{OWNER_DIR}/"):
+                yield Finding(path, "not a file of this layout and these settings")
+        except PenstockError as error:
+            yield Finding(path, error.detail.removeprefix(f"{path}: "))
+    for key in sorted({*numbers, *indexed}):
+        yield from _check_directory(target, settings, key, numbers.get(key, set()), indexed.get(key, 0), versions, read_rows=read_rows)
+
+
+def _check_directory(
+    target: ObjectTarget,
+    settings: StorageSinkSettings,
+    key: tuple[DataDir, str],
+    numbers: set[int],
+    last: int,
+    versions: dict[tuple[str, str, int], TableSchema],
+    *,
+    read_rows: bool,
+) -> Iterator[Finding]:
+    directory, dispatcher = key
+    layout = settings.layout
+    table = versions.get((directory.schema, directory.table, directory.version))
+    if table is None:
+        yield Finding(layout.dir_path(directory), "no schema file describes this version")
+    for number in range(1, last + 1):
+        if number not in numbers:
+            yield Finding(layout.data_path(DataPath(directory, dispatcher, number)), "missing, though the index names it")
+    for number in sorted(n for n in numbers if n > last):
+        yield Finding(layout.data_path(DataPath(directory, dispatcher, number)), "no index names it")
+    if table is None or not read_rows:
+        return
+    reader = StorageReader(target, settings, look=False)
+    before = 0
+    for number in sorted(n for n in numbers if n <= last):
+        path = layout.data_path(DataPath(directory, dispatcher, number))
+        try:
+            ts = reader.read_file(path, table)[COMMIT_TS]
+        except PenstockError as error:
+            yield Finding(path, error.detail.removeprefix(f"{path}: "))
+            continue
+        if len(ts) == 0 or not settings.data_format.has_commit_ts:
+            continue
+        if not ts.is_sorted():
+            yield Finding(path, f"row {_first_drop(ts) + 1}: its commit ts is smaller than that of the row before")
+        elif int(ts[0]) < before:
+            yield Finding(path, "row 1: its commit ts is smaller than that of the file before")
+        before = int(ts[-1])
+        if {layout.date_text(int(ts[0])), layout.date_text(int(ts[-1]))} != {directory.date}:
+            yield Finding(path, "rows of another commit date")
+
+
+def _first_drop(ts: pl.Series) -> int:
+    values = ts.to_numpy()
+    return int((values[1:] < values[:-1]).argmax()) + 1
+
+
+def expiry_date(checkpoint_ts: int, days: int) -> str:
+    """Return the first date that is kept: the checkpoint's date less the days."""
+    moment = dt.datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, dt.UTC) - dt.timedelta(days=days)
+    return moment.date().isoformat()
+
+
+def expired_paths(target: ObjectTarget, settings: StorageSinkSettings, before_date: str) -> list[str]:
+    """Return the index and data files of date directories before this date, index files first.
+
+    A reader that meets a directory half gone then finds no index, hence no files, and never a file that is missing. Numbers of an
+    expired directory never count again: its date is over.
+    """
+    if settings.date_separator is not DateSeparator.DAY:
+        raise PenstockError("CONFIG_INVALID", "files expire by the date of their directory; that needs date-separator day")
+    data, indexes = [], []
+    for path in target.paths():
+        found, index = settings.layout.parse_data(path), settings.layout.parse_index(path)
+        if index is not None and index.dir.date and index.dir.date < before_date:
+            indexes.append(path)
+        elif found is not None and found.dir.date and found.dir.date < before_date:
+            data.append(path)
+    return [*sorted(indexes), *sorted(data)]
+
+
+def expire(target: ObjectTarget, settings: StorageSinkSettings, days: int) -> list[str]:
+    """Delete what is older than the checkpoint by more than these days; return what was deleted."""
+    content = target.find(METADATA_PATH)
+    if content is None:
+        return []
+    paths = expired_paths(target, settings, expiry_date(parse_checkpoint(content), days))
+    for path in paths:
+        target.delete(path)
+    return paths
+
+
+class CleanUp:
+    """Expires files when the cron specification says so; asked after each checkpoint. Not thread safe."""
+
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, clock: Clock) -> None:
+        self._target = target
+        self._settings = settings
+        self._clock = clock
+        self._cron = Cron.parse(settings.file_cleanup_cron_spec)
+        self._next = self._cron.next(self._now())
+
+    def run_if_due(self) -> list[str]:
+        """Expire files if the time has come; return what was deleted. A target that does not let go is left for the next time."""
+        if not self._settings.file_expiration_days or self._now() < self._next:
+            return []
+        self._next = self._cron.next(self._now())
+        try:
+            gone = expire(self._target, self._settings, self._settings.file_expiration_days)
+        except PenstockError as error:
+            # Old files that stay harm nobody; a feed that stops because of them would.
+            _LOG.warning("clean-up failed", extra={"target": self._target.name, "code": error.code})
+            return []
+        _LOG.info("clean-up", extra={"target": self._target.name, "files": len(gone)})
+        return gone
+
+    def _now(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)

@@ -1,0 +1,367 @@
+"""The databases that a storage target can be replayed into: SQLite, DuckDB, MySQL or MariaDB, and PostgreSQL.
+
+Owns names, types and statements of each; everything above works with tables and frames. A replay keeps its notes in a table of the
+database itself, so rows and notes are committed together and a step is never applied twice. Structures are made from schema files, not
+from DDL text, so any upstream DDL works on any of these databases. Invariant: nothing of another application is touched but the
+tables of the replayed databases and the table of notes. Runs wherever ``penstock replay`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import polars as pl
+
+from penstock.format.canal_json import mysql_type
+from penstock.format.csv_dialect import BinaryEncoding, row_columns
+from penstock.format.csv_encoder import text_values
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
+
+NOTES = "penstock_replay"
+ROWS_PER_STATEMENT = 10_000
+
+_TYPES: dict[str, dict[TypeKind, str]] = {
+    "sqlite": {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"},
+    "duckdb": {
+        TypeKind.FLOAT: "FLOAT",
+        TypeKind.DOUBLE: "DOUBLE",
+        TypeKind.DATE: "DATE",
+        TypeKind.DATETIME: "TIMESTAMP",
+        TypeKind.TIMESTAMP: "TIMESTAMP",
+    },
+    "postgresql": {
+        TypeKind.FLOAT: "REAL",
+        TypeKind.DOUBLE: "DOUBLE PRECISION",
+        TypeKind.DECIMAL: "NUMERIC",
+        TypeKind.DATE: "DATE",
+        TypeKind.DATETIME: "TIMESTAMP",
+        TypeKind.TIMESTAMP: "TIMESTAMP",
+    },
+}
+_BINARY = {"sqlite": "BLOB", "duckdb": "BLOB", "postgresql": "BYTEA"}
+_TEXT = {"sqlite": "TEXT", "duckdb": "VARCHAR", "postgresql": "TEXT"}
+_WIDE = {"sqlite": "TEXT", "duckdb": "UBIGINT", "postgresql": "NUMERIC(20,0)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one kind of database writes things."""
+
+    name: str
+    quote: str
+    mark: str
+    has_schemas: bool
+    keyed: bool
+    """Whether tables carry their primary key; DuckDB does not, because it refuses a delete and an insert of one key in one transaction."""
+
+    def identifier(self, name: str) -> str:
+        """Return a quoted name."""
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
+
+    def table(self, schema: str, table: str) -> str:
+        """Return a table's full name; without schemas, ``schema.table`` is one name."""
+        if not self.has_schemas:
+            return self.identifier(f"{schema}.{table}")
+        return f"{self.identifier(schema)}.{self.identifier(table)}"
+
+    def column_type(self, column: Column) -> str:
+        """Return a column's type: the nearest that keeps every value exactly, text where there is none."""
+        ctype, kind = column.type, column.type.kind
+        if self.name == "mysql":
+            return _mysql_type(column)
+        if kind in BINARY_KINDS:
+            return _BINARY[self.name]
+        if kind in INTEGER_KINDS or kind in {TypeKind.BIT, TypeKind.YEAR}:
+            wide = kind is TypeKind.BIT or (kind is TypeKind.BIGINT and ctype.unsigned)
+            return _WIDE[self.name] if wide else "BIGINT"
+        if kind is TypeKind.DECIMAL and self.name == "duckdb" and (ctype.length or 10) <= 38:
+            return f"DECIMAL({ctype.length or 10},{ctype.scale or 0})"
+        return _TYPES[self.name].get(kind, _TEXT[self.name])
+
+
+def _mysql_type(column: Column) -> str:
+    ctype = column.type
+    if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
+        return "LONGTEXT" if not column.primary_key else "VARCHAR(255)"
+    return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
+
+
+DIALECTS = {
+    "sqlite": Dialect("sqlite", '"', "?", has_schemas=False, keyed=True),
+    "duckdb": Dialect("duckdb", '"', "?", has_schemas=True, keyed=False),
+    "mysql": Dialect("mysql", "`", "%s", has_schemas=True, keyed=True),
+    "postgresql": Dialect("postgresql", '"', "%s", has_schemas=True, keyed=True),
+}
+
+
+class ReplayDatabase:
+    """One database under replay. Not thread safe."""
+
+    def __init__(self, dialect: Dialect, connection: Any, fetch: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]) -> None:
+        self.dialect = dialect
+        self._connection = connection
+        self._fetch = fetch
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is done inside, or undo all of it."""
+        self.execute("START TRANSACTION" if self.dialect.name == "mysql" else "BEGIN")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self.execute("ROLLBACK")
+            raise
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """Run one statement."""
+        self._guard(lambda: self._fetch(sql, values))
+
+    def prepare_notes(self) -> None:
+        """Make sure of the table of notes."""
+        text = "VARCHAR(700)" if self.dialect.name == "mysql" else _TEXT[self.dialect.name]
+        body = "LONGTEXT" if self.dialect.name == "mysql" else text
+        self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {text} NOT NULL PRIMARY KEY, note {body} NOT NULL)")
+
+    def notes(self) -> dict[str, str]:
+        """Return all notes."""
+        return dict(self._guard(lambda: self._fetch(f"SELECT item, note FROM {NOTES}", ())))
+
+    def write_note(self, item: str, note: str | None) -> None:
+        """Write a note, or remove it; part of the open transaction."""
+        mark = self.dialect.mark
+        if note is None:
+            self.execute(f"DELETE FROM {NOTES} WHERE item = {mark}", (item,))
+        elif self._guard(lambda: self._fetch(f"SELECT 1 FROM {NOTES} WHERE item = {mark}", (item,))):
+            self.execute(f"UPDATE {NOTES} SET note = {mark} WHERE item = {mark}", (note, item))
+        else:
+            self.execute(f"INSERT INTO {NOTES} (item, note) VALUES ({mark}, {mark})", (item, note))
+
+    def create_table(self, table: TableSchema) -> None:
+        """Create a table with the structure of a version; one that is there already stays."""
+        if self.dialect.has_schemas:
+            kind = "DATABASE" if self.dialect.name == "mysql" else "SCHEMA"
+            self.execute(f"CREATE {kind} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
+        columns = [f"{self.dialect.identifier(c.name)} {self.dialect.column_type(c)}{self._not_null(c)}" for c in row_columns(table)]
+        keys = [self.dialect.identifier(c.name) for c in table.key_columns]
+        if keys and self.dialect.keyed:
+            columns.append(f"PRIMARY KEY ({', '.join(keys)})")
+        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)})")
+
+    def drop_table(self, schema: str, table: str) -> None:
+        """Drop a table if it is there."""
+        self.execute(f"DROP TABLE IF EXISTS {self.dialect.table(schema, table)}")
+
+    def clear_table(self, table: TableSchema) -> None:
+        """Remove all rows of a table."""
+        self.execute(f"DELETE FROM {self._name(table)}")
+
+    def rename_table(self, old: tuple[str, str], new: TableSchema) -> None:
+        """Give a table another name; another schema is a copy, which every database can do."""
+        before = TableSchema(0, old[0], old[1], 0, new.columns)
+        self.create_table(new)
+        names = ", ".join(self.dialect.identifier(c.name) for c in row_columns(new))
+        self.execute(f"INSERT INTO {self._name(new)} ({names}) SELECT {names} FROM {self._name(before)}")
+        self.drop_table(*old)
+
+    def rebuild_table(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
+        """Give a table the structure of another version: rows move by column id, new columns take their default."""
+        temporary = TableSchema(after.table_id, after.schema, f"{after.table}__penstock", after.version, after.columns)
+        self.drop_table(temporary.schema, temporary.table)
+        self.create_table(temporary)
+        known = {c.id: c for c in row_columns(before)}
+        targets, sources, values = [], [], []
+        for column in row_columns(after):
+            targets.append(self.dialect.identifier(column.name))
+            old = known.get(column.id)
+            if old is not None:
+                sources.append(self._converted(old, column))
+            else:
+                sources.append(self.dialect.mark)
+                values.append(defaults.get(column.id))
+        self.execute(
+            f"INSERT INTO {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {self._name(before)}", values
+        )
+        self.drop_table(before.schema, before.table)
+        if self.dialect.name == "mysql":
+            self.execute(f"RENAME TABLE {self._name(temporary)} TO {self._name(after)}")
+        else:
+            new = after.table if self.dialect.has_schemas else f"{after.schema}.{after.table}"
+            self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {self.dialect.identifier(new)}")
+
+    def replace_rows(self, table: TableSchema, touched: pl.DataFrame, rows: pl.DataFrame) -> None:
+        """Remove the rows of these keys, then put rows in; doing it twice leaves the same."""
+        keys = " AND ".join(f"{self.dialect.identifier(c.name)} = {self.dialect.mark}" for c in table.key_columns)
+        picked = touched.select(c.field_name for c in table.key_columns)
+        self._many(f"DELETE FROM {self._name(table)} WHERE {keys}", shown(picked, table.key_columns, self.dialect))
+        self.insert_rows(table, rows)
+
+    def insert_rows(self, table: TableSchema, rows: pl.DataFrame) -> None:
+        """Put rows in."""
+        columns = row_columns(table)
+        names = ", ".join(self.dialect.identifier(c.name) for c in columns)
+        marks = ", ".join([self.dialect.mark] * len(columns))
+        self._many(f"INSERT INTO {self._name(table)} ({names}) VALUES ({marks})", shown(rows, columns, self.dialect))
+
+    def delete_one_of_each(self, table: TableSchema, rows: pl.DataFrame) -> None:
+        """Remove one row that equals each of these, for tables without a key."""
+        columns = row_columns(table)
+        same = {
+            "mysql": "{} <=> %s",
+            "sqlite": "{} IS ?",
+            "duckdb": "{} IS NOT DISTINCT FROM ?",
+            "postgresql": "{} IS NOT DISTINCT FROM %s",
+        }
+        where = " AND ".join(same[self.dialect.name].format(self.dialect.identifier(c.name)) for c in columns)
+        name = self._name(table)
+        handle = {"sqlite": "rowid", "duckdb": "rowid", "postgresql": "ctid"}.get(self.dialect.name)
+        if handle is None:
+            sql = f"DELETE FROM {name} WHERE {where} LIMIT 1"
+        else:
+            sql = f"DELETE FROM {name} WHERE {handle} IN (SELECT {handle} FROM {name} WHERE {where} LIMIT 1)"
+        self._many(sql, shown(rows, columns, self.dialect))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _name(self, table: TableSchema) -> str:
+        return self.dialect.table(table.schema, table.table)
+
+    def _not_null(self, column: Column) -> str:
+        return " NOT NULL" if column.primary_key else " NULL" if self.dialect.name == "mysql" else ""
+
+    def _converted(self, old: Column, new: Column) -> str:
+        name, kind = self.dialect.identifier(old.name), self.dialect.column_type(new)
+        same = self.dialect.column_type(old) == kind
+        return name if same or self.dialect.name == "mysql" else f"CAST({name} AS {kind})"
+
+    def _many(self, sql: str, rows: pl.DataFrame) -> None:
+        # Drivers take rows; batches bound what is held as Python objects.
+        for part in rows.iter_slices(ROWS_PER_STATEMENT):
+            self._guard(lambda part=part: self._run_many(sql, part.rows()))  # type: ignore[misc]
+
+    def _run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        if self.dialect.name == "duckdb":
+            self._connection.executemany(sql, rows)
+        else:
+            cursor = self._connection.cursor()
+            try:
+                cursor.executemany(sql, rows)
+            finally:
+                cursor.close()
+
+    def _guard(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every driver has its own root
+            cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            raise PenstockError("SINK_UNWRITABLE", f"{self.dialect.name}: {cause}") from None
+
+
+def shown(rows: pl.DataFrame, columns: Iterable[Column], dialect: Dialect) -> pl.DataFrame:
+    """Return rows as drivers take them: names of ENUM and SET, text where the database's number is too small."""
+    series = []
+    for column in columns:
+        values = rows[column.field_name]
+        if column.type.kind in {TypeKind.ENUM, TypeKind.SET}:
+            values = text_values(column, values.to_arrow(), BinaryEncoding.BASE64)
+        elif dialect.name == "sqlite" and values.dtype == pl.UInt64:
+            values = values.cast(pl.String)
+        series.append(values.alias(column.field_name))
+    return pl.DataFrame(series)
+
+
+def open_database(uri: str) -> ReplayDatabase:
+    """Open the database of a URI: ``sqlite:///file``, ``duckdb:///file``, ``mysql://user:password@host/``, ``postgresql://.../name``."""
+    parts = urlsplit(uri)
+    scheme = {"mariadb": "mysql", "postgres": "postgresql"}.get(parts.scheme, parts.scheme)
+    openers = {"sqlite": _open_sqlite, "duckdb": _open_duckdb, "mysql": _open_mysql, "postgresql": _open_postgresql}
+    if scheme not in openers:
+        raise PenstockError("SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} is not one of {', '.join(openers)}")
+    try:
+        return openers[scheme](uri)
+    except PenstockError:
+        raise
+    except ImportError as error:
+        extra = "mysql" if scheme == "mysql" else "postgres"
+        raise PenstockError("MISSING_DEPENDENCY", f"{error.name} is not installed; install penstock[{extra}]") from None
+    except Exception as error:  # noqa: BLE001 - every driver has its own root
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise PenstockError("SINK_UNWRITABLE", f"{scheme}: cannot open: {cause}") from None
+
+
+def _path(uri: str) -> str:
+    path = unquote(urlsplit(uri).path)
+    if not path.startswith("/") or len(path) < 2:
+        raise PenstockError("SINK_URI_INVALID", "a database file must have an absolute path, as in sqlite:////dir/file.db")
+    return "/" + path.lstrip("/")
+
+
+def _open_sqlite(uri: str) -> ReplayDatabase:
+    import sqlite3
+
+    connection = sqlite3.connect(_path(uri), isolation_level=None)
+
+    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return connection.execute(sql, tuple(values)).fetchall()
+
+    return ReplayDatabase(DIALECTS["sqlite"], connection, fetch)
+
+
+def _open_duckdb(uri: str) -> ReplayDatabase:
+    import duckdb
+
+    connection = duckdb.connect(_path(uri))
+
+    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = connection.execute(sql, list(values)).fetchall()
+        return rows
+
+    return ReplayDatabase(DIALECTS["duckdb"], connection, fetch)
+
+
+def _open_mysql(uri: str) -> ReplayDatabase:
+    import pymysql
+
+    parts = urlsplit(uri)
+    name = parts.path.strip("/")
+    if not name:
+        raise PenstockError("SINK_URI_INVALID", "name the database that keeps the notes of the replay, as in mysql://user@host:3306/replay")
+    connection = pymysql.connect(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 3306,
+        user=unquote(parts.username or "root"),
+        password=unquote(parts.password or ""),
+        database=name,
+        autocommit=True,
+        charset="utf8mb4",
+        init_command="SET time_zone = '+00:00', sql_mode = 'NO_AUTO_VALUE_ON_ZERO'",
+    )
+
+    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, tuple(values) or None)
+            return list(cursor.fetchall())
+
+    return ReplayDatabase(DIALECTS["mysql"], connection, fetch)
+
+
+def _open_postgresql(uri: str) -> ReplayDatabase:
+    import psycopg
+
+    connection = psycopg.connect(uri, autocommit=True)
+
+    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        cursor = connection.execute(sql, tuple(values) or None)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    return ReplayDatabase(DIALECTS["postgresql"], connection, fetch)

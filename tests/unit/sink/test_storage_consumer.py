@@ -1,0 +1,204 @@
+"""The storage consumer: a target applied to a database is the table that replay gives, however often and wherever it is stopped."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.model.batch import Op
+from penstock.model.ddl import DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.storage.consumer import StorageConsumer
+from penstock.sink.storage.replay import replay_table
+from penstock.sink.storage.replay_database import ReplayDatabase, open_database, shown
+from penstock.testing.storage_lab import StorageLab
+
+K = TypeKind
+T0 = compose_ts(1_700_000_000_000)
+ID = Column(1, "id", ColumnType(K.BIGINT), False, True)
+NAME = Column(2, "name", ColumnType(K.VARCHAR, length=40))
+PRICE = Column(3, "price", ColumnType(K.DECIMAL, length=10, scale=2))
+STOCK = Column(4, "stock", ColumnType(K.INT, unsigned=True), default="7")
+KIND = Column(5, "kind", ColumnType(K.ENUM, elems=("x", "y")), default="y")
+_numbers = itertools.count()
+PROTOCOLS = ["", "csv.output-old-value=true", "protocol=canal-json", "protocol=parquet", "protocol=debezium&compression=zstd"]
+
+
+def version(ts: int, *columns: Column, table: str = "t", table_id: int = 1) -> TableSchema:
+    return TableSchema(table_id, "s", table, ts, columns)
+
+
+def lab(query: str = "") -> StorageLab:
+    return StorageLab(f"memory://consumer-{next(_numbers)}/?{query}")
+
+
+@pytest.fixture(params=["sqlite", "duckdb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplayDatabase]:
+    opened = open_database(f"{request.param}:///{tmp_path}/replay.db")
+    yield opened
+    opened.close()
+
+
+def rows_in(database: ReplayDatabase, table: str = "t") -> list[tuple[object, ...]]:
+    found = database._fetch(f"SELECT * FROM {database.dialect.table('s', table)}", ())
+    return sorted(tuple(None if v is None else str(v) for v in row) for row in found)
+
+
+def rows_replayed(source: StorageLab, database: ReplayDatabase, table: str = "t") -> list[tuple[object, ...]]:
+    reader = source.reader()
+    newest = reader.versions("s", table)[-1].table
+    frame = replay_table(reader, "s", table)
+    frame = frame.rename({c.name: c.field_name for c in newest.columns})
+    return sorted(tuple(None if v is None else str(v) for v in row) for row in shown(frame, newest.columns, database.dialect).rows())
+
+
+def history(source: StorageLab) -> None:
+    first = version(T0, ID, NAME, PRICE)
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first)
+    source.write(first, [(T0 + 1, Op.INSERT, 1, "a", "1.50"), (T0 + 2, Op.INSERT, 2, "b", "2.00"), (T0 + 3, Op.INSERT, 3, "c", None)])
+    source.write(first, [(T0 + 4, Op.BEFORE, 1, "a", "1.50"), (T0 + 4, Op.UPDATE, 1, "a2", "1.75"), (T0 + 5, Op.DELETE, 2, "b", "2.00")])
+    added = version(T0 + 10, ID, NAME, PRICE, STOCK, KIND)
+    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD stock INT UNSIGNED DEFAULT 7, ADD kind ENUM('x','y') DEFAULT 'y'", added)
+    source.write(added, [(T0 + 11, Op.INSERT, 4, "d", "4.00", 5, 1)])
+    dropped = version(T0 + 20, ID, NAME, STOCK, KIND)
+    source.ddl(T0 + 20, DdlType.DROP_COLUMN, "ALTER TABLE t DROP COLUMN price", dropped)
+    source.write(dropped, [(T0 + 21, Op.INSERT, 5, "e", 6, 2)])
+    source.checkpoint(T0 + 100)
+
+
+@pytest.mark.parametrize("query", PROTOCOLS)
+def test_rows_and_structures_arrive(query: str, database: ReplayDatabase) -> None:
+    source = lab(query)
+    history(source)
+    done = StorageConsumer(source.reader(), database).run_round()
+    assert (done.ddls, done.checkpoint_ts) == (3, T0 + 100)
+    assert rows_in(database) == rows_replayed(source, database)
+    assert rows_in(database) == [
+        ("1", "a2", "7", "y"),
+        ("3", "c", "7", "y"),
+        ("4", "d", "5", "x"),
+        ("5", "e", "6", "y"),
+    ]
+
+
+def test_it_goes_on_where_it_stopped_and_applies_nothing_twice(database: ReplayDatabase) -> None:
+    source = lab("csv.output-old-value=true")
+    keyless = version(T0, NAME)
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", keyless)
+    source.write(keyless, [(T0 + 1, Op.INSERT, "a"), (T0 + 2, Op.INSERT, "a"), (T0 + 3, Op.INSERT, None)])
+    source.checkpoint(T0 + 2)
+    assert StorageConsumer(source.reader(), database).run_round().rows == 2
+    assert rows_in(database) == [("a",), ("a",)]
+    for _ in range(2):
+        assert StorageConsumer(source.reader(), database).run_round().rows == 0
+    source.write(keyless, [(T0 + 4, Op.DELETE, "a"), (T0 + 5, Op.BEFORE, None), (T0 + 5, Op.UPDATE, "b")])
+    source.checkpoint(T0 + 10)
+    consumer = StorageConsumer(source.reader(), database)
+    assert consumer.run_round().rows == 4
+    assert consumer.run_round().rows == 0
+    assert rows_in(database) == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("period", [1, 2, 5])
+def test_a_step_that_fails_leaves_nothing_and_is_done_again(database: ReplayDatabase, period: int) -> None:
+    source = lab("csv.output-old-value=true")
+    history(source)
+    statements = itertools.count(1)
+    # Further and further apart, so that every step succeeds at last.
+    faults = {period * n * (n + 1) // 2 for n in range(1, 40)}
+
+    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if next(statements) in faults and sql != "ROLLBACK":
+            raise OSError("the database went away")
+        return database._fetch(sql, values)
+
+    faulty = ReplayDatabase(database.dialect, database._connection, fetch)
+    stops = 0
+    for _ in range(60):
+        try:
+            StorageConsumer(source.reader(), faulty).run_round()
+        except PenstockError as error:
+            assert "the database went away" in error.detail  # noqa: PT017
+            stops += 1
+        else:
+            break
+    assert stops
+    assert rows_in(database) == rows_replayed(source, database)
+
+
+def test_renames_truncates_and_drops(database: ReplayDatabase) -> None:
+    source = lab()
+    first = version(T0, ID, NAME)
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first)
+    source.write(first, [(T0 + 1, Op.INSERT, 1, "a"), (T0 + 2, Op.INSERT, 2, "b")])
+    renamed = version(T0 + 10, ID, NAME, table="u")
+    source.ddl(T0 + 10, DdlType.RENAME_TABLE, "RENAME TABLE s.t TO s.u", renamed, old_names=((1, "s", "t"),))
+    source.write(renamed, [(T0 + 11, Op.DELETE, 1, "a"), (T0 + 12, Op.INSERT, 3, "c")])
+    source.checkpoint(T0 + 20)
+    consumer = StorageConsumer(source.reader(), database)
+    consumer.run_round()
+    assert rows_in(database, "u") == [("2", "b"), ("3", "c")]
+    truncated = version(T0 + 30, ID, NAME, table="u", table_id=2)
+    source.ddl(T0 + 30, DdlType.TRUNCATE_TABLE, "TRUNCATE TABLE s.u", truncated)
+    source.write(truncated, [(T0 + 31, Op.INSERT, 9, "z")])
+    source.checkpoint(T0 + 40)
+    consumer.run_round()
+    assert rows_in(database, "u") == [("9", "z")]
+    source.ddl(T0 + 50, DdlType.DROP_TABLE, "DROP TABLE s.u")
+    source.checkpoint(T0 + 60)
+    consumer.run_round()
+    with pytest.raises(Exception, match="u"):
+        rows_in(database, "u")
+
+
+def test_every_type_arrives(database: ReplayDatabase) -> None:
+    source = lab("protocol=canal-json")
+    values = {
+        K.DECIMAL: "12.30",
+        K.DATE: "2000-01-02",
+        K.DATETIME: "2000-01-02 03:04:05",
+        K.TIMESTAMP: "2000-01-02 03:04:05",
+        K.TIME: "-1:00:00",
+    }
+    columns = [ID]
+    row: list[object] = [1]
+    for at, kind in enumerate(K):
+        ctype = ColumnType(kind, elems=("a", "b") if kind in {K.ENUM, K.SET} else (), scale=2 if kind is K.DECIMAL else None)
+        columns.append(Column(100 + at, f"c_{kind.value.lower()}", ctype))
+        dtype = ctype.arrow()
+        row.append(values.get(kind, "x" if str(dtype) == "string" else b"\x00\xff" if str(dtype) == "binary" else 1))
+    table = version(T0, *columns, Column(99, "big", ColumnType(K.BIGINT, unsigned=True)))
+    source.write(table, [(T0 + 1, Op.INSERT, *row, 2**64 - 1), (T0 + 2, Op.INSERT, 2, *[None] * len(columns))])
+    source.checkpoint(T0 + 9)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == rows_replayed(source, database)
+    assert str(2**64 - 1) in rows_in(database)[0]
+
+
+def test_keyless_updates_without_old_values_are_refused(database: ReplayDatabase) -> None:
+    source = lab()
+    table = version(T0, NAME)
+    source.write(table, [(T0 + 1, Op.INSERT, "a"), (T0 + 2, Op.UPDATE, "b")])
+    source.checkpoint(T0 + 9)
+    with pytest.raises(PenstockError, match="no primary key"):
+        StorageConsumer(source.reader(), database).run_round()
+
+
+def test_a_target_without_checkpoint_is_not_ready(database: ReplayDatabase) -> None:
+    source = lab()
+    source.write(version(T0, ID), [(T0 + 1, Op.INSERT, 1)])
+    with pytest.raises(PenstockError) as caught:
+        StorageConsumer(source.reader(), database).run_round()
+    assert caught.value.code == "CHECKPOINT_MISSING"
+
+
+@pytest.mark.parametrize("uri", ["oracle://x/y", "sqlite://", "", "mysql://root@127.0.0.1:1/"])
+def test_uris_that_cannot_be_meant(uri: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        open_database(uri)
+    assert caught.value.code == "SINK_URI_INVALID"

@@ -1,0 +1,143 @@
+"""Listing, checking and expiring a target, and when clean-up runs."""
+
+import datetime as dt
+import itertools
+
+import pytest
+
+from penstock.model.batch import Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.storage.cron import Cron
+from penstock.sink.storage.inspection import check_target, expire, list_tables
+from penstock.sink.storage.maintainer import StorageMaintainer
+from penstock.sink.storage.settings import from_uri
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.storage_lab import StorageLab
+
+_numbers = itertools.count()
+DAY = 86_400_000 << 18
+T0 = compose_ts(1_700_000_000_000)
+TABLE = TableSchema(
+    1, "s", "t", T0, (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True), Column(2, "name", ColumnType(TypeKind.VARCHAR, length=9)))
+)
+DIR = f"s/t/{T0}/2023-11-14"
+FILE = f"{DIR}/CDC00000000000000000001.csv"
+
+
+def lab(query: str = "") -> StorageLab:
+    return StorageLab(f"memory://inspection-{next(_numbers)}/?{query}")
+
+
+def written(query: str = "") -> StorageLab:
+    source = lab(query)
+    for window in range(3):
+        source.write(TABLE, [(T0 + window * 10 + i, Op.INSERT, window * 10 + i, "x") for i in range(5)])
+    source.write(TABLE, [(T0 + DAY, Op.DELETE, 1, "x")])
+    source.checkpoint(T0 + 2 * DAY)
+    return source
+
+
+def findings(source: StorageLab) -> list[str]:
+    return [str(f) for f in check_target(source.target, source.settings)]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "protocol=canal-json&compression=gzip", "protocol=parquet", "protocol=debezium", "date-separator=none"]
+)
+def test_what_the_sink_writes_is_sound(query: str) -> None:
+    source = written(query)
+    assert findings(source) == []
+    (summary,) = list_tables(source.reader())
+    assert (summary.schema, summary.table, summary.versions, summary.files) == ("s", "t", 1, 4)
+
+
+def test_gaps_and_strangers_are_found() -> None:
+    source = written()
+    source.target.delete(f"{DIR}/CDC00000000000000000002.csv")
+    source.target.put(f"{DIR}/CDC00000000000000000009.csv", b"")
+    source.target.put("s/t/notes.txt", b"")
+    assert findings(source) == [
+        "s/t/notes.txt: not a file of this layout and these settings",
+        f"{DIR}/CDC00000000000000000002.csv: missing, though the index names it",
+        f"{DIR}/CDC00000000000000000009.csv: no index names it",
+    ]
+
+
+def test_rows_out_of_order_and_damage_are_found() -> None:
+    source = written()
+    content = source.target.get(FILE)
+    lines = content.split(b"\r\n")
+    source.target.put(FILE, b"\r\n".join([lines[1], lines[0], *lines[2:]]))
+    assert findings(source) == [f"{FILE}: row 2: its commit ts is smaller than that of the row before"]
+    source.target.put(FILE, content[:-4])
+    (found,) = findings(source)
+    assert found.startswith(f"{FILE}: line 5, byte")
+    source.target.put(FILE, source.target.get(f"{DIR}/CDC00000000000000000003.csv"))
+    assert findings(source) == [f"{DIR}/CDC00000000000000000002.csv: row 1: its commit ts is smaller than that of the file before"]
+
+
+def test_schema_files_and_checkpoints_are_checked() -> None:
+    source = written()
+    (path,) = [p for p in source.target.paths() if "schema_" in p]
+    source.target.put(path, source.target.get(path).replace(b'"name"', b'"nome"'))
+    source.target.put("metadata", b"{}")
+    found = findings(source)
+    assert found[0] == "metadata: metadata: line 1: no 'checkpoint-ts' in it"
+    assert "not the one in the name" in found[1]
+    assert f"{DIR}: no schema file describes this version" in found
+
+
+def test_old_dates_expire_and_nothing_else() -> None:
+    source = written()
+    before = set(source.target.paths())
+    assert expire(source.target, source.settings, 2) == []
+    gone = expire(source.target, source.settings, 1)
+    assert gone[0] == f"{DIR}/meta/CDC.index"
+    assert set(gone) == {p for p in before if p.startswith(DIR)}
+    assert set(source.target.paths()) == before - set(gone)
+    assert findings(source) == []
+    with pytest.raises(PenstockError, match="date-separator day"):
+        expire(source.target, from_uri("memory://x/?date-separator=month")[1], 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "after", "expected"),
+    [
+        ("0 0 2 * * *", "2024-02-28 01:59:59", "2024-02-28 02:00:00"),
+        ("0 0 2 * * *", "2024-02-28 02:00:00", "2024-02-29 02:00:00"),
+        ("*/15 * * * * *", "2024-01-01 00:00:44", "2024-01-01 00:00:45"),
+        ("0 30 9-17/4 * * mon-fri", "2024-01-05 17:30:00", "2024-01-08 09:30:00"),
+        ("0 0 0 29 2 *", "2024-03-01 00:00:00", "2028-02-29 00:00:00"),
+        ("0 0 0 13 * 5", "2024-01-01 00:00:00", "2024-01-05 00:00:00"),
+        ("@daily", "2023-12-31 23:59:59", "2024-01-01 00:00:00"),
+        ("@every 1h30m", "2024-01-01 00:00:00", "2024-01-01 01:30:00"),
+    ],
+)
+def test_when_clean_up_runs(spec: str, after: str, expected: str) -> None:
+    moment = dt.datetime.fromisoformat(after).replace(tzinfo=dt.UTC)
+    assert Cron.parse(spec).next(moment) == dt.datetime.fromisoformat(expected).replace(tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "0 0 2 * *", "61 * * * * *", "0 0 25 * * *", "@every soon", "@every 0s", "a b c d e f", "0 0 0 0 * *"]
+)
+def test_specs_that_cannot_be_meant(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Cron.parse(spec)
+    with pytest.raises(PenstockError, match="file-cleanup-cron-spec"):
+        from_uri("memory://x/", {"file-cleanup-cron-spec": spec})
+
+
+def test_clean_up_follows_the_cron_specification() -> None:
+    source = written("file-expiration-days=1&file-cleanup-cron-spec=@every 1h".replace(" ", "%20"))
+    clock = SimulatedClock()
+    maintainer = StorageMaintainer(source.target, source.settings, clock=clock)
+    files = set(source.target.paths())
+    maintainer.publish_checkpoint(T0 + 2 * DAY + 1)
+    assert set(source.target.paths()) == files
+    clock.advance(3_600)
+    maintainer.publish_checkpoint(T0 + 2 * DAY + 2)
+    assert set(source.target.paths()) == {p for p in files if not p.startswith(DIR)}
