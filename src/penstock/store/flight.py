@@ -27,6 +27,7 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight_ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
 from penstock.store.ordered_handle import TS_END, SideReader
+from penstock.store.stats import SpanStats
 
 log = logging.getLogger(__name__)
 OBJECT_CHUNK_BYTES = 4 * 1024 * 1024
@@ -83,6 +84,8 @@ class SpanStatus(msgspec.Struct, frozen=True):
     flushed_ts: int
     history_start_ts: int
     memory_rows: int
+    start_key: bytes = b""
+    end_key: bytes = b""
 
 
 class FlightService(fl.FlightServerBase):  # type: ignore[misc]
@@ -166,9 +169,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
         if name == "span_status":
             spans = self._store.stats().spans
-            return msgspec.json.encode(
-                [SpanStatus(s.span_id, s.table_id, s.resolved_ts, s.flushed_ts, s.history_start_ts, s.memory_rows) for s in spans]
-            )
+            return msgspec.json.encode([_status(s) for s in spans])
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
     def _object_endpoint(self, span_id: int, path: str) -> fl.FlightEndpoint:
@@ -201,6 +202,19 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if table is None:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
         return table.batch_schema()
+
+
+def _status(stats: SpanStats) -> SpanStatus:
+    return SpanStatus(
+        span_id=stats.span_id,
+        table_id=stats.table_id,
+        resolved_ts=stats.resolved_ts,
+        flushed_ts=stats.flushed_ts,
+        history_start_ts=stats.history_start_ts,
+        memory_rows=stats.memory_rows,
+        start_key=stats.span.start_key,
+        end_key=stats.span.end_key,
+    )
 
 
 def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:

@@ -89,14 +89,14 @@ class SnapshotSteps:
         touched = np.flatnonzero(np.diff(edges))
         sizes = [self._data[at].header.rows for at in touched]
         if not in_place and sum(sizes) <= DENSE * len(live):
-            whole = concat_records([_stored(self._data[at].records, table) for at in touched])
+            whole = concat_records([stored_columns(self._data[at].records, table) for at in touched])
             # Rows are counted through all batches; here, only through those that are put together.
             shift = self._starts[touched] - np.cumsum([0, *sizes[:-1]])
             return _take(whole, live - shift[np.searchsorted(self._starts[touched], live, side="right") - 1])
         parts = []
         for at in touched.tolist():
             wanted = ascending[edges[at] : edges[at + 1]] - self._starts[at]
-            parts.append(_rows(_stored(self._data[at].records, table), wanted))
+            parts.append(_rows(stored_columns(self._data[at].records, table), wanted))
         gathered = concat_records(parts)
         if in_place:
             return gathered
@@ -134,7 +134,7 @@ def _take(records: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=records.schema)
 
 
-def _stored(records: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
+def stored_columns(records: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
     """Return key and columns of rows under a table version: columns matched by id, missing ones filled with their default."""
     count = records.num_rows
     present = set(records.schema.names)

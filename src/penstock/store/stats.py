@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.model.span import Span
 from penstock.store.span_store import SpanStore
 
 
@@ -12,6 +13,7 @@ class SpanStats(msgspec.Struct, frozen=True):
 
     span_id: int
     table_id: int
+    span: Span
     resolved_ts: int
     flushed_ts: int
     history_start_ts: int
@@ -40,6 +42,7 @@ def span_stats(store: SpanStore) -> SpanStats:
     return SpanStats(
         span_id=store.span_id,
         table_id=store.span.table_id,
+        span=store.span,
         resolved_ts=store.resolved_ts,
         flushed_ts=store.flushed_ts,
         history_start_ts=store.start_ts,
