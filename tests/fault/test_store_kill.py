@@ -1,4 +1,5 @@
-"""``kill -9`` of the process that owns a store: nothing that was acknowledged is lost, nothing is there twice."""
+"""``kill -9`` of the process that owns a store, while it flushes, merges and lets history go: nothing that was acknowledged is lost,
+nothing is there twice."""
 
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from penstock.model.batch import Op
 from penstock.model.span import Span
 from penstock.store.event_store import ColumnarEventStore
+from penstock.store.object_file import ObjectKind
 from penstock.testing.change_batches import TABLE, both_sides, read_rows
 
 SPAN = Span(TABLE.table_id)
@@ -18,7 +20,10 @@ from penstock.model.span import Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.testing.change_batches import TABLE, both_sides
 span = Span(TABLE.table_id)
-settings = StoreSettings(flush_bytes=20_000, wal_segment_bytes=10_000, wal_bytes_max=60_000, resolved_max_delay_s=0.001)
+settings = StoreSettings(
+    flush_bytes=20_000, wal_segment_bytes=10_000, wal_bytes_max=60_000, resolved_max_delay_s=0.001,
+    merge_bytes_min=10_000, merge_ratio=0.1, history_seconds=0, checkpoint_seconds=10**10, gc_interval_s=0.0,
+)
 store = ColumnarEventStore(sys.argv[1], settings)
 resolved = store.register_span(span.span_id, span, 0)
 store.put_schemas([TABLE])
@@ -43,6 +48,10 @@ def rows_at(ts: int) -> list[tuple[int, Op, int, str]]:
     return [*gone, *((ts, Op.INSERT, ts * 10 + n, f"{ts}/{n}") for n in range(10))]
 
 
+def alive_at(ts: int) -> set[int]:
+    return {at * 10 + n for at in range(1, ts + 1) for n in range(3 if at < ts else 0, 10)}
+
+
 def test_acknowledged_rows_survive_kill_9(tmp_path: Path) -> None:
     acked = 0
     for lines in (3, 60, 250):
@@ -53,8 +62,12 @@ def test_acknowledged_rows_survive_kill_9(tmp_path: Path) -> None:
             assert resolved <= acked
             store.advance_resolved_ts(SPAN.span_id, acked)
             assert read_rows(store.collect_changes(SPAN.span_id, 1, acked)) == expected
+            assert {r[2] for r in read_rows(store.collect_changes(SPAN.span_id, 0, acked))} == alive_at(acked)
             pull_again(store, [row for ts in range(resolved + 1, acked + 1) for row in rows_at(ts)])
             assert read_rows(store.collect_changes(SPAN.span_id, 1, acked)) == expected
+            merged = [o for o in store.view(SPAN.span_id).state.objects if o.object_kind is ObjectKind.MERGED]
+    assert merged
+    assert store.view(SPAN.span_id).state.history_start_ts > 0, "history went to checkpoints, and the tail was read from them"
 
 
 def pull_again(store: ColumnarEventStore, rows: list[tuple[int, Op, int, str]]) -> None:
