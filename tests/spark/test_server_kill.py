@@ -121,7 +121,7 @@ def check(arena: Arena, workload: Workload) -> None:
     assert changes.problems() == []
     assert (shown["rows"], shown["files"]) == (changes.rows, len(data_files(arena.target)))
     if not report.conflicts:
-        # A transaction that met a DDL of the test is counted differently by the workload than by the database, by some rows.
+        # With conflicts the workload reported some 60 changes more than the database held; the cause is not found yet.
         assert verdict["rows"] == report.inserts - report.deletes
         assert changes.operations() == {Op.INSERT: report.inserts, Op.UPDATE: report.updates, Op.DELETE: report.deletes}
     assert numbering_problems(arena.target) == []
