@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.feed.typed_rows import op_names, typed_columns, typed_schema
+from penstock.feed.typed_rows import CHANGE_FIELDS, op_names, typed_columns, typed_schema
 from penstock.model.batch import COMMIT_TS, OP, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
@@ -114,7 +114,8 @@ def read_span(client: FlightStoreClient, plan: TableRead, span_id: int) -> Itera
                 if shown.num_rows:
                     head = [shown.column(COMMIT_TS).cast(pa.int64()), op_names(shown.column(OP))]
                     columns = typed_columns(stored_columns(shown, plan.table), plan.table)
-                    yield pa.RecordBatch.from_arrays([*head, *columns], names=["_commit_ts", "_op", *names])
+                    fields = [*CHANGE_FIELDS, *(pa.field(n, c.type) for n, c in zip(names, columns, strict=True))]
+                    yield pa.RecordBatch.from_arrays([*head, *columns], schema=pa.schema(fields))
     finally:
         handle.close()
 

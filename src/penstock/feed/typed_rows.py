@@ -15,6 +15,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, TypeKind
 
 COMMIT_TS_COLUMN, OP_COLUMN = "_commit_ts", "_op"
+CHANGE_FIELDS = (pa.field(COMMIT_TS_COLUMN, pa.int64(), False), pa.field(OP_COLUMN, pa.string(), False))
 OP_NAMES = ("insert", "update", "delete", "before")
 _DECIMAL_DIGITS_MAX = 38
 _U64 = pa.decimal128(20, 0)
