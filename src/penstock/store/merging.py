@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.table import META_FIELDS, SchemaHistory
-from penstock.store.changes import SpanView, drain, side_handles, state_batches
+from penstock.store.changes import SpanState, SpanView, drain, side_handles, state_batches
 from penstock.store.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects import ObjectSpace
 from penstock.store.ordered_handle import TS_END
@@ -43,6 +43,26 @@ class MergeSettings(msgspec.Struct, frozen=True):
         live = [o for o in objects if o.delete_ts == 0]
         merged = sum(o.size for o in live if o.object_kind is ObjectKind.MERGED)
         return sum(o.size for o in live) - merged >= max(self.nbytes_min, int(self.ratio * merged))
+
+
+class MergePlan(msgspec.Struct, frozen=True):
+    """A merge of the state at ``merge_ts``, which replaces the objects ``sources``. It holds nothing: another merge may come first."""
+
+    span_id: int
+    merge_ts: int
+    sources: tuple[str, ...]
+
+
+def plan_merge(state: SpanState) -> MergePlan | None:
+    """Return the merge of everything that is flushed; None where the state is not known, or nothing was flushed since the last merge."""
+    merge_ts = state.flushed_ts
+    sources = [o for o in state.objects if o.delete_ts == 0 and o.max_ts <= merge_ts]
+    known = state.base_ts is not None and state.base_ts <= merge_ts
+    # A merge that began before the last one committed would take rows from objects that are replaced already.
+    ended = all(o.create_ts <= merge_ts for o in state.objects)
+    if not known or not ended or all(o.object_kind is ObjectKind.MERGED for o in sources):
+        return None
+    return MergePlan(state.span_id, merge_ts, tuple(o.path for o in sources))
 
 
 class MergeCommit(msgspec.Struct, frozen=True):

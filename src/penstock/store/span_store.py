@@ -25,7 +25,7 @@ from penstock.store.changes import SpanState, SpanView, drain, side_handles
 from penstock.store.checkpoints import CheckpointChain, leaves_at
 from penstock.store.manifest import Manifest, write_manifest
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.merging import MergeCommit, commit_of, write_merge
+from penstock.store.merging import MergeCommit, MergePlan, Write, commit_of, plan_merge, write_merge
 from penstock.store.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects import ObjectSpace
 from penstock.store.ordered_handle import OrderedHandle
@@ -204,27 +204,29 @@ class SpanStore:
         """
         with self._merging:
             view = self.view(tables)
-            merge_ts = view.state.flushed_ts
-            sources = {o.path for o in view.state.objects if o.delete_ts == 0 and o.max_ts <= merge_ts}
-            known = view.state.base_ts is not None and view.state.base_ts <= merge_ts
-            if not known or not self._unmerged(sources) or any(o.create_ts > merge_ts for o in view.state.objects):
+            plan = plan_merge(view.state)
+            if plan is None:
                 return 0
-            number = self._manifest.number + 1
+            return self.commit_merge(plan, write_merge(view, plan.merge_ts, self._write_for(tables)), tables)
 
-            def write(side: BatchKind, kind: ObjectKind, batches: Iterator[ChangeBatch], commit_ts: int) -> Iterator[ObjectMeta]:
-                return self._writer.write(number, side, kind, batches, tables, commit_ts)
+    def plan_merge(self) -> MergePlan | None:
+        """Return what a merge would do now, for someone else who writes the merged objects; None where there is nothing to merge."""
+        return plan_merge(self.view(()).state)
 
-            merged = write_merge(view, merge_ts, write)
-            with self._flushing:
-                if not sources <= {o.path for o in self._manifest.objects}:
-                    self._writer.discard(merged)
-                    return 0
-                numbered, next_row = with_row_ids(merged, self._manifest.next_row)
-                commit = commit_of(self.view(tables), numbered, merge_ts, write)
-                return self._commit_merge(commit, sources, next_row)
+    def commit_merge(self, plan: MergePlan, merged: Sequence[ObjectMeta], tables: Sequence[TableSchema]) -> int:
+        """Put merged objects in the place of what they were made of; return how many were replaced, 0 where another merge came first."""
+        with self._flushing:
+            sources = set(plan.sources)
+            if not sources <= {o.path for o in self._manifest.objects if o.delete_ts == 0}:
+                self._writer.discard(merged)
+                return 0
+            numbered, next_row = with_row_ids(merged, self._manifest.next_row)
+            commit = commit_of(self.view(tables), numbered, plan.merge_ts, self._write_for(tables))
+            return self._commit_merge(commit, sources, next_row)
 
-    def _unmerged(self, sources: set[str]) -> bool:
-        return any(o.path in sources and o.object_kind is not ObjectKind.MERGED for o in self._manifest.objects)
+    def _write_for(self, tables: Sequence[TableSchema]) -> Write:
+        number = self._manifest.number + 1
+        return lambda side, kind, batches, commit_ts: self._writer.write(number, side, kind, batches, tables, commit_ts)
 
     def _commit_merge(self, commit: MergeCommit, sources: set[str], next_row: int) -> int:
         old, ts = self._manifest, commit.commit_ts
