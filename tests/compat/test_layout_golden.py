@@ -4,6 +4,7 @@ A change that breaks this breaks readers. To add a dialect, add its name and opt
 look at what it wrote before committing it.
 """
 
+import datetime as dt
 import tempfile
 from pathlib import Path
 
@@ -23,13 +24,21 @@ from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
 from penstock.sink.storage.target import ObjectTarget
 
-GOLDEN = Path(__file__).parent / "golden" / "storage-csv"
+GOLDEN = Path(__file__).parent / "golden"
 DIALECTS = {
-    "default": "",
-    "plain": "csv.include-commit-ts=false&csv.terminator=%5Cn&date-separator=none&file-index-width=6",
-    "old-values": "csv.output-old-value=true&csv.output-field-header=true&date-separator=month",
-    "escape-mode": "csv.quote=&csv.delimiter=%7C%7C&csv.binary-encoding-method=hex&date-separator=year&output-column-id=true",
+    "storage-csv/default": "",
+    "storage-csv/plain": "csv.include-commit-ts=false&csv.terminator=%5Cn&date-separator=none&file-index-width=6",
+    "storage-csv/old-values": "csv.output-old-value=true&csv.output-field-header=true&date-separator=month",
+    "storage-csv/escape-mode": "csv.quote=&csv.delimiter=%7C%7C&csv.binary-encoding-method=hex&date-separator=year&output-column-id=true",
+    "storage-canal-json/default": "protocol=canal-json",
+    "storage-canal-json/compatible": "protocol=canal-json&content-compatible=true&output-row-key=true&terminator=%5Cn&date-separator=none",
+    "storage-canal-json/narrow": "protocol=canal-json&delete-only-output-handle-key-columns=true&only-output-updated-columns=true",
+    "storage-debezium/default": "protocol=debezium",
+    "storage-debezium/gzip": "protocol=debezium&compression=gzip&date-separator=none",
+    "storage-parquet/default": "protocol=parquet",
 }
+# The bytes of these follow the version of a library; that older files are still read is what counts.
+BYTES_VARY = (".parquet", ".gz")
 T0 = 441349361156227074
 ALL_KINDS = tuple(
     Column(10 + at, f"col_{kind.value.lower()}", ColumnType(kind, elems=("a", "b", "c") if kind in {TypeKind.ENUM, TypeKind.SET} else ()))
@@ -67,11 +76,11 @@ def sample(kind: TypeKind, dtype: pa.DataType) -> object:
 def batch(table: TableSchema, changes: list[tuple[int, Op, int, bool]]) -> pa.RecordBatch:
     made = []
     for ts, op, key, filled in changes:
-        row: dict[str, object] = {"_ts": ts, "_op": int(op), "c1": key}
+        row: dict[str, object] = {"_ts": ts, "_op": int(op), "_key": b"%d" % key, "c1": key}
         for column in table.columns[1:]:
             row[column.field_name] = sample(column.type.kind, column.type.arrow()) if filled else None
         made.append(row)
-    return pa.RecordBatch.from_pylist(made, schema=table.batch_schema().remove(2))
+    return pa.RecordBatch.from_pylist(made, schema=table.batch_schema())
 
 
 def write(directory: Path, query: str) -> None:
@@ -108,7 +117,7 @@ def test_every_byte_is_as_it_was(dialect: str, tmp_path: Path) -> None:
     found, kept = tree(tmp_path / "target"), tree(GOLDEN / dialect)
     assert sorted(found) == sorted(kept)
     for path, content in found.items():
-        assert content == kept[path], path
+        assert path.endswith(BYTES_VARY) or content == kept[path], path
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -121,8 +130,31 @@ def test_what_was_written_is_still_read(dialect: str) -> None:
     assert set(rows[0].values()) == {1, None}
 
 
+def test_duckdb_reads_parquet_with_plain_settings() -> None:
+    files = f"{GOLDEN}/storage-parquet/default/schema1/table1/{FIRST.version}/*/CDC*.parquet"
+    query = "SELECT _op, _commit_ts, Id, col_date, col_blob, _old, _old_col_set FROM read_parquet(?) ORDER BY Id, _commit_ts"
+    found = duckdb.connect().execute(query, [files]).fetchall()
+    filled = (dt.date(2000, 1, 1), "阿斯".encode())
+    expected = []
+    for base in (0, 100):
+        expected += [
+            ("I", T0 + 1, base + 1, *filled, False, None),
+            ("U", T0 + 3, base + 1, None, None, True, "a,b"),
+            ("I", T0 + 2, base + 2, None, None, False, None),
+        ]
+    assert found == expected
+
+
+def test_duckdb_reads_json_lines() -> None:
+    files = f"{GOLDEN}/storage-debezium/default/schema1/table1/{FIRST.version}/*/CDC*.json"
+    query = "SELECT op, source.commit_ts, after.Id, after.col_varchar FROM read_json(?, format='newline_delimited') ORDER BY 3, 2"
+    found = duckdb.connect().execute(query, [files]).fetchall()
+    filled = sample(TypeKind.VARCHAR, pa.string())
+    assert found[:3] == [("c", T0 + 1, 1, filled), ("u", T0 + 3, 1, None), ("c", T0 + 2, 2, None)]
+
+
 def test_duckdb_reads_the_default_dialect_with_plain_settings() -> None:
-    files = f"{GOLDEN}/default/schema1/table1/{FIRST.version}/*/CDC*.csv"
+    files = f"{GOLDEN}/storage-csv/default/schema1/table1/{FIRST.version}/*/CDC*.csv"
     names = ["op", "table", "schema", "ts", *(c.name for c in FIRST.columns)]
     query = "SELECT op, ts, Id, col_varchar, col_double, col_set FROM read_csv(?, header=false, nullstr=?, names=?) ORDER BY Id, ts"
     found = duckdb.connect().execute(query, [files, "\\N", names]).fetchall()

@@ -3,6 +3,7 @@
 ``python tests/compat/test_store_formats.py`` writes them again; do so only for a new format version, into a new directory.
 """
 
+import random
 import shutil
 import threading
 from pathlib import Path
@@ -12,8 +13,12 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store import manifest, object_file, wal_segment
-from penstock.store.event_store import ColumnarEventStore
+from penstock.store import checkpoints, manifest, object_file, wal_segment
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.inspection import check_span, inspect_store
+from penstock.store.merging import write_merge
+from penstock.store.object_file import ObjectKind
+from penstock.store.span_writer import ObjectSettings, SpanWriter
 from penstock.testing.change_batches import TABLE, both_sides, change_batch, read_rows
 
 GOLDEN = Path(__file__).parent / "golden" / "store-v1"
@@ -49,8 +54,61 @@ def write_golden() -> None:
         store.advance_resolved_ts(DDL_SPAN.span_id, 20)
 
 
+MERGED = Path(__file__).parent / "golden" / "store-merged-v1"
+MERGED_ROWS = [
+    (10, Op.INSERT, 1, "one"),
+    (10, Op.INSERT, 2, "two"),
+    (10, Op.INSERT, 3, "three"),
+    (14, Op.DELETE, 2, "two"),
+    (20, Op.DELETE, 3, "three"),
+    (30, Op.INSERT, 9, "nine"),
+]
+
+
+def kept() -> StoreSettings:
+    return StoreSettings(history_seconds=0, checkpoint_seconds=10**10)
+
+
+def write_merged_golden() -> None:
+    """Merged objects, a tombstone that was transferred, and a checkpoint that holds what the merge replaced."""
+    shutil.rmtree(MERGED, ignore_errors=True)
+    with ColumnarEventStore(MERGED, kept()) as store:
+        for span in (SPAN, DDL_SPAN):
+            store.register_span(span.span_id, span, 0)
+        store.put_schemas([TABLE])
+        plan = None
+        for resolved_ts, merge in ((15, False), (25, True), (40, False)):
+            rows = [r for r in MERGED_ROWS if resolved_ts - 15 <= r[0] <= resolved_ts and r[0] > store.resolved_ts(SPAN.span_id)]
+            durable = threading.Event()
+            store.append(SPAN.span_id, both_sides(SPAN.span_id, rows), durable.set)
+            durable.wait(20)
+            store.advance_resolved_ts(SPAN.span_id, resolved_ts)
+            if plan is not None and merge:
+                writer = SpanWriter(store.objects, SPAN.span_id, ObjectSettings(1 << 20, None), random.Random(1))
+                view = store.view(SPAN.span_id)
+                merged = write_merge(view, plan.merge_ts, lambda side, kind, b, ts, w=writer: w.write(9, side, kind, b, [TABLE], ts))
+                store.commit_merge(plan, merged)
+            store.flush(SPAN.span_id)
+            plan = store.plan_merge(SPAN.span_id)
+        store.expire_history({SPAN.span_id: 40})
+
+
+def test_merged_objects_and_checkpoints_of_version_1_are_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(MERGED, tmp_path / "store")
+    with ColumnarEventStore(tmp_path / "store", kept()) as store:
+        state = store.view(SPAN.span_id).state
+        assert (state.history_start_ts, state.base_ts) == (25, 25)
+        assert {o.object_kind for o in state.objects} == {ObjectKind.MERGED, ObjectKind.APPENDABLE}
+        assert [o.rows for o in state.objects if o.create_ts and o.side is BatchKind.TOMBSTONE] == [1]
+        assert read_rows(store.collect_changes(SPAN.span_id, 1, 40)) == MERGED_ROWS, "from the checkpoint, without the transferred one"
+        for ts, keys in ((10, {1, 2, 3}), (15, {1, 3}), (24, {1}), (25, {1}), (40, {1, 9})):
+            assert {r[2] for r in read_rows(store.collect_changes(SPAN.span_id, 0, ts))} == keys, ts
+        spans = inspect_store(store.objects)
+        assert [p for s in spans for p in check_span(store.objects, s)] == []
+
+
 def test_versions_are_those_of_the_golden_files() -> None:
-    assert (wal_segment.VERSION, object_file.VERSION, manifest.VERSION) == (1, 1, 1)
+    assert (wal_segment.VERSION, object_file.VERSION, manifest.VERSION, checkpoints.VERSION) == (1, 1, 1, 1)
 
 
 def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -71,3 +129,4 @@ def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     write_golden()
+    write_merged_golden()

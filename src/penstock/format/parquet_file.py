@@ -196,6 +196,10 @@ def _canonical(column: Column, values: pa.ChunkedArray, path: str) -> pl.Series:
 
 def _set_masks(column: Column, texts: pl.Series) -> pl.Series:
     bits: dict[str, int] = {name: 1 << at for at, name in reversed(list(enumerate(column.type.elems)))}
-    masks = {t: sum(bits[part] for part in t.split(",") if t) for t in texts.drop_nulls().unique().to_list()}
-    keys, values = pl.Series(list(masks), dtype=pl.String), pl.Series(list(masks.values()), dtype=pl.UInt64)
-    return texts.replace_strict(keys, values, return_dtype=pl.UInt64)
+    # One step per distinct combination, of which a SET column has few, never per row.
+    known = {t: [bits.get(part) for part in t.split(",")] if t else [] for t in texts.drop_nulls().unique().to_list()}
+    if any(None in parts for parts in known.values()):
+        raise pl.exceptions.InvalidOperationError("not an element")
+    keys = pl.Series(list(known), dtype=pl.String)
+    values = pl.Series([sum(p for p in parts if p is not None) for parts in known.values()], dtype=pl.UInt64)
+    return texts.replace_strict(keys, values, default=None, return_dtype=pl.UInt64)
