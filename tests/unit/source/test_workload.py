@@ -46,6 +46,15 @@ def test_it_writes_what_it_reports_on_tables_of_several_ranges_and_versions():
     assert max(len(p) for p in parts.values()) > 4, "transactions reach several tables and ranges"
 
 
+def test_small_transactions_insert_every_number_once():
+    engine = Engine(EngineSettings(stores=2))
+    workload = Workload(engine, WorkloadSettings(rows=4000, seed=3, txn_rows=4, update_share=0.5, delete_share=0.3, ddls=False))
+    workload.setup()
+    report = workload.run()
+    left = sum(len(keys_of(engine, table)) for table in engine.list_tables())
+    assert left == report.inserts - report.deletes
+
+
 def test_the_same_seed_writes_the_same_rows_and_another_one_others():
     def written(seed):
         engine = Engine()

@@ -222,7 +222,8 @@ class Workload:
     def _plan_table(self, name: str, rows: int) -> _Change:
         live = self._live[name]
         updates = min(len(live) // 2, int(self._rng.binomial(rows, self.settings.update_share)))
-        deletes = min(len(live) // 4, int(self._rng.binomial(rows, self.settings.delete_share)))
+        # Both are drawn apart: together they must leave no less than nothing for inserts, whose numbers would go back otherwise.
+        deletes = min(len(live) // 4, rows - updates, int(self._rng.binomial(rows, self.settings.delete_share)))
         chosen = (
             np.unique(self._rng.integers(0, max(1, len(live)), updates + deletes)) if updates + deletes else np.zeros(0, dtype=np.int64)
         )
