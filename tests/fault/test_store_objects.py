@@ -23,8 +23,9 @@ ROWS = [(ts, Op.INSERT, ts, f"row {ts}") for ts in range(10, 60)]
 class Rig:
     """A store whose objects go through scripted faults, opened again at will."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: StoreSettings | None = None) -> None:
         self._root = root
+        self._settings = settings or StoreSettings()
         self.faults = FaultyObjects(ObstoreBackend((root / "objects").as_uri()))
         self.store = self._open()
         self.store.register_span(SPAN_ID, SPAN, 0)
@@ -33,7 +34,7 @@ class Rig:
 
     def _open(self) -> ColumnarEventStore:
         space = ObjectSpace("faulty:///", backend=self.faults)
-        return ColumnarEventStore(self._root / "store", StoreSettings(), objects=space)
+        return ColumnarEventStore(self._root / "store", self._settings, objects=space)
 
     def reopen(self) -> None:
         self.store.close()
@@ -170,3 +171,77 @@ def append_until_refused(store: ColumnarEventStore, accepted: list[tuple[int, Op
         assert durable.wait(WAIT_S)
         accepted += rows
         store.advance_resolved_ts(SPAN_ID, ts)
+
+
+KEPT = StoreSettings(history_seconds=0, checkpoint_seconds=10**10)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[Rig]:
+    """A rig with merged objects, whose sources are about to leave for a checkpoint."""
+    rig = Rig(tmp_path, KEPT)
+    rig.append(ROWS, 100)
+    rig.store.flush(SPAN_ID)
+    rig.store.merge(SPAN_ID)
+    rig.append([(200, Op.DELETE, 10, "row 10")], 210)
+    rig.store.flush(SPAN_ID)
+    yield rig
+    rig.store.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.FAIL_AFTER_WRITE])
+@pytest.mark.parametrize("part", ["checkpoint", "manifest"])
+@pytest.mark.parametrize("reopen", [False, True])
+def test_history_that_fails_to_leave_stays_readable(old: Rig, fault: Fault, part: str, reopen: bool) -> None:
+    old.faults.script(FaultRule("put", fault, part))
+    with pytest.raises(PenstockError, match=r"\[STORE_FAILED\]"):
+        old.store.expire_history({SPAN_ID: 210})
+    if reopen:
+        old.reopen()
+    everything = [*ROWS, (200, Op.DELETE, 10, "row 10")]
+    assert old.rows(210) == everything
+    old.store.expire_history({SPAN_ID: 210})
+    assert old.store.view(SPAN_ID).state.history_start_ts >= 100
+    for _ in range(2):
+        assert old.rows(210) == everything
+        assert len(read_rows(old.store.collect_changes(SPAN_ID, 0, 210))) == len(ROWS) - 1
+        old.reopen()
+
+
+@pytest.mark.parametrize("fault", [Fault.FLIP_BIT, Fault.SHORTEN])
+def test_a_damaged_checkpoint_stops_recovery(old: Rig, fault: Fault) -> None:
+    old.store.expire_history({SPAN_ID: 210})
+    old.faults.script(FaultRule("get", fault, "checkpoint"))
+    with pytest.raises(PenstockError, match=r"\[OBJECT_CORRUPT\]"):
+        old.reopen()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [(Fault.MISSING, "OBJECT_MISSING"), (Fault.FAIL, "OBJECT_UNAVAILABLE"), (Fault.FLIP_BIT, "OBJECT_CORRUPT")]
+)
+def test_a_state_and_a_merge_never_leave_out_an_object_that_cannot_be_read(old: Rig, fault: Fault, code: str) -> None:
+    for read in (lambda: read_rows(old.store.collect_changes(SPAN_ID, 0, 210)), lambda: old.store.merge(SPAN_ID)):
+        old.faults.script(FaultRule("get", fault, "-data.arrow"))
+        with pytest.raises(PenstockError, match=rf"\[{code}\]"):
+            read()
+    assert len(read_rows(old.store.collect_changes(SPAN_ID, 0, 210))) == len(ROWS) - 1
+    assert old.store.merge(SPAN_ID) > 0
+    assert len(read_rows(old.store.collect_changes(SPAN_ID, 0, 210))) == len(ROWS) - 1
+
+
+def test_an_object_that_could_not_be_deleted_is_removed_on_opening(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, StoreSettings(history_seconds=0, checkpoint_seconds=0))
+    rig.append(ROWS, 100)
+    rig.store.flush(SPAN_ID)
+    rig.store.merge(SPAN_ID)
+    rig.append([(200, Op.DELETE, 10, "row 10")], 210)
+    rig.store.flush(SPAN_ID)
+    rig.faults.script(FaultRule("delete", Fault.FAIL, ".arrow"))
+    with pytest.raises(PenstockError, match=r"\[OBJECT_UNAVAILABLE\]"):
+        rig.store.expire_history({SPAN_ID: 210})
+    rig.reopen()
+    named = {o.path for o in rig.store.view(SPAN_ID).state.objects}
+    assert set(rig.store.objects.list_names(f"spans/{SPAN_ID}/objects/")) == named
+    with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+        rig.rows(210)
+    rig.store.close()

@@ -123,7 +123,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             request = msgspec.json.decode(descriptor.command, type=WindowRequest)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
-            self._store.needs.lease(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
+            self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
             open_changes(view, request.from_ts, request.to_ts).close()
             state = view.state
             wanted = state.needed(request.from_ts, request.to_ts)

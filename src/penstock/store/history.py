@@ -9,10 +9,13 @@ restart, and until objects leave the checkpoints too, an early collection takes 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 
 from penstock.model.clock import Clock
 from penstock.model.timestamp import TS_MAX, compose_ts
+
+EXPIRING_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class HistoryNeeds:
         self._clock = clock
         self._lock = threading.Lock()
         self._pins: dict[int, dict[str, int]] = {}
-        self._leases: dict[int, tuple[int, int, int | None]] = {}
+        self._leases: dict[int, tuple[int, int]] = {}
+        self._expiring: dict[int, deque[tuple[int, int]]] = {}
         self._next_lease = 1
 
     def pin(self, span_id: int, name: str, ts: int) -> None:
@@ -57,13 +61,28 @@ class HistoryNeeds:
         with self._lock:
             return dict(self._pins.get(span_id, {}))
 
-    def lease(self, span_id: int, from_ts: int, expires_ms: int | None = None) -> int:
-        """Protect what a read of a span from a ts on needs; return the lease's number. Without an expiry it ends with ``release``."""
+    def lease(self, span_id: int, from_ts: int) -> int:
+        """Protect what a read of a span from a ts on needs until ``release``; return the lease's number."""
         with self._lock:
             number = self._next_lease
             self._next_lease += 1
-            self._leases[number] = (span_id, from_ts, expires_ms)
+            self._leases[number] = (span_id, from_ts)
             return number
+
+    def lease_until(self, span_id: int, from_ts: int, expires_ms: int) -> None:
+        """Protect what a read of a span from a ts on needs until a time of day, for readers who do not say when they end.
+
+        Each call must expire no earlier than the one before. At most ``EXPIRING_MAX`` are told apart; beyond, the oldest are held together.
+        """
+        with self._lock:
+            leases = self._expiring.setdefault(span_id, deque())
+            _drop_expired(leases, self._clock.now_ms())
+            while leases and leases[-1][1] >= from_ts:
+                leases.pop()  # The new one holds as much, and longer.
+            leases.append((expires_ms, from_ts))
+            if len(leases) > EXPIRING_MAX:
+                (_, oldest_ts), (later_ms, _) = leases.popleft(), leases.popleft()
+                leases.appendleft((later_ms, oldest_ts))
 
     def release(self, number: int) -> None:
         """End a lease; one that has ended is no error."""
@@ -76,10 +95,10 @@ class HistoryNeeds:
     def _leased_ts(self, span_id: int) -> int:
         now_ms = self._clock.now_ms()
         with self._lock:
-            ended = [n for n, (_, _, expires_ms) in self._leases.items() if expires_ms is not None and expires_ms < now_ms]
-            for number in ended:
-                del self._leases[number]
-            return min((ts for owner, ts, _ in self._leases.values() if owner == span_id), default=TS_MAX)
+            leases = self._expiring.get(span_id, deque())
+            _drop_expired(leases, now_ms)
+            held = [ts for owner, ts in self._leases.values() if owner == span_id]
+            return min([*held, *(ts for _, ts in leases)], default=TS_MAX)
 
     def keep_above(self, span_id: int) -> int:
         """Return the ts at or below which history may leave the manifest of a span."""
@@ -91,3 +110,8 @@ class HistoryNeeds:
         """Return the ts at or below which history may leave the checkpoints of a span, and its objects the storage."""
         kept_seconds = max(self._settings.checkpoint_seconds, self._settings.history_seconds)
         return min(self.keep_above(span_id), self._now_less(kept_seconds))
+
+
+def _drop_expired(leases: deque[tuple[int, int]], now_ms: int) -> None:
+    while leases and leases[0][0] < now_ms:
+        leases.popleft()
