@@ -164,6 +164,9 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
     def _act(self, name: str, body: bytes) -> bytes:
         if name == "plan_window":
             request = msgspec.json.decode(body, type=PlanRequest)
+            # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
+            for span_id in request.span_ids if request.from_ts else ():
+                self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
             return msgspec.json.encode(self._store.plan_window(request.span_ids, request.table_ids, request.from_ts, request.nbytes_max))
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))

@@ -43,6 +43,7 @@ class HistoryNeeds:
         self._pins: dict[int, dict[str, int]] = {}
         self._leases: dict[int, tuple[int, int]] = {}
         self._expiring: dict[int, deque[tuple[int, int]]] = {}
+        self._planned: dict[int, deque[tuple[int, int]]] = {}
         self._next_lease = 1
 
     def pin(self, span_id: int, name: str, ts: int) -> None:
@@ -70,19 +71,24 @@ class HistoryNeeds:
             return number
 
     def lease_until(self, span_id: int, from_ts: int, expires_ms: int) -> None:
-        """Protect what a read of a span from a ts on needs until a time of day, for readers who do not say when they end.
-
-        Each call must expire no earlier than the one before. At most ``EXPIRING_MAX`` are told apart; beyond, the oldest are held together.
-        """
+        """Protect what a read of a span from a ts on needs until a time of day, for readers who do not say when they end."""
         with self._lock:
-            leases = self._expiring.setdefault(span_id, deque())
-            _drop_expired(leases, self._clock.now_ms())
-            while leases and leases[-1][1] >= from_ts:
-                leases.pop()  # The new one holds as much, and longer.
-            leases.append((expires_ms, from_ts))
-            if len(leases) > EXPIRING_MAX:
-                (_, oldest_ts), (later_ms, _) = leases.popleft(), leases.popleft()
-                leases.appendleft((later_ms, oldest_ts))
+            self._hold(self._expiring.setdefault(span_id, deque()), from_ts, expires_ms)
+
+    def pin_until(self, span_id: int, ts: int, expires_ms: int) -> None:
+        """Pin the changes of a span above a ts until a time of day, for whoever plans its windows again and again while it lives."""
+        with self._lock:
+            self._hold(self._planned.setdefault(span_id, deque()), ts, expires_ms)
+
+    def _hold(self, held: deque[tuple[int, int]], ts: int, expires_ms: int) -> None:
+        """Add to what is held, by expiry. At most ``EXPIRING_MAX`` are told apart; beyond, the oldest are held together."""
+        _drop_expired(held, self._clock.now_ms())
+        while held and held[-1][1] >= ts:
+            held.pop()  # The new one holds as much, and longer.
+        held.append((expires_ms, ts))
+        if len(held) > EXPIRING_MAX:
+            (_, oldest_ts), (later_ms, _) = held.popleft(), held.popleft()
+            held.appendleft((later_ms, oldest_ts))
 
     def release(self, number: int) -> None:
         """End a lease; one that has ended is no error."""
@@ -102,7 +108,10 @@ class HistoryNeeds:
 
     def keep_above(self, span_id: int) -> int:
         """Return the ts at or below which history may leave the manifest of a span."""
-        pinned_ts = min(self.pins(span_id).values(), default=TS_MAX)
+        with self._lock:
+            planned = self._planned.get(span_id, deque())
+            _drop_expired(planned, self._clock.now_ms())
+            pinned_ts = min([*self._pins.get(span_id, {}).values(), *(ts for _, ts in planned)], default=TS_MAX)
         pinned_ts = max(pinned_ts, self._now_less(self._settings.gc_ttl_seconds))
         return min(pinned_ts, self._now_less(self._settings.history_seconds), self._leased_ts(span_id))
 

@@ -60,3 +60,15 @@ def test_many_readers_are_held_together_and_none_is_forgotten(clock: SimulatedCl
     assert needs.keep_above(1) <= started[-1]
     clock.advance(1)
     assert needs.keep_above(1) == ago(clock, 1) < TS_MAX
+
+
+def test_a_feed_that_plans_its_windows_pins_what_it_has_not_read_until_gc_ttl(clock: SimulatedClock) -> None:
+    needs = HistoryNeeds(HistorySettings(), clock)
+    behind = ago(clock, 20)
+    for _ in range(5):
+        needs.pin_until(1, behind, clock.now_ms() + 15 * 60_000)
+        assert needs.keep_above(1) == max(behind, ago(clock, 24))
+        clock.advance(HOUR_S)
+        assert needs.keep_above(1) == ago(clock, 1), "it has not planned again in time"
+    needs.pin_until(1, behind, clock.now_ms() + 15 * 60_000)
+    assert needs.keep_above(1) == ago(clock, 24) > behind
