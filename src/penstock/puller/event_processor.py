@@ -1,6 +1,6 @@
 """The region event processor: turns region events into data batches and span resolved ts.
 
-Sharded by region id over worker threads: everything of one region runs in one thread in the order of arrival, which is all the order
+Sharded by region id: everything of one region is handled by one thread at a time in the order of arrival, which is all the order
 that the span pipeline needs, because a span's resolved ts is the minimum over its regions and a region's resolved ts is applied only
 after its earlier rows were handed over. A shard that waits for quota holds its regions' resolved ts back with it, and, through the
 bounded inbox, the streams of the stores. Runs in the log service.
@@ -29,6 +29,9 @@ from penstock.puller.replay import drop_replayed
 from penstock.puller.span_pipeline import SpanPipeline
 
 _log = logging.getLogger(__name__)
+
+_SMALL = 32
+"""Events with so few entries are handled by whoever brings them, if the shard is at rest."""
 
 OnRegionError = Callable[[RegionFeedState, PenstockError], None]
 
@@ -83,7 +86,7 @@ class RegionEventProcessor:
         """Hand over a region's entries; False once closed."""
         if not self._inbox.acquire(nbytes):
             return False
-        if self._shard(state).put(_EntriesEvent(state, entries, nbytes)):
+        if self._shard(state).put(_EntriesEvent(state, entries, nbytes), len(entries.rows) <= _SMALL):
             return True
         self._inbox.release(nbytes)
         return False
@@ -91,7 +94,7 @@ class RegionEventProcessor:
     def dispatch_resolved(self, states: Sequence[RegionFeedState], ts: int) -> None:
         """Hand over one resolved ts for one region or for many of one subscription."""
         if len(states) == 1:
-            self._shard(states[0]).put(_ResolvedEvent(states, ts))
+            self._shard(states[0]).put(_ResolvedEvent(states, ts), small=True)
             return
         by_shard: dict[int, list[RegionFeedState]] = {}
         for state in states:
@@ -130,6 +133,8 @@ class _Shard:
         self._queue_size = max(1, queue_size)
         self._closed = False
         self._idle = False
+        self._busy = False
+        """Whether somebody handles events of this shard now: its thread, or a caller. Never two at once."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inbox = inbox
@@ -142,16 +147,27 @@ class _Shard:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, event: _Event) -> bool:
+    def put(self, event: _Event, small: bool = False) -> bool:
+        """Queue an event; a small one that finds the shard at rest is handled at once, by the caller: waking a thread costs more."""
         with self._lock:
             while len(self._queue) >= self._queue_size and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return False
-            self._queue.append(event)
-            if self._idle:
-                self._changed.notify_all()
-            return True
+            if self._busy or self._queue or not small:
+                self._queue.append(event)
+                if self._idle:
+                    self._changed.notify_all()
+                return True
+            self._busy = True
+        try:
+            self._handle(event)
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._queue:
+                    self._changed.notify_all()
+        return True
 
     def close(self) -> None:
         with self._changed:
@@ -162,12 +178,14 @@ class _Shard:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._closed:
+                self._busy = False
+                while (not self._queue or self._busy) and not self._closed:
                     self._idle = True
                     self._changed.wait()
                 self._idle = False
                 if self._closed:
                     return
+                self._busy = True
                 events, self._queue = self._queue, deque()
                 if len(events) >= self._queue_size:
                     self._changed.notify_all()

@@ -85,6 +85,7 @@ class RegionWorker:
         self._call_lock = threading.Lock()
         self._call: Any = None
         self._heard_at_s = clock.monotonic_s()
+        self._handling = False
         self._thread = threading.Thread(target=self._run, name=f"region-worker-{store_addr}", daemon=True)
         self._thread.start()
 
@@ -118,6 +119,9 @@ class RegionWorker:
 
     def check_silence(self) -> None:
         """Cut the stream if it should have spoken and did not; a half-open connection looks like an idle one otherwise."""
+        if self._handling:
+            # It is we who do not listen: the event store is slow, and the stream waits for it, as it should.
+            return
         silent_s = self._clock.monotonic_s() - self._heard_at_s
         if silent_s > self._settings.silence_max_s and self._cache.regions():
             _log.warning("region worker: silent stream cut", extra={"store": self.store_addr, "silent_s": round(silent_s, 1)})
@@ -185,7 +189,12 @@ class RegionWorker:
             self._heard_at_s = self._clock.monotonic_s()
             for payload in self._call:
                 self._heard_at_s = self._clock.monotonic_s()
-                self._receive(payload)
+                self._handling = True
+                try:
+                    self._receive(payload)
+                finally:
+                    self._heard_at_s = self._clock.monotonic_s()
+                    self._handling = False
         finally:
             self._cache.close_stream(stream)
             self._cancel()

@@ -380,6 +380,27 @@ def test_a_silent_stream_is_cut_and_opened_again(store: ScriptedStore) -> None:
         lab.close()
 
 
+def test_a_stream_that_waits_for_a_slow_event_store_is_not_silent(store: ScriptedStore) -> None:
+    settings = LogPullerSettings(advance_interval_s=0.0, tick_s=3600.0, worker=RegionWorkerSettings(silence_max_s=0.0))
+    lab = Lab(settings, quota_bytes=10)
+    try:
+        lab.target.held = []
+        stream, request = start_one(lab, store)
+        for i in range(3):
+            stream.send(entries(request, row(COMMITTED, b"k%d" % i, 20 + i, 21 + i)))
+        stream.send(resolved(100, request))
+        assert lab.pipeline.quota.wait_for_waiters(1, WAIT_S)
+        for worker in lab.puller._workers.values():
+            worker.check_silence()
+        for i in range(3):
+            lab.target.wait(lambda n=i: len(lab.target.held or []) > n)
+            lab.target.held[i]()
+        lab.target.wait_resolved(100)
+        assert store.streams.empty()
+    finally:
+        lab.close()
+
+
 def test_the_tick_publishes_regions_and_lag(store: ScriptedStore) -> None:
     lab = Lab(LogPullerSettings(advance_interval_s=0.0, tick_s=3600.0))
     try:
