@@ -37,10 +37,11 @@ from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schem
 from penstock.store.span_store import SpanStore
 from penstock.store.span_writer import ObjectSettings
 from penstock.store.stats import StoreStats, span_stats
-from penstock.store.wal import WalSettings, WriteAheadLog, read_resolved, resolved_record
+from penstock.store.wal import SpanEntry, WalSettings, WriteAheadLog, read_resolved, resolved_record, span_record
 from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
 
 log = logging.getLogger(__name__)
+BURST = 4
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,6 @@ class StoreSettings:
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None
     """Of object files: None (readers map them), ``lz4`` or ``zstd``."""
-
-
-class _SpanRecord(msgspec.Struct, frozen=True):
-    span: Span
-    start_ts: int
 
 
 class ColumnarEventStore:
@@ -129,7 +125,7 @@ class ColumnarEventStore:
                 store = SpanStore.create(self.objects, span_id, span, start_ts, self._rng, self._written)
                 self._spans[span_id] = store
         if created:
-            self._write_and_wait([_span_record(store)])
+            self._write_and_wait([span_record(store.span_id, store.span, store.start_ts)])
         return store.resolved_ts
 
     def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
@@ -317,7 +313,7 @@ class ColumnarEventStore:
                 raise PenstockError("WAL_CORRUPT", f"the write-ahead log holds rows of span {record.span_id} that was never registered")
             store.add(record.batch)
         elif record.kind is RecordKind.SPAN:
-            entry = msgspec.json.decode(record.payload, type=_SpanRecord)
+            entry = msgspec.json.decode(record.payload, type=SpanEntry)
             if record.span_id not in self._spans:
                 self._spans[record.span_id] = SpanStore.create(
                     self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self._written
@@ -334,7 +330,7 @@ class ColumnarEventStore:
     def _head_records(self) -> Sequence[WalRecord]:
         with self._lock:
             spans = list(self._spans.values())
-        records = [_span_record(s) for s in spans]
+        records = [span_record(s.span_id, s.span, s.start_ts) for s in spans]
         if spans:
             records.append(resolved_record({s.span_id: s.resolved_ts for s in spans}))
         return [*records, *self._schema_log.records()]
@@ -348,7 +344,9 @@ class ColumnarEventStore:
                 self._flusher.request(span_id)
 
     def _has_grown(self, store: SpanStore) -> bool:
-        return store.memory_nbytes >= self.settings.flush_bytes and store.flushable_nbytes() >= self.settings.flush_bytes // 2
+        # While the log is busy, a burst may fill some more memory: objects would be written to the same disk at the same time.
+        limit = self.settings.flush_bytes * (BURST if self._wal.queue_fill > 0 else 1)
+        return store.memory_nbytes >= limit and store.flushable_nbytes() >= self.settings.flush_bytes // 2
 
     def _flush_in_background(self, span_id: int) -> None:
         store = self._spans[span_id]
@@ -394,7 +392,3 @@ class ColumnarEventStore:
         with self._lock:
             flushed = {s.span_id: s.flushed_ts for s in self._spans.values()}
         self._wal.forget(flushed)
-
-
-def _span_record(store: SpanStore) -> WalRecord:
-    return WalRecord.of(RecordKind.SPAN, store.span_id, msgspec.json.encode(_SpanRecord(store.span, store.start_ts)))

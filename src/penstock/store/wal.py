@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
+
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.span import Span
 from penstock.model.timestamp import TS_MAX
 from penstock.store.wal_segment import RecordKind, Replayed, SegmentEncoder, SegmentScan, WalRecord, segment_files
 
@@ -265,3 +268,15 @@ def resolved_record(resolved: Mapping[int, int]) -> WalRecord:
 def read_resolved(payload: bytes) -> Iterator[tuple[int, int]]:
     """Yield span id and resolved ts of such a record."""
     yield from RESOLVED.iter_unpack(payload)
+
+
+class SpanEntry(msgspec.Struct, frozen=True):
+    """The payload of a SPAN record."""
+
+    span: Span
+    start_ts: int
+
+
+def span_record(span_id: int, span: Span, start_ts: int) -> WalRecord:
+    """Return the record of a registered span."""
+    return WalRecord.of(RecordKind.SPAN, span_id, msgspec.json.encode(SpanEntry(span, start_ts)))
