@@ -152,7 +152,9 @@ class ReplayDatabase:
         keys = [self.dialect.identifier(c.name) for c in table.key_columns]
         if keys and self.dialect.keyed:
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
-        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)})")
+        # Texts are compared byte by byte there, as keys must be here.
+        charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if self.dialect.name == "mysql" else ""
+        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)}){charset}")
 
     def drop_table(self, schema: str, table: str) -> None:
         """Drop a table if it is there."""
@@ -165,6 +167,12 @@ class ReplayDatabase:
     def rename_table(self, old: tuple[str, str], new: TableSchema) -> None:
         """Give a table another name; another schema is a copy, which every database can do."""
         before = TableSchema(0, old[0], old[1], 0, new.columns)
+        if self.dialect.name == "mysql":
+            # A DDL ends the transaction there; one that was done before a stop is recognised and not done again.
+            if self._present(before):
+                self.execute(f"CREATE DATABASE IF NOT EXISTS {self.dialect.identifier(new.schema)}")
+                self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(new)}")
+            return
         self.create_table(new)
         names = ", ".join(self.dialect.identifier(c.name) for c in row_columns(new))
         self.execute(f"INSERT INTO {self._name(new)} ({names}) SELECT {names} FROM {self._name(before)}")
@@ -172,6 +180,10 @@ class ReplayDatabase:
 
     def rebuild_table(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
         """Give a table the structure of another version: rows move by column id, new columns take their default."""
+        if self.dialect.name == "mysql" and self._present(before) == [c.name for c in row_columns(after)] != [
+            c.name for c in row_columns(before)
+        ]:
+            return
         temporary = TableSchema(after.table_id, after.schema, f"{after.table}__penstock", after.version, after.columns)
         self.drop_table(temporary.schema, temporary.table)
         self.create_table(temporary)
@@ -188,10 +200,13 @@ class ReplayDatabase:
         self.execute(
             f"INSERT INTO {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {self._name(before)}", values
         )
-        self.drop_table(before.schema, before.table)
         if self.dialect.name == "mysql":
-            self.execute(f"RENAME TABLE {self._name(temporary)} TO {self._name(after)}")
+            gone = TableSchema(0, before.schema, f"{before.table}__gone", 0, ())
+            self.drop_table(gone.schema, gone.table)
+            self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(gone)}, {self._name(temporary)} TO {self._name(after)}")
+            self.drop_table(gone.schema, gone.table)
         else:
+            self.drop_table(before.schema, before.table)
             new = after.table if self.dialect.has_schemas else f"{after.schema}.{after.table}"
             self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {self.dialect.identifier(new)}")
 
@@ -233,6 +248,11 @@ class ReplayDatabase:
 
     def _name(self, table: TableSchema) -> str:
         return self.dialect.table(table.schema, table.table)
+
+    def _present(self, table: TableSchema) -> list[str]:
+        """Return the columns that a table of a MySQL server has now; none where there is no such table."""
+        sql = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+        return [str(row[0]) for row in self._guard(lambda: self._fetch(sql, (table.schema, table.table)))]
 
     def _not_null(self, column: Column) -> str:
         return " NOT NULL" if column.primary_key else " NULL" if self.dialect.name == "mysql" else ""

@@ -1,0 +1,112 @@
+"""The storage consumer against real database servers: what arrives is what the files replay to."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.batch import Op
+from penstock.model.ddl import DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.storage.consumer import StorageConsumer
+from penstock.sink.storage.replay_database import ReplayDatabase, open_database
+from penstock.testing.loopback_server import mariadb, postgres
+from penstock.testing.storage_lab import StorageLab
+
+pytestmark = pytest.mark.integration
+
+K = TypeKind
+T0 = compose_ts(1_700_000_000_000)
+ID = Column(1, "id", ColumnType(K.BIGINT, unsigned=True, length=20), False, True)
+NAME = Column(2, 'na"me`s', ColumnType(K.VARCHAR, length=40))
+PRICE = Column(3, "price", ColumnType(K.DECIMAL, length=30, scale=10))
+BODY = Column(4, "body", ColumnType(K.BLOB))
+SEEN = Column(5, "seen", ColumnType(K.DATETIME, scale=6))
+KIND = Column(6, "kind", ColumnType(K.ENUM, elems=("x", "it's")), default="it's")
+_schemas = itertools.count()
+
+
+@pytest.fixture(scope="module", params=[postgres, mariadb], ids=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory: Path = tmp_path_factory.mktemp("database")
+    try:
+        with request.param(directory) as uri:
+            yield uri
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def database(server: str) -> Iterator[ReplayDatabase]:
+    opened = open_database(server)
+    yield opened
+    opened.close()
+
+
+def found(database: ReplayDatabase, schema: str, table: str, columns: str) -> list[tuple[object, ...]]:
+    rows = database._fetch(f"SELECT {columns} FROM {database.dialect.table(schema, table)} ORDER BY id", ())
+    return [
+        tuple(
+            bytes(v) if isinstance(v, memoryview | bytearray) else v if isinstance(v, bytes) else None if v is None else str(v) for v in r
+        )
+        for r in rows
+    ]
+
+
+def test_rows_structures_and_resumption(database: ReplayDatabase, server: str) -> None:
+    schema = f"replay_{next(_schemas)}"
+    lab = StorageLab(f"memory://databases-{schema}-{database.dialect.name}/?protocol=canal-json")
+    first = TableSchema(1, schema, "t", T0, (ID, NAME, PRICE, BODY, SEEN))
+    lab.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first, schema=schema)
+    moment = "2023-05-09 01:02:03.000045"
+    lab.write(
+        first,
+        [
+            (T0 + 1, Op.INSERT, 2**64 - 1, "quote \" ' \\ %s 😀", "12345678901234567890.0123456789", b"\x00\xff", moment),
+            (T0 + 2, Op.INSERT, 2, None, None, None, None),
+            (T0 + 3, Op.INSERT, 3, "c", "-1.0000000000", b"", moment),
+        ],
+    )
+    lab.checkpoint(T0 + 2)
+    assert StorageConsumer(lab.reader(), database).run_round().rows == 2
+    lab.write(first, [(T0 + 4, Op.BEFORE, 2, None, None, None, None), (T0 + 4, Op.UPDATE, 2, "b", None, None, None)])
+    second = TableSchema(1, schema, "t", T0 + 10, (ID, NAME, PRICE, BODY, KIND))
+    lab.ddl(T0 + 10, DdlType.MULTI_SCHEMA_CHANGE, "ALTER TABLE t DROP seen, ADD kind ENUM('x','it''s')", second, schema=schema)
+    lab.write(second, [(T0 + 11, Op.DELETE, 3, "c", "-1.0000000000", b"", 1), (T0 + 12, Op.INSERT, 4, "d", None, b"z", 1)])
+    lab.checkpoint(T0 + 20)
+    again = open_database(server)
+    try:
+        assert StorageConsumer(lab.reader(), again).run_round().rows == 5
+        assert StorageConsumer(lab.reader(), again).run_round().rows == 0
+    finally:
+        again.close()
+    quoted = database.dialect.identifier(NAME.name)
+    assert found(database, schema, "t", f"id, {quoted}, price, body, kind") == [
+        ("2", "b", None, None, "it's"),
+        ("4", "d", None, b"z", "x"),
+        (str(2**64 - 1), "quote \" ' \\ %s 😀", "12345678901234567890.0123456789", b"\x00\xff", "it's"),
+    ]
+
+
+def test_tables_without_a_key(database: ReplayDatabase) -> None:
+    schema = f"replay_{next(_schemas)}"
+    lab = StorageLab(f"memory://databases-{schema}-{database.dialect.name}/?csv.output-old-value=true")
+    table = TableSchema(1, schema, "k", T0, (Column(1, "id", ColumnType(K.INT)), Column(2, "note", ColumnType(K.VARCHAR, length=9))))
+    lab.write(table, [(T0 + 1, Op.INSERT, 1, "a"), (T0 + 2, Op.INSERT, 1, "a"), (T0 + 3, Op.INSERT, None, None)])
+    lab.checkpoint(T0 + 5)
+    StorageConsumer(lab.reader(), database).run_round()
+    lab.write(table, [(T0 + 6, Op.DELETE, 1, "a"), (T0 + 7, Op.BEFORE, None, None), (T0 + 7, Op.UPDATE, 2, None)])
+    lab.checkpoint(T0 + 9)
+    StorageConsumer(lab.reader(), database).run_round()
+    assert found(database, schema, "k", "id, note") == [("1", "a"), ("2", None)]
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(PenstockError) as caught:
+        open_database("postgresql://me:hunter2@127.0.0.1:1/x")
+    assert caught.value.code == "SINK_UNWRITABLE"
+    assert "hunter2" not in str(caught.value)
