@@ -394,16 +394,18 @@ def idle_cost(seconds: int) -> tuple[float, float]:
 def cost_by_size(sizes: tuple[int, int, int]) -> tuple[float, dict[str, float]]:
     """Return the largest cost per entry to the smallest over several sizes, and the costs.
 
-    Each size is run as often as makes the largest one once, and the mean counts: a short run would find a quiet moment more easily.
+    Each size is run as often as makes the largest one once, half before it and half after, and the mean counts: a short run would find a
+    quiet moment more easily than a long one.
     """
     rounds = Rounds(REGIONS, ROUND_MESSAGES, MESSAGE_ENTRIES)
-    costs: dict[int, list[float]] = {entries: [] for entries in sizes}
-    for _ in range(2):
-        for entries in sizes:
-            count, runs = max(1, round(entries / rounds.entries)), sizes[-1] // entries
-            total_s = sum(puller_cost_s(rounds, count) for _ in range(runs))
-            costs[entries].append(total_s / (rounds.entries * count * runs))
-    best = {entries: min(means) for entries, means in costs.items()}
-    for entries, cost_s in best.items():
-        say(f"  (d) {entries:,} entries: {cost_s * 1e9:,.0f} ns each")
-    return max(best.values()) / min(best.values()), {f"ns_per_entry_at_{n}": round(c * 1e9) for n, c in best.items()}
+    small, middle, large = sizes
+    before = [small] * (large // small // 2) + [middle] * (large // middle // 2)
+    seconds, entries = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
+    for size in (*before, large, *reversed(before)) * 2:
+        count = max(1, round(size / rounds.entries))
+        seconds[size] += puller_cost_s(rounds, count)
+        entries[size] += count * rounds.entries
+    means = {size: seconds[size] / entries[size] for size in sizes}
+    for size, cost_s in means.items():
+        say(f"  (d) {size:,} entries: {cost_s * 1e9:,.0f} ns each")
+    return max(means.values()) / min(means.values()), {f"ns_per_entry_at_{n}": round(c * 1e9) for n, c in means.items()}
