@@ -7,6 +7,7 @@ Invariant: the columns of the primary key are always kept, so that rows stay app
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -47,7 +48,12 @@ def select_columns(table: TableSchema, selectors: Sequence[ColumnSelector]) -> T
 
 
 def read_selectors(raw: Any) -> tuple[ColumnSelector, ...]:
-    """Read selectors from a configuration: a list of ``{matcher: [...], columns: [...]}``; ValueError says what is wrong."""
+    """Read selectors from a configuration, or from JSON in a URI: a list of ``{matcher: [...], columns: [...]}``.
+
+    ValueError says what is wrong.
+    """
+    if isinstance(raw, str):
+        raw = json.loads(raw)
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise ValueError("must be a list of {matcher, columns}")  # noqa: TRY004 - faults of a configuration are ValueErrors
     selectors = []
