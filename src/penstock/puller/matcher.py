@@ -134,7 +134,8 @@ class RegionMatcher:
                 self._table = PrewriteTable()
             self._table.reserve(prewrites, nbytes)
         table = self._table
-        failure, missing, waiting, counts, narrow, wide = _match_entries(
+        match = _match_entries if len(entries.rows) > _GIL_HELD_ROWS_MAX else _match_entries_holding_gil
+        failure, missing, waiting, counts, narrow, wide = match(
             entries.data,
             entries.rows,
             self.initialized,
@@ -155,6 +156,9 @@ class RegionMatcher:
             self._cached.append(entries.own(waiting))
         return _committed(counts.tolist(), narrow, wide) if counts[_ROWS] else None
 
+
+_GIL_HELD_ROWS_MAX = 32
+"""As for ``wire_scan.GIL_HELD_BYTES_MAX``."""
 
 _FAILURES = {1: "a committed row has no operation", 2: "a region event has more than 2 GiB in one column"}
 
@@ -210,7 +214,7 @@ def _concat(parts: list[Committed]) -> Committed | None:
     return Committed(records, min(p.low_ts for p in parts), max(p.high_ts for p in parts))
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def _prewrite_needs(rows):  # type: ignore[no-untyped-def]
     """Return how many prewrites there are, and their bytes."""
     count = 0
@@ -415,3 +419,9 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
         return 0, missing, waiting[:waits], counts, nothing, nothing
     narrow, wide = _lay_out(base, rows, emitted, counts)
     return 0, missing, waiting[:waits], counts, narrow, wide
+
+
+@numba.njit(cache=True)
+def _match_entries_holding_gil(data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat):  # type: ignore[no-untyped-def]
+    """Do the same, for few rows."""
+    return _match_entries(data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat)

@@ -22,8 +22,9 @@ def warm_kernels() -> None:
     ]
     commit = cdc_pb2.Event.Row(type=cdc_pb2.Event.COMMIT, start_ts=1, commit_ts=2, key=b"0")
     matcher = RegionMatcher(b"", b"~")
-    # A commit before INITIALIZED is kept in columns of another layout, for which Numba compiles once more.
-    for part in ([commit], [cdc_pb2.Event.Row(type=cdc_pb2.Event.INITIALIZED)], rows[:10], rows[10:], [commit]):
+    # Commits before INITIALIZED are kept in columns of another layout, for which Numba compiles once more; few rows and many have kernels
+    # of their own.
+    for part in ([commit], [commit] * 40, [cdc_pb2.Event.Row(type=cdc_pb2.Event.INITIALIZED)], rows[:10], rows[10:], [commit]):
         event = cdc_pb2.Event(region_id=1, request_id=1, entries=cdc_pb2.Event.Entries(entries=part))
         message = cdc_pb2.ChangeDataEvent(events=[event], resolved_ts=cdc_pb2.ResolvedTs(regions=[1], ts=1, request_id=1))
         scanned = scan_message(message.SerializeToString())

@@ -41,6 +41,10 @@ REGION, REQUEST, KIND, RESOLVED, ERROR_OFF, ERROR_LEN, ENTRY_FROM, ENTRY_TO = ra
 EVENT_WORDS = 8
 
 
+GIL_HELD_BYTES_MAX = 4096
+"""Letting other threads run pays only for kernels that take longer than the change of threads: for smaller input they hold the GIL."""
+
+
 class ScannedMessage(msgspec.Struct, frozen=True):
     """One message as two tables: its events, and the entries of all of them. Event ``i`` owns the rows from ENTRY_FROM to ENTRY_TO."""
 
@@ -62,7 +66,8 @@ class ScannedMessage(msgspec.Struct, frozen=True):
 def scan_message(payload: bytes) -> ScannedMessage:
     """Scan one serialized ``ChangeDataEvent``; raises ``DECODE_FAILED``."""
     data = np.frombuffer(payload, dtype=np.uint8)
-    failure, events, rows, regions, batch_ts, batch_request_id = _scan_message(data)
+    scan = _scan_message if len(payload) > GIL_HELD_BYTES_MAX else _scan_message_holding_gil
+    failure, events, rows, regions, batch_ts, batch_request_id = scan(data)
     if failure:
         raise PenstockError("DECODE_FAILED", f"change-data message of {len(payload)} bytes: {_FAILURES[failure]}")
     return ScannedMessage(payload, data, events, rows, batch_ts, batch_request_id, regions)
@@ -360,3 +365,9 @@ def _scan_message(data):  # type: ignore[no-untyped-def]
         at_events, at_rows, at_regions = np.int64(events.ctypes.data), np.int64(rows.ctypes.data), np.int64(regions.ctypes.data)
         failure, _, _, _, ts, request = _scan(base, size, at_events, at_rows, at_regions)
     return failure, events[:event_count], rows[:row_count], regions[:region_count], ts, request
+
+
+@numba.njit(cache=True)
+def _scan_message_holding_gil(data):  # type: ignore[no-untyped-def]
+    """Do the same, for a small message."""
+    return _scan_message(data)
