@@ -126,7 +126,8 @@ class CheckpointChain:
 
     def _replace(self, from_ts: int, to_ts: int, base_ts: int | None, objects: tuple[ObjectMeta, ...]) -> None:
         old = [f"{checkpoint_prefix(self._span_id)}{e.number:012d}.json" for e in self.entries]
-        entry = Checkpoint(self._next, CheckpointKind.GLOBAL, self._span_id, from_ts, to_ts, base_ts, objects, self.transfer_ts)
+        transfers = tuple(ts for ts in self.transfer_ts if ts > from_ts)
+        entry = Checkpoint(self._next, CheckpointKind.GLOBAL, self._span_id, from_ts, to_ts, base_ts, objects, transfers)
         self._write(entry)
         self.entries = [entry]
         for name in old:

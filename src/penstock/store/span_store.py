@@ -128,8 +128,6 @@ class SpanStore:
         """Return a consistent picture for a reader; with checkpoints where a window reaches back behind the manifest."""
         with self._lock:
             manifest, rows, resolved_ts = self._manifest, self._memory.rows(), self._resolved_ts
-            oldest = self._checkpoints.reach(manifest.history_start_ts)
-            old_objects, old_transfers = self._checkpoints.objects, self._checkpoints.transfer_ts
         state = SpanState(
             span_id=manifest.span_id,
             span=manifest.span,
@@ -141,15 +139,22 @@ class SpanStore:
             tables=tuple(tables),
             transfer_ts=manifest.transfer_ts,
         )
-        if oldest is not None and not _reaches(state, from_ts, to_ts):
-            state = msgspec.structs.replace(
-                state,
-                history_start_ts=min(oldest.from_ts, state.history_start_ts),
-                base_ts=oldest.base_ts if oldest.base_ts is not None else state.base_ts,
-                objects=tuple({o.path: o for o in (*old_objects, *state.objects)}.values()),
-                transfer_ts=tuple(sorted({*old_transfers, *state.transfer_ts})),
-            )
-        return SpanView(state, rows, self._space)
+        return SpanView(state if _reaches(state, from_ts, to_ts) else self._with_checkpoints(state), rows, self._space)
+
+    def _with_checkpoints(self, state: SpanState) -> SpanState:
+        """Return a state that reaches back as far as the checkpoints do. What left the manifest since it was taken is in both."""
+        with self._lock:
+            oldest = self._checkpoints.reach(state.history_start_ts)
+            objects, transfer_ts = self._checkpoints.objects, self._checkpoints.transfer_ts
+        if oldest is None:
+            return state
+        return msgspec.structs.replace(
+            state,
+            history_start_ts=min(oldest.from_ts, state.history_start_ts),
+            base_ts=oldest.base_ts if oldest.base_ts is not None else state.base_ts,
+            objects=tuple({o.path: o for o in (*objects, *state.objects)}.values()),
+            transfer_ts=tuple(sorted({*transfer_ts, *state.transfer_ts})),
+        )
 
     def unseen(self, batch: ChangeBatch) -> ChangeBatch | None:
         """Return a batch without the rows at or below the resolved ts, which the span must hold already.
