@@ -11,9 +11,13 @@ import pyarrow as pa
 from penstock.format.csv_decoder import decode
 from penstock.format.csv_dialect import CsvSettings
 from penstock.format.csv_encoder import encode
+from penstock.format.data_file import DataFile, decode_file
+from penstock.format.old_values import UpdatePairs
+from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.puller.warm_kernels import warm_kernels as warm_puller
+from penstock.sink.storage.file_buffer import FileBuffer
 from penstock.source.dataserver.keys import encode_row_keys
 from penstock.source.dataserver.rowcodec import decode_values, encode_values
 
@@ -35,6 +39,12 @@ def warm_kernels() -> None:
     records = pa.RecordBatch.from_pydict(meta | arrays)
     for settings in (CsvSettings(), CsvSettings(quote=""), CsvSettings(output_old_value=True)):
         decode(encode(table, records, settings), table, settings, "warm.csv")
+    paired = UpdatePairs(table).add(records)
+    for protocol in Protocol:
+        data_format = DataFormat(protocol)
+        file = DataFile(data_format, table, FileBuffer(1 << 16))
+        file.add(paired if data_format.pairs_updates else records)
+        decode_file(bytes(file.finish()), table, data_format, "warm")
 
 
 def _value(column: Column) -> object:

@@ -17,12 +17,13 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+
+from penstock.model.clock import SystemClock
 
 START_S_MAX = 90.0
 STOP_S_MAX = 20.0
@@ -49,11 +50,12 @@ def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], 
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True, user=user)
     try:
-        deadline, pause = time.monotonic() + START_S_MAX, threading.Event()
+        clock, pause = SystemClock(), threading.Event()
+        deadline = clock.monotonic_s() + START_S_MAX
         while not ready():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or clock.monotonic_s() > deadline:
                 raise RuntimeError(f"{command[0]} did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
-            pause.wait(0.1)
+            clock.wait(pause, 0.1)
         yield
     finally:
         if process.poll() is None:
@@ -170,7 +172,7 @@ def _azurite_script() -> Path:
 
 
 def _create_container(endpoint: str, container: str) -> None:
-    moment = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    moment = dt.datetime.fromtimestamp(SystemClock().now_ms() / 1000, dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     version = "2021-08-06"
     # An emulator has the account in the path, so the canonical resource names it twice.
     resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{container}\nrestype:container"
