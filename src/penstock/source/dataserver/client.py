@@ -34,7 +34,7 @@ _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, 
 class ClientSettings:
     """Deadlines and page sizes."""
 
-    call_timeout_s: float = 5.0
+    call_timeout_s: float = 30.0
     read_timeout_s: float = 600.0
     read_page_rows: int = 8_192
     message_bytes_max: int = 64 << 20
