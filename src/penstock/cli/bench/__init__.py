@@ -8,7 +8,12 @@ import sys
 import click
 
 # Name -> module with `run(quick) -> Report` and a docstring that says what is compared.
-BENCHMARKS = {"encode": "penstock.cli.bench.encode", "feed": "penstock.cli.bench.feed", "puller": "penstock.cli.bench.puller", "store": "penstock.cli.bench.store"}
+BENCHMARKS = {
+    "encode": "penstock.cli.bench.encode",
+    "feed": "penstock.cli.bench.feed",
+    "puller": "penstock.cli.bench.puller",
+    "store": "penstock.cli.bench.store",
+}
 
 
 @click.command(name="bench")

@@ -39,7 +39,7 @@ from penstock.store.ordering import merge_step, rebatch
 MILLION = 1_000_000
 SPAN = Span(ORDERS.table_id)
 SPAN_ID = SPAN.span_id
-RUNS = 5
+WINDOW_RUNS = 3
 WINDOW_ROUNDS = 2
 TILE_TS = 1 << 40
 """How far the ts of one copy of the generated changes lie behind those of the copy before; keys as well."""
@@ -53,16 +53,21 @@ class Sizes(msgspec.Struct, frozen=True):
     tail: int
     windows: tuple[int, int, int]
     transactions: int
+    runs: int
 
 
-FULL = Sizes(tile=MILLION, ingest=4 * MILLION, tail=10 * MILLION, windows=(MILLION, 4 * MILLION, 16 * MILLION), transactions=2 * MILLION)
-QUICK = Sizes(tile=MILLION // 4, ingest=MILLION, tail=MILLION, windows=(MILLION // 4, MILLION // 2, MILLION), transactions=MILLION // 2)
+FULL = Sizes(
+    tile=MILLION, ingest=4 * MILLION, tail=10 * MILLION, windows=(MILLION, 4 * MILLION, 16 * MILLION), transactions=2 * MILLION, runs=3
+)
+QUICK = Sizes(
+    tile=MILLION // 4, ingest=MILLION, tail=MILLION, windows=(MILLION // 4, MILLION // 2, MILLION), transactions=MILLION // 2, runs=5
+)
 
 
 def run(quick: bool) -> Report:
     """Run the benchmark at its full or quick size."""
     sizes = QUICK if quick else FULL
-    say(f"store: {sizes.windows[-1]:,} changes of a 12-column table; best of {RUNS} runs each, all warm")
+    say(f"store: {sizes.windows[-1]:,} changes of a 12-column table; best of {sizes.runs} runs each, all warm")
     root = Path(tempfile.mkdtemp(prefix="penstock-bench-store-"))
     figures: dict[str, float | int | str] = {}
     try:
@@ -137,9 +142,9 @@ def _end(store: ColumnarEventStore) -> None:
     store.flush(SPAN_ID)
 
 
-def _best(*contestants: Callable[[], float]) -> tuple[float, ...]:
+def _best(runs: int, *contestants: Callable[[], float]) -> tuple[float, ...]:
     """Return each contestant's best seconds; they take turns, so that a busy machine harms all of them."""
-    rounds = [[contestant() for contestant in contestants] for _ in range(RUNS)]
+    rounds = [[contestant() for contestant in contestants] for _ in range(runs)]
     return tuple(min(seconds) for seconds in zip(*rounds, strict=True))
 
 
@@ -180,7 +185,7 @@ def _ingest_bar(root: Path, tile: Sequence[ChangeBatch], sizes: Sizes, figures: 
         return seconds
 
     rows = sum(b.header.rows for batches in copies for b in batches)
-    seconds = _best(stored, plain)
+    seconds = _best(sizes.runs, stored, plain)
     ingest = _rate("ingest", rows, seconds[0])
     limit = _rate(f"plain IPC, {groups} fsyncs", rows, seconds[1])
     figures.update(ingest_rows_per_s=round(ingest), plain_ipc_rows_per_s=round(limit), ingest_groups=groups)
@@ -200,7 +205,7 @@ def _transactions_bar(root: Path, tile: Sequence[ChangeBatch], sizes: Sizes, fig
                 sent += batch.header.rows
         for store in stores.values():
             _end(store)
-        seconds = _best(*(partial(_tail_seconds, store, 1 << 62) for store in stores.values()))
+        seconds = _best(sizes.runs, *(partial(_tail_seconds, store, 1 << 62) for store in stores.values()))
     finally:
         for store in stores.values():
             store.close()
@@ -239,6 +244,7 @@ def _tail_bar(store: ColumnarEventStore, sizes: Sizes, figures: dict[str, float 
     rows = _tail_rows(store, to_ts)
     objects = store.view(SPAN_ID).state.needed(BASE_TS, to_ts)
     seconds = _best(
+        sizes.runs,
         lambda: _tail_seconds(store, to_ts),
         lambda: _tail_seconds(store, to_ts, merged=False),
         lambda: _sort_once(store, objects, to_ts),
@@ -285,7 +291,7 @@ def _snapshot_bars(store: ColumnarEventStore, sizes: Sizes, figures: dict[str, f
             store.merge(SPAN_ID)
         objects = store.view(SPAN_ID).state.needed(0, to_ts)
         rows = sum(o.rows for o in objects)
-        seconds = _best(partial(_snapshot_seconds, store, to_ts), partial(_scan_seconds, store, objects))
+        seconds = _best(sizes.runs, partial(_snapshot_seconds, store, to_ts), partial(_scan_seconds, store, objects))
         snapshot = _rate(f"snapshot from {name} objects", rows, seconds[0])
         scan = _rate(f"plain scan of the {name} objects", rows, seconds[1])
         figures.update({f"snapshot_{name}_rows_per_s": round(snapshot), f"scan_{name}_rows_per_s": round(scan)})
@@ -376,7 +382,7 @@ def _read_window(location: str, token: str, to_ts: int, answer: Connection) -> N
     read(min(to_ts, BASE_TS + TILE_TS // 4))
     sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
-    runs = [read(to_ts) for _ in range(RUNS)]
+    runs = [read(to_ts) for _ in range(WINDOW_RUNS)]
     stop.set()
     sampler.join()
     answer.send((min(seconds for seconds, _ in runs), runs[0][1], *peaks))
