@@ -28,7 +28,8 @@ from penstock.model.types import BINARY_KINDS, TypeKind
 BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""
 
-_BLOCKS_WAITING_MAX = 2
+_READERS = 2
+_BLOCKS_WAITING_MAX = 3
 _NO_OP = 255
 _OP_OF_LETTER = np.full(256, _NO_OP, np.uint8)
 _OP_OF_LETTER[list(b"IUD")] = [Op.INSERT, Op.UPDATE, Op.DELETE]
@@ -49,8 +50,8 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     frames: list[pl.DataFrame] = []
     waiting: deque[Future[pl.DataFrame]] = deque()
     at = len(header)
-    # One thread finds the fields of a block while another reads those of the block before; the kernels of both release the lock.
-    with ThreadPoolExecutor(1, "csv-decoder") as pool:
+    # One thread finds the fields of a block while others read those of the blocks before; the kernels of all release the lock.
+    with ThreadPoolExecutor(_READERS, "csv-decoder") as pool:
         while at < len(content):
             starts, ends = np.empty((fields, rows_max), np.int64), np.empty((fields, rows_max), np.int64)
             sorts = np.empty((fields, rows_max), np.uint8)

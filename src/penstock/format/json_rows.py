@@ -9,6 +9,8 @@ Invariant: nothing outside the described buffers is read. Runs on executors.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -299,6 +301,7 @@ def write_messages(
     return rows, int(to - base)
 
 
+@lru_cache(maxsize=65_536)
 def escape_text(text: str) -> bytes:
     """Return one text as a JSON string, quotes included, escaped as the kernel does."""
     out = bytearray(b'"')
@@ -325,6 +328,8 @@ class MessageSheet:
         self._estimate = 0
         self._lead: list[bytes] = []
         self._lead_rule = (ALL_OPS, 0, False)
+        self._leads: list[bytes] = []
+        self._leads_size = 0
 
     def constant(self, text: bytes, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, comma: bool = False) -> None:
         """Add the same bytes to every message of these operations and flags; neighbours under one rule become one."""
@@ -367,6 +372,8 @@ class MessageSheet:
         """Append all messages."""
         self._flush_lead()
         sheet = np.array(self._entries, np.int64)
+        leads = np.frombuffer(b"".join(self._leads) or b" ", np.uint8)
+        sheet[:, _LEAD] += leads.ctypes.data
         done, size = 0, int(self._estimate * 1.05) + 8192
         while done < self._rows:
             reached, used = write_messages(sheet, self._ops, done, self._rows, space.reserve(size))
@@ -420,23 +427,25 @@ class MessageSheet:
             self._flush_lead()
         lead, comma, self._lead = b"".join(self._lead), self._lead_rule[2], []
         self._lead_rule = (*rule, False)
-        data = np.frombuffer(lead or b" ", np.uint8)
-        self._kept += [lead, data]
-        self._entries.append(
-            [kind, width, validity, offsets, values, first, data.ctypes.data, len(lead), ops, rule[1], int(quoted), int(comma)]
-        )
-        self._estimate += (size + len(lead)) * self._rows
+        at = self._keep_lead(lead)
+        self._entries.append([kind, width, validity, offsets, values, first, at, len(lead), ops, rule[1], int(quoted), int(comma)])
+        self._estimate += size * self._rows
 
     def _flush_lead(self) -> None:
         if self._lead:
             ops, flags, comma = self._lead_rule
             lead = b"".join(self._lead)
-            data = np.frombuffer(lead or b" ", np.uint8)
-            self._kept += [lead, data]
-            self._entries.append([NOTHING, 0, 0, 0, 0, 0, data.ctypes.data, len(lead), ops, flags, 0, int(comma)])
-            self._estimate += len(lead) * self._rows
+            self._entries.append([NOTHING, 0, 0, 0, 0, 0, self._keep_lead(lead), len(lead), ops, flags, 0, int(comma)])
             self._lead = []
         self._lead_rule = (ALL_OPS, 0, False)
+
+    def _keep_lead(self, lead: bytes) -> int:
+        """Keep a fixed text; return where it lies among all of them, which is turned into an address when all are known."""
+        at = self._leads_size
+        self._leads.append(lead)
+        self._leads_size += len(lead)
+        self._estimate += len(lead) * self._rows
+        return at
 
     def _flags(self, flags: npt.NDArray[np.uint8] | None) -> int:
         if flags is None:
