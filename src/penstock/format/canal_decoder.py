@@ -63,7 +63,7 @@ class JsonBlock(FieldBlock):
 
     def take_slot(self, at: int, sorts: Bytes) -> JsonBlock:
         """Return a block of one slot with other sorts, so that what is missing counts as null."""
-        return JsonBlock(self.path, self.content, self.data, self.starts[at : at + 1], self.ends[at : at + 1], sorts[None, :])
+        return JsonBlock(self.path, self.content, self.data, self.starts[at : at + 1], self.ends[at : at + 1], sorts[None, :], self.plain)
 
     def constant(self, at: int, expected: str, name: str) -> None:
         """Raise unless every message has this text in a slot."""
@@ -77,6 +77,8 @@ def json_blocks(content: bytes, keys: tokens.KeyTable, path: str) -> list[JsonBl
     slots = len(keys.parents)
     # A message has at least its brackets and a line end.
     rows_max = max(1, min(BLOCK_FIELDS // slots, len(content) // 2))
+    # An escape may stand for any character, but only for whole ones.
+    plain = content.isascii()
     blocks = []
     at = 0
     while at < len(content):
@@ -86,7 +88,7 @@ def json_blocks(content: bytes, keys: tokens.KeyTable, path: str) -> list[JsonBl
         if error:
             raise malformed(path, content, min(at, len(content)), tokens.ERROR_TEXTS[error])
         if rows:
-            blocks.append(JsonBlock(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows]))
+            blocks.append(JsonBlock(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], plain))
     return blocks
 
 

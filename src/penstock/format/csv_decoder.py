@@ -47,6 +47,7 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     rows_max = max(1, min(BLOCK_FIELDS // fields, len(content) // fields))
     delimiter, terminator, null = (_bytes(t) for t in (settings.delimiter.encode(), settings.line_end, settings.null.encode()))
     quote = settings.quote.encode()[0] if settings.quote else -1
+    plain = content.isascii()
     frames: list[pl.DataFrame] = []
     waiting: deque[Future[pl.DataFrame]] = deque()
     at = len(header)
@@ -60,7 +61,7 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
                 # A fault in an earlier block is the one to tell.
                 frames += [future.result() for future in waiting]
                 raise malformed(path, content, at, tokens.ERROR_TEXTS[error])
-            block = _Block(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], quote)
+            block = _Block(path, content, data, starts[:, :rows], ends[:, :rows], sorts[:, :rows], plain, quote)
             if at == len(content) and not waiting:
                 frames.append(_block_frame(block, table, columns, settings))
                 continue

@@ -175,9 +175,13 @@ def _decode_text(data: Bytes, at: int, end: int, quote: int, out: Bytes, to: int
 @jit
 def first_other(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, text: Bytes) -> int:
     """Return the first row whose field, plain and not null, is not this text; -1 where all are."""
+    base = np.uint64(data.ctypes.data)
     for row in range(len(starts)):
-        if sorts[row] != PLAIN or not _equals(data, starts[row], ends[row], text):
+        if sorts[row] != PLAIN or ends[row] - starts[row] != len(text):
             return row
+        for i in range(len(text)):
+            if load_u8(base + np.uint64(starts[row] + i)) != text[i]:
+                return row
     return -1
 
 

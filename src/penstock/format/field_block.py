@@ -33,6 +33,8 @@ class FieldBlock:
     starts: Longs
     ends: Longs
     sorts: Bytes
+    plain: bool
+    """Whether the whole file is ASCII, so that no text has to be looked at for UTF-8."""
 
     @property
     def rows(self) -> int:
@@ -61,6 +63,8 @@ class FieldBlock:
         starts, ends, sorts = self.field(at)
         offsets, data = self.take_text(starts, ends, sorts)
         array = pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data), _validity(sorts))
+        if self.plain:
+            return array
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -76,13 +80,16 @@ class FieldBlock:
         if bad >= 0:
             raise self.fail(bad, at, f"column {name}: not a whole number")
         low, high = _integer_bounds(dtype)
+        nulls = sorts == tokens.NULL
+        mask = nulls if nulls.any() else None
+        if not negative.any() and int(magnitudes.max(initial=0)) <= high:
+            return pa.array(magnitudes.astype(dtype.to_pandas_dtype()), dtype, mask=mask)
         outside = np.where(negative, magnitudes > np.uint64(-low), magnitudes > np.uint64(high))
         if outside.any():
             raise self.fail(int(np.flatnonzero(outside)[0]), at, f"column {name}: a number beyond {dtype}")
         signed = np.where(negative, (~magnitudes) + np.uint64(1), magnitudes)
         values = signed.view(np.int64) if low else signed
-        nulls = sorts == tokens.NULL
-        return pa.array(values.astype(dtype.to_pandas_dtype()), dtype, mask=nulls if nulls.any() else None)
+        return pa.array(values.astype(dtype.to_pandas_dtype()), dtype, mask=mask)
 
     def floats(self, at: int, column: Column) -> pa.Array:
         """Return one column as floats."""
