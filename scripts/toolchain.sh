@@ -10,7 +10,7 @@ PYTHON_PACKAGES=(python3 python3.13 python3.12 python3.11)
 JAVA_PACKAGES=(openjdk-17-jre-headless openjdk-21-jre-headless)
 
 # Further Debian packages that the tests and the demo start, such as database servers. None today.
-SERVER_PACKAGES=()
+SERVER_PACKAGES=(mariadb-server-core mariadb-client-core postgresql)
 
 say() { printf 'setup: %s\n' "$*"; }
 
