@@ -9,7 +9,7 @@ JAVA_MAJOR_MIN=17
 PYTHON_PACKAGES=(python3 python3.13 python3.12 python3.11)
 JAVA_PACKAGES=(openjdk-17-jre-headless openjdk-21-jre-headless)
 
-# Further Debian packages that the tests and the demo start, such as database servers. None today.
+# Debian packages of the database servers that tests start, on loopback and in folders of their own.
 SERVER_PACKAGES=(mariadb-server-core mariadb-client-core postgresql)
 
 say() { printf 'setup: %s\n' "$*"; }

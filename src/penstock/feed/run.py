@@ -84,6 +84,11 @@ class SparkFeedRun:
         return self._query is not None and bool(self._query.isActive) and bool(self._query.status["isTriggerActive"])
 
     @property
+    def idle(self) -> bool:
+        """Return whether the query is up and waits for a window."""
+        return self._query is not None and bool(self._query.isActive) and str(self._query.status["message"]).startswith("Waiting for")
+
+    @property
     def active(self) -> bool:
         """Return whether the query runs."""
         return self._query is not None and bool(self._query.isActive)
