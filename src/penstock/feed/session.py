@@ -23,7 +23,7 @@ _OPAQUE_ROWS_PER_MESSAGE = 2
 
 
 # For the Python workers. Batches of a few MiB come and go all the time: memory that goes back to the system each time costs a page fault
-# for every 4 KiB when it is needed again, which is a tenth of a feed's whole work on a virtual machine.
+# for every 4 KiB when it is needed again, which is no small part of a feed's work on a virtual machine.
 _WORKER_ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),

@@ -1,7 +1,7 @@
 """Buffers in which files are filled, used again and again.
 
-A file of 64 MiB in fresh memory costs sixteen thousand page faults, which take longer than encoding does on many virtual
-machines; a buffer that was a file before costs none. A buffer belongs to one writer from ``take`` until its content is in the
+A file of 64 MiB in fresh memory costs sixteen thousand page faults, a good part of the work of writing it on a virtual
+machine; a buffer that was a file before costs none. A buffer belongs to one writer from ``take`` until its content is in the
 target, then to the pool. Runs on executors.
 """
 
