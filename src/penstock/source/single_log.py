@@ -1,0 +1,120 @@
+"""What an upstream gives whose tables share one log: a binlog, a replication slot.
+
+Such an upstream has no ranges of its own and no resolved ts; both are made here. Commit ts are chained: a transaction gets the
+larger of its own time and the one before it plus one, so they grow, and the same log gives the same ts from any place whose ts is known.
+While the log is quiet the resolved ts moves on by marks: a mark says that at this place of the log the chain was raised to this ts. Marks
+are written down before anyone relies on them, and a reader that passes a mark again raises its chain there again.
+
+A snapshot is read beside the log. Its rows count as committed at the ticket's ts, where the span's log begins; a row that changed while
+the snapshot was read is in the log as well and the log's newer event wins by key, so that from the end of the snapshot on state and
+log together are exactly the table. Runs in the log service; ``read_snapshot`` on executors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.ddl import DdlEvent
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import LOGICAL_BITS, compose_ts
+from penstock.source.contract import Upstream
+
+
+class LogPosition(msgspec.Struct, frozen=True):
+    """A place between two transactions of a log, in the source's own words, and the chained ts of everything before it."""
+
+    ts: int
+    text: str
+
+
+class LogStep(msgspec.Struct, frozen=True):
+    """A piece of the log, decoded. ``changes`` carry span id 0: they are not divided by spans yet."""
+
+    changes: tuple[ChangeBatch, ...] = ()
+    ddls: tuple[DdlEvent, ...] = ()
+    position: LogPosition | None = None
+    """Set where no transaction is open: everything at or below its ts has been given by this step and those before."""
+    mark: bool = False
+    """Whether ``position`` raises the chain while the log is quiet: it is written down before the resolved ts moves there."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the weight of the step; at least 1."""
+        return max(1, sum(c.header.nbytes for c in self.changes))
+
+
+class SnapshotTicket(msgspec.Struct, frozen=True):
+    """How the tasks of one bootstrap read. ``exact`` where all of them see precisely the state at ``start.ts``."""
+
+    start: LogPosition
+    token: str = ""
+    exact: bool = False
+
+
+class SingleLogUpstream(Upstream, Protocol):
+    """An upstream with one log for all tables. Methods may be called from any thread unless they say otherwise."""
+
+    def log_end(self) -> str:
+        """Return the end of the log now, in the words of ``LogPosition.text``: every commit acknowledged before stands before it."""
+
+    def reached(self, position: str, end: str) -> bool:
+        """Return whether everything before ``end`` stands before ``position`` too."""
+
+    def first_position(self) -> LogPosition:
+        """Return where capture begins that has no position yet: the end of the log, with a ts not below any commit before it."""
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        """Yield the log from a position on, until ``stop`` is set; one thread reads.
+
+        ``marks`` are those at or after ``start``, in order. ``wanted`` tells by table id whose rows are decoded; it may change its mind
+        between steps. Raises ``LOG_PURGED`` where the log does not reach back to ``start``, ``UPSTREAM_UNREACHABLE`` where the
+        connection is lost (the caller reads again from its last position).
+        """
+
+    def confirm(self, position: LogPosition) -> None:
+        """Tell the upstream that everything before a position is durable here, so that it need not keep it."""
+
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Prepare a snapshot; the log from its start on must be captured. What it holds open is released by ``end_snapshot``."""
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span in key order as INSERT at the ticket's ts, page by page, each after the last key of the one before."""
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Release what a snapshot held open. May be called twice."""
+
+
+class CommitChain:
+    """Gives growing commit ts to the transactions of a log. Not thread safe."""
+
+    def __init__(self, last_ts: int) -> None:
+        self.last_ts = last_ts
+
+    def next(self, commit_ms: int) -> int:
+        """Return the ts of the next transaction, which committed at this time by the upstream's clock."""
+        self.last_ts = max(self.last_ts + 1, compose_ts(max(0, commit_ms)))
+        return self.last_ts
+
+    def next_many(self, commit_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the ts of the next transactions, in order; the same as ``next`` for each of them."""
+        if len(commit_ms) == 0:
+            return np.empty(0, dtype=np.uint64)
+        place = np.arange(len(commit_ms), dtype=np.int64)
+        floor = np.maximum(commit_ms, 0) << LOGICAL_BITS
+        lifted = np.maximum(np.maximum.accumulate(floor - place), self.last_ts + 1) + place
+        self.last_ts = int(lifted[-1])
+        return lifted.astype(np.uint64)
+
+    def raise_to(self, ts: int) -> None:
+        """Raise the chain at a mark."""
+        self.last_ts = max(self.last_ts, ts)
