@@ -1,14 +1,14 @@
 # Penstock's commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench chaos lint proto docs
+.PHONY: help setup demo test test-mysql bench chaos lint proto docs
 
 RUN := scripts/run.sh
 NAME ?= feed
 ARGS ?=
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Install what is missing (Python, Java, packages) into this clone; quick when nothing is
 	@scripts/setup.sh
@@ -17,7 +17,10 @@ demo: setup ## Set up, then carry a live workload to files and verify every row;
 	@$(RUN) penstock demo $(ARGS)
 
 test: setup lint ## Set up, lint, then run every test but the chaos ones; ARGS="tests/unit -k span"
-	@$(RUN) python -m pytest -q -m "not chaos" $(ARGS)
+	@$(RUN) python -m pytest -q -m "not chaos and not mysql" $(ARGS)
+
+test-mysql: setup ## Lay MySQL into a cache folder, then run the tests that want it beside MariaDB's
+	@PENSTOCK_MYSQL_ROOT="$$(scripts/mysql_root.sh)" $(RUN) python -m pytest -q -m mysql $(ARGS)
 
 bench: setup ## Run a benchmark; NAME=feed ARGS=--quick
 	@$(RUN) penstock bench $(NAME) --json $(ARGS)

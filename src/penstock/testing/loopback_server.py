@@ -67,7 +67,9 @@ def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], 
                 process.wait()
 
 
-def _answers(port: int) -> Callable[[], bool]:
+def answers(port: int) -> Callable[[], bool]:
+    """Return a test of whether something listens at a loopback port."""
+
     def ready() -> bool:
         with socket.socket() as one:
             one.settimeout(1.0)
@@ -86,7 +88,7 @@ def _program(name: str, directories: Sequence[str], package: str) -> str:
     return found
 
 
-def _unprivileged(directory: Path) -> str | None:
+def unprivileged(directory: Path) -> str | None:
     """Return the user under which a database server runs that refuses to run as root, and let it into the directory."""
     if os.geteuid() != 0:
         return None
@@ -102,7 +104,7 @@ def _unprivileged(directory: Path) -> str | None:
 def postgres(directory: Path) -> Iterator[str]:
     """Start PostgreSQL in a directory; yield the URI of its database."""
     directory.mkdir(parents=True, exist_ok=True)
-    user = _unprivileged(directory)
+    user = unprivileged(directory)
     data, port = directory / "data", free_port()
     initdb = _program("initdb", _POSTGRES_DIRS, "postgresql")
     made = [initdb, "-D", str(data), "-U", "penstock", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"]
@@ -122,7 +124,7 @@ def postgres(directory: Path) -> Iterator[str]:
 def mariadb(directory: Path) -> Iterator[str]:
     """Start MariaDB in a directory; yield the URI of a database in it."""
     directory.mkdir(parents=True, exist_ok=True)
-    user = _unprivileged(directory)
+    user = unprivileged(directory)
     data, port = directory / "data", free_port()
     install = _program("mariadb-install-db", ("/usr/bin",), "mariadb-server-core")
     server = _program("mariadbd", ("/usr/sbin",), "mariadb-server-core")
@@ -132,7 +134,7 @@ def mariadb(directory: Path) -> Iterator[str]:
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
         *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid"),
     ]
-    with running(command, directory, _answers(port), user):
+    with running(command, directory, answers(port), user):
         import pymysql
 
         connection = pymysql.connect(host="127.0.0.1", port=port, user="root")
@@ -153,7 +155,7 @@ def azurite(directory: Path, container: str = "penstock-test") -> Iterator[str]:
         *("--blobHost", "127.0.0.1", "--blobPort", str(port)),
     ]
     endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-    with running(command, directory, _answers(port)):
+    with running(command, directory, answers(port)):
         _create_container(endpoint, container)
         key = AZURE_KEY.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
         yield f"account-name={AZURE_ACCOUNT}&account-key={key}&endpoint={endpoint}"
