@@ -1,4 +1,4 @@
-"""The storage sink against Azurite: the whole way and back."""
+"""The storage sink against Azurite and a GCS emulator: the whole way and back."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.storage.inspection import check_target
 from penstock.sink.storage.replay import replay_table
 from penstock.sink.storage.target import ObjectTarget
+from penstock.testing.gcs import gcs
 from penstock.testing.loopback_server import azurite
 from penstock.testing.storage_lab import StorageLab
 
@@ -37,6 +38,12 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with gcs(tmp_path_factory.mktemp("gcs")) as query:
+        yield query
+
+
 def the_whole_way_and_back(lab: StorageLab) -> None:
     lab.maintainer.check("feed")
     lab.maintainer.claim("feed")
@@ -47,15 +54,39 @@ def the_whole_way_and_back(lab: StorageLab) -> None:
     assert list(check_target(lab.target, lab.settings)) == []
 
 
-def test_azure_and_back(azure: str) -> None:
-    lab = StorageLab(f"az://penstock-test/some/prefix?{azure}&file-size=4096")
-    the_whole_way_and_back(lab)
-    again = StorageLab(f"az://penstock-test/some/prefix?{azure}&file-size=4096")
+def there_and_back_again(uri: str) -> None:
+    the_whole_way_and_back(StorageLab(uri))
+    again = StorageLab(uri)
     assert again.write(TABLE, ROWS).files
     with pytest.raises(PenstockError, match="SINK_CONFLICT"):
-        StorageLab(f"az://penstock-test/some/prefix?{azure}&file-size=4096").write(TABLE, [(*r[:3], "other") for r in ROWS])
+        StorageLab(uri).write(TABLE, [(*r[:3], "other") for r in ROWS])
     with pytest.raises(PenstockError, match="SINK_OCCUPIED"):
         again.maintainer.check("other")
+
+
+def test_azure_and_back(azure: str) -> None:
+    there_and_back_again(f"az://penstock-test/some/prefix?{azure}&file-size=4096")
+
+
+def test_gcs_and_back(google: str) -> None:
+    there_and_back_again(f"gs://penstock-test/some/prefix?{google}&file-size=4096")
+
+
+def test_gcs_reads_writes_lists_and_deletes_plain_objects(google: str) -> None:
+    target = ObjectTarget.open(f"gcs://penstock-test/plain?{google}")
+    objects = {"a": b"1", "b/c d.txt": b"\x00\xff" * 40_000, "b/ü/%41&<>.json": "ü".encode()}
+    for path, content in objects.items():
+        assert target.put_new(path, content)
+        assert not target.put_new(path, content)
+    assert {path: target.get(path) for path in target.paths()} == objects
+    assert target.children("b") == ["b/c d.txt", "b/ü"]
+    assert target.exists("a")
+    target.put("a", b"2")
+    assert target.find("a") == b"2"
+    target.delete("a")
+    target.delete("a")
+    assert not target.exists("a")
+    assert sorted(target.paths()) == sorted(path for path in objects if path != "a")
 
 
 def test_azure_credentials_that_are_wrong_are_not_shown(azure: str) -> None:
