@@ -43,13 +43,8 @@ def mysql(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
     )
     command = [
         *(*program, messages, f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
-        *(
-            "--mysqlx=OFF",
-            "--secure-file-priv=",
-            "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0",
-            f"--pid-file={directory}/pid",
-        ),
+        *("--mysqlx=OFF", "--secure-file-priv=", "--skip-name-resolve", f"--init-file={directory}/init.sql"),
+        *("--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid"),
         *("--server-id=1", "--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--binlog-row-metadata=FULL"),
         *options,
     ]
