@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.model.batch import BatchKind, ChangeBatch, Op
@@ -222,6 +223,26 @@ def test_a_window_ends_at_the_first_ddl_of_its_tables(store: ColumnarEventStore)
     assert (plan.to_ts, plan.ddls) == (12, (mine,))
     assert store.plan_window([SPAN_ID], [7], 12, 1 << 30).to_ts == 20
     assert store.plan_window([SPAN_ID], [9], 5, 1 << 30).to_ts == 20
+
+
+def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_unsplit_tables(store: ColumnarEventStore) -> None:
+    append(store, both_sides(SPAN_ID, ROWS))
+    advance(store, 20)
+    made = msgspec.structs.replace(TABLE, table_id=70, table="fresh", version=14)
+    ddls = [
+        DdlEvent(11, DdlType.ADD_COLUMN, "ALTER TABLE orders ADD COLUMN x INT", "shop", (msgspec.structs.replace(TABLE, version=11),)),
+        DdlEvent(13, DdlType.CREATE_SCHEMA, "CREATE DATABASE elsewhere", "elsewhere"),
+        DdlEvent(14, DdlType.CREATE_TABLE, "CREATE TABLE fresh (...)", TABLE.schema, (made,)),
+    ]
+    done = threading.Semaphore(0)
+    for ddl in ddls:
+        assert store.append_ddl(ddl, done.release)
+        assert done.acquire(timeout=WAIT_S)
+    plan = store.plan_window([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"], [7])
+    assert (plan.to_ts, plan.ddls, plan.inner_ddls) == (14, (ddls[2],), (ddls[0],))
+    assert store.plan_window([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"]).to_ts == 11
+    assert store.plan_window([SPAN_ID], [7], 14, 1 << 30, [f"{TABLE.schema}.*"], [7]).to_ts == 20
+    assert store.plan_window([SPAN_ID], [7], 5, 1 << 30, ["else*.t"], [7]).ddls == (ddls[1],)
 
 
 def test_a_window_is_cut_by_bytes_and_always_gets_on(store: ColumnarEventStore) -> None:

@@ -41,6 +41,22 @@ class DdlType(IntEnum):
     REORGANIZE_PARTITION = 64
 
 
+IN_PLACE = frozenset(
+    {
+        DdlType.ADD_COLUMN,
+        DdlType.DROP_COLUMN,
+        DdlType.ADD_INDEX,
+        DdlType.DROP_INDEX,
+        DdlType.MODIFY_COLUMN,
+        DdlType.SET_DEFAULT,
+        DdlType.TABLE_COMMENT,
+        DdlType.TABLE_CHARSET,
+        DdlType.MULTI_SCHEMA_CHANGE,
+    }
+)
+"""What changes a table's structure and leaves its name, its id and every other table alone."""
+
+
 class DdlEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One DDL as it stands in the log. ``tables`` holds the new version of each table that it made or changed."""
 
@@ -57,6 +73,12 @@ class DdlEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     def table_ids(self) -> frozenset[int]:
         """Return the ids of all tables that the DDL touches."""
         return frozenset(t.table_id for t in self.tables) | frozenset(self.dropped_table_ids)
+
+    @property
+    def one_table_id(self) -> int | None:
+        """Return the id of the table that the DDL changes in place, if it does nothing else; otherwise None."""
+        alone = self.type in IN_PLACE and len(self.tables) == 1 and not self.dropped_table_ids
+        return self.tables[0].table_id if alone else None
 
     def to_json(self) -> bytes:
         """Return the event as JSON, the form in which it travels and is logged."""

@@ -69,7 +69,9 @@ class WindowPlan(msgspec.Struct, frozen=True):
     resolved_ts: int
     spans: tuple[SpanWindow, ...]
     ddls: tuple[DdlEvent, ...]
-    """DDLs of the asked tables whose commit ts is ``to_ts``."""
+    """DDLs of the asked tables whose commit ts is ``to_ts``, and which end the window."""
+    inner_ddls: tuple[DdlEvent, ...] = ()
+    """DDLs in ``(from_ts, to_ts]`` that change one of the ``unsplit`` tables in place and end nothing, oldest first."""
 
 
 class EventStore(Protocol):
@@ -103,5 +105,17 @@ class EventStore(Protocol):
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
 
-    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
-        """Choose where a window that starts at ``from_ts`` ends. ``to_ts == from_ts`` means that nothing new is resolved."""
+    def plan_window(
+        self,
+        span_ids: Sequence[int],
+        table_ids: Sequence[int],
+        from_ts: int,
+        nbytes_max: int,
+        patterns: Sequence[str] = (),
+        unsplit: Sequence[int] = (),
+    ) -> WindowPlan:
+        """Choose where a window that starts at ``from_ts`` ends. ``to_ts == from_ts`` means that nothing new is resolved.
+
+        DDLs count that touch one of the tables, or a table that a pattern matches; those that change one of the ``unsplit`` tables in
+        place do not end the window.
+        """

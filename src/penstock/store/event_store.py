@@ -250,11 +250,19 @@ class ColumnarEventStore:
         handle.on_close(weakref.finalize(handle, self.needs.release, lease))
         return handle
 
-    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+    def plan_window(
+        self,
+        span_ids: Sequence[int],
+        table_ids: Sequence[int],
+        from_ts: int,
+        nbytes_max: int,
+        patterns: Sequence[str] = (),
+        unsplit: Sequence[int] = (),
+    ) -> WindowPlan:
         """Choose where a window ends; see the contract."""
         views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
-        return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max)
+        return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max, patterns, unsplit)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first; empty for a table that is not known."""

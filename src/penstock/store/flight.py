@@ -50,6 +50,8 @@ class PlanRequest(msgspec.Struct, frozen=True):
     table_ids: tuple[int, ...]
     from_ts: int
     nbytes_max: int
+    patterns: tuple[str, ...] = ()
+    unsplit: tuple[int, ...] = ()
 
 
 class MemoryEndpoint(msgspec.Struct, frozen=True, tag="memory"):
@@ -167,7 +169,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
             for span_id in request.span_ids if request.from_ts else ():
                 self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
-            return msgspec.json.encode(self._store.plan_window(request.span_ids, request.table_ids, request.from_ts, request.nbytes_max))
+            return msgspec.json.encode(self._store.plan_window(*msgspec.structs.astuple(request)))
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
         if name == "span_status":

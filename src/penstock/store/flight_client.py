@@ -45,9 +45,17 @@ class FlightStoreClient:
     def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str]]]:
         return (FlightStoreClient, (self.location, self._token, self._storage_options))
 
-    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+    def plan_window(
+        self,
+        span_ids: Sequence[int],
+        table_ids: Sequence[int],
+        from_ts: int,
+        nbytes_max: int,
+        patterns: Sequence[str] = (),
+        unsplit: Sequence[int] = (),
+    ) -> WindowPlan:
         """Choose where a window ends; as ``EventStore.plan_window``."""
-        body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max))
+        body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit)))
         return msgspec.json.decode(self._act("plan_window", body), type=WindowPlan)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.batch import BatchKind, commit_ts_array
+from penstock.model.table_pattern import TablePatterns
 from penstock.store.changes import SpanView
 from penstock.store.contract import SpanWindow, WindowPlan
 from penstock.store.memory import MemoryRows
@@ -74,17 +75,27 @@ class SpanPieces:
 
 
 def plan_window(
-    views: Sequence[SpanView], schema_log: SchemaLog, table_ids: Sequence[int], resolved_ts: int, from_ts: int, nbytes_max: int
+    views: Sequence[SpanView],
+    schema_log: SchemaLog,
+    table_ids: Sequence[int],
+    resolved_ts: int,
+    from_ts: int,
+    nbytes_max: int,
+    patterns: Sequence[str] = (),
+    unsplit: Sequence[int] = (),
 ) -> WindowPlan:
     """Choose where the window ends. ``resolved_ts`` is the smallest of the spans and of the DDL span."""
     if resolved_ts <= from_ts:
         return WindowPlan(from_ts, from_ts, resolved_ts, tuple(SpanWindow(v.state.span_id, 0, 0) for v in views), ())
-    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts)
-    to_ts = ddls[0].commit_ts if ddls else resolved_ts
+    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts, TablePatterns(tuple(patterns)))
+    alone = frozenset(unsplit)
+    ends = tuple(d for d in ddls if d.one_table_id not in alone)
+    to_ts = ends[0].commit_ts if ends else resolved_ts
     pieces = [SpanPieces(v, from_ts, to_ts) for v in views]
     to_ts = _cut_by_bytes(pieces, from_ts, to_ts, nbytes_max)
     spans = tuple(SpanWindow(p.view.state.span_id, *p.estimate(to_ts)) for p in pieces)
-    return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ddls if d.commit_ts == to_ts))
+    inner = tuple(d for d in ddls if d.commit_ts <= to_ts and d.one_table_id in alone)
+    return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ends if d.commit_ts == to_ts), inner)
 
 
 def _cut_by_bytes(pieces: Sequence[SpanPieces], from_ts: int, to_ts: int, nbytes_max: int) -> int:

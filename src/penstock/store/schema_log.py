@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.table_pattern import TablePatterns
 from penstock.store.wal_segment import RecordKind, WalRecord
 
 
@@ -45,13 +46,13 @@ class SchemaLog:
         with self._lock:
             return self._holds(ddl)
 
-    def ddls(self, table_ids: Iterable[int], from_ts: int, to_ts: int) -> tuple[DdlEvent, ...]:
-        """Return the DDLs of the tables in ``(from_ts, to_ts]``, oldest first."""
+    def ddls(self, table_ids: Iterable[int], from_ts: int, to_ts: int, patterns: TablePatterns | None = None) -> tuple[DdlEvent, ...]:
+        """Return the DDLs in ``(from_ts, to_ts]`` of the tables, or of tables that a pattern matches, oldest first."""
         wanted = frozenset(table_ids)
         with self._lock:
             start = bisect.bisect_right(self._ddls, from_ts, key=lambda d: d.commit_ts)
             end = bisect.bisect_right(self._ddls, to_ts, key=lambda d: d.commit_ts)
-            return tuple(d for d in self._ddls[start:end] if d.table_ids & wanted)
+            return tuple(d for d in self._ddls[start:end] if d.table_ids & wanted or (patterns is not None and patterns.concern(d)))
 
     def versions(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first; empty for a table that is not known."""

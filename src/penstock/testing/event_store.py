@@ -18,6 +18,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.table_pattern import TablePatterns
 from penstock.store.contract import Changes, EndOfRange, Hint, SpanWindow, WindowPlan
 
 
@@ -140,17 +141,28 @@ class MemoryEventStore:
             batches = list(self._spans[span_id][1])
         return MemoryChangesHandle(_window(batches, from_ts, to_ts), to_ts, snapshot=from_ts == 0)
 
-    def plan_window(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, nbytes_max: int) -> WindowPlan:
+    def plan_window(
+        self,
+        span_ids: Sequence[int],
+        table_ids: Sequence[int],
+        from_ts: int,
+        nbytes_max: int,
+        patterns: Sequence[str] = (),
+        unsplit: Sequence[int] = (),
+    ) -> WindowPlan:
         """End the window at the smallest resolved ts or at the first DDL; the byte bound is not kept."""
         with self._changed:
             asked = [*span_ids, DDL_SPAN.span_id]
             resolved_ts = max(from_ts, min(self._resolved.get(s, 0) for s in asked))
             wanted = set(table_ids)
-            ahead = [d for d in self.ddls if from_ts < d.commit_ts <= resolved_ts and d.table_ids & wanted]
-            to_ts = min((d.commit_ts for d in ahead), default=resolved_ts)
+            named = TablePatterns(tuple(patterns))
+            ahead = [d for d in self.ddls if from_ts < d.commit_ts <= resolved_ts and (d.table_ids & wanted or named.concern(d))]
+            ends = [d for d in ahead if d.one_table_id not in unsplit]
+            to_ts = min((d.commit_ts for d in ends), default=resolved_ts)
             held = {s: _window(self._spans[s][1], from_ts, to_ts) for s in span_ids}
         spans = tuple(SpanWindow(s, sum(b.header.rows for b in bs), sum(b.header.nbytes for b in bs)) for s, bs in held.items())
-        return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ahead if d.commit_ts == to_ts))
+        inner = tuple(d for d in ahead if d.one_table_id in unsplit and d.commit_ts <= to_ts)
+        return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ends if d.commit_ts == to_ts), inner)
 
     def _persist(self) -> None:
         while True:

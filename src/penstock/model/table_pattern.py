@@ -1,0 +1,47 @@
+"""Patterns of table names, and which DDLs they concern.
+
+A pattern is ``database.table``, each part with ``*``, ``?`` and ``[...]``; the parts are compared apart, so that a star does not run over
+the dot between them, and without regard to case, as MySQL compares names. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+
+import msgspec
+
+from penstock.model.ddl import DdlEvent, DdlType
+
+_DATABASE_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
+
+
+class TablePatterns(msgspec.Struct, frozen=True):
+    """Which tables belong to a feed, those that do not exist yet included."""
+
+    patterns: tuple[str, ...] = ()
+
+    def match(self, schema: str, table: str) -> bool:
+        """Return whether a table has a name that belongs."""
+        return any(_match(pattern, schema.lower(), table.lower()) for pattern in self.patterns)
+
+    def match_database(self, schema: str) -> bool:
+        """Return whether tables of a database may belong."""
+        return any(fnmatch.fnmatchcase(schema.lower(), pattern.lower().partition(".")[0]) for pattern in self.patterns)
+
+    def concern(self, ddl: DdlEvent) -> bool:
+        """Return whether a DDL makes, changes or renames a table that belongs, or a database that may hold one."""
+        if ddl.type in _DATABASE_DDLS:
+            return self.match_database(ddl.schema)
+        names = [(t.schema, t.table) for t in ddl.tables] + [(schema, table) for _, schema, table in ddl.old_names]
+        return any(self.match(*name) for name in names)
+
+
+def match_name(pattern: str, full_name: str) -> bool:
+    """Return whether a pattern matches ``database.table``."""
+    schema, _, table = full_name.lower().partition(".")
+    return _match(pattern, schema, table)
+
+
+def _match(pattern: str, schema: str, table: str) -> bool:
+    wanted_schema, _, wanted_table = pattern.lower().partition(".")
+    return fnmatch.fnmatchcase(schema, wanted_schema) and fnmatch.fnmatchcase(table, wanted_table)
