@@ -81,6 +81,12 @@ class SingleLogUpstream(Upstream, Protocol):
         connection is lost (the caller reads again from its last position).
         """
 
+    def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Take over table versions that the store knows from earlier runs; called before ``read_log`` and ``schema_history``.
+
+        A server that keeps no history of its schemas cannot tell after a restart which version a row has; one that does ignores this.
+        """
+
     def confirm(self, position: LogPosition) -> None:
         """Tell the upstream that everything before a position is durable here, so that it need not keep it."""
 
