@@ -21,6 +21,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 
 VERBS = {
     "demo": "From a database to verified files in one command.",
+    "run": "One command from a database to files.",
     "server": "Run a server: capture a source and run feeds.",
     "feed": "Create, list, show and remove feeds.",
     "verify": "Compare a feed's files with the upstream, row by row.",
@@ -64,6 +65,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     \b
     Start here:
       penstock demo                                        the whole path on this machine
+      penstock run --source mysql://cdc@db:3306 --table 'shop.*' --sink file:///tmp/shop
     \b
     By hand, each in its own terminal:
       penstock dataserver --port 20160 --workload          a database, with changes

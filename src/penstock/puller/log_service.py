@@ -145,6 +145,10 @@ class LogService:
                 self._captures.pop(span_id, None)
             self._puller.unsubscribe(span_id)
 
+    def settled_ts(self) -> int:
+        """Return a ts at or above every commit that was acknowledged before the call; the captured spans resolve up to it by themselves."""
+        return self._upstream.current_ts()
+
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
         with self._lock:

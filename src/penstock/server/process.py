@@ -21,7 +21,7 @@ from penstock.config.tree import SinkConfig
 from penstock.feed.session import SparkSettings, open_session
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
@@ -51,6 +51,7 @@ class ServerProcess:
         self._parts = contextlib.ExitStack()
         self._listener: HttpListener | None = None
         self._flight_location = ""
+        self._log_service: LogService | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -68,6 +69,12 @@ class ServerProcess:
     def flight_location(self) -> str:
         """Return where executors read changes."""
         return self._flight_location
+
+    def settled_ts(self) -> int:
+        """Return a ts at or above every commit that the source acknowledged before the call."""
+        if self._log_service is None:
+            raise InvariantError("the server is not started")
+        return self._log_service.settled_ts()
 
     def start(self) -> None:
         """Start everything; on an error, end what was started and raise it."""
@@ -103,6 +110,7 @@ class ServerProcess:
         log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
         parts.callback(log_service.close)
         log_service.start()
+        self._log_service = log_service
         factory = SparkFeedRunFactory(
             session,
             meta,
