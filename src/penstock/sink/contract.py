@@ -1,7 +1,7 @@
 """What a target is to a feed, whatever it is.
 
 A sink lives inside one Spark task for one window. Events of one dispatcher are FIFO through one channel; nothing is promised across
-dispatchers but the window. Runs on executors; ``write_block_event`` and ``publish_checkpoint`` run beside the driver.
+dispatchers but the window. Runs on executors; a ``SinkMaintainer`` runs beside the driver.
 """
 
 from __future__ import annotations
@@ -75,23 +75,58 @@ class DispatcherResult(msgspec.Struct, frozen=True):
     files: tuple[WrittenFile, ...] = ()
 
 
+class Histogram(msgspec.Struct, frozen=True):
+    """Counted values: how many were at or below each bound (and above all of them, last), and their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """What a sink counted in one task, by metric name and labels (``name{label=value}``); it travels in the commit message."""
+
+    counters: dict[str, float] = {}
+    peaks: dict[str, float] = {}
+    """Gauges; of several tasks the largest counts."""
+    histograms: dict[str, Histogram] = {}
+
+
 class Sink(Protocol):
-    """A target inside one task. Not thread safe towards its caller: one thread calls it."""
+    """A target inside one task. Not thread safe towards its caller: one thread calls it.
+
+    For each dispatcher: open, then events and block events in order, then ``close_dispatcher``. Several dispatchers may be open at once.
+    """
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
         """Begin a dispatcher's window. Called once per dispatcher and attempt, before its first event."""
 
     def add_dml_event(self, event: DmlEvent) -> None:
-        """Take over an event. Never blocks on the target and never does slow I/O, apart from back-pressure of a full spool."""
+        """Take over an event. Never waits and never does slow I/O: callers bound how many events were not woken yet (``WakeGate``).
+
+        Raises the failure of anything that the sink did before.
+        """
 
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
         """Drain everything the dispatcher was given before; durable when it returns. Called for every involved dispatcher."""
 
+    def write_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> Sequence[str]:
+        """Write a DDL that involves this dispatcher only, after it passed the DDL; return what was written. Idempotent."""
+
+    def seal_dispatcher(self, dispatcher: DispatcherId) -> None:
+        """Say that no more events come, so that the rest is flushed while other dispatchers go on. Never waits. May be left out."""
+
     def close_dispatcher(self, dispatcher: DispatcherId) -> DispatcherResult:
         """Flush what is left of the window and return the result; everything is durable when it returns."""
 
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Have this called once the sink has failed, from any thread; at once if it has. The next call of the sink then raises."""
+
+    def report(self) -> TaskReport:
+        """Return what was counted so far. Called once, before ``close``."""
+
     def close(self) -> None:
-        """Release resources. After an error nothing more is flushed."""
+        """Release resources. What was not closed by ``close_dispatcher`` is dropped; after an error nothing more is flushed."""
 
 
 class SinkMaintainer(Protocol):

