@@ -6,7 +6,7 @@ The log service appends and advances; readers collect changes, in the same proce
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Protocol
 
 import msgspec
@@ -61,6 +61,13 @@ class SpanWindow(msgspec.Struct, frozen=True):
     nbytes: int
 
 
+class WindowKind(StrEnum):
+    """What a window delivers: the changes in it, or the difference between the target's state at its start and the state at its end."""
+
+    CHANGES = "changes"
+    RESNAPSHOT = "resnapshot"
+
+
 class WindowPlan(msgspec.Struct, frozen=True):
     """Where a window over several spans ends: ``to_ts`` is a ts at or below every resolved ts, at the first DDL, within the byte bound."""
 
@@ -72,6 +79,7 @@ class WindowPlan(msgspec.Struct, frozen=True):
     """DDLs of the asked tables whose commit ts is ``to_ts``, and which end the window."""
     inner_ddls: tuple[DdlEvent, ...] = ()
     """DDLs in ``(from_ts, to_ts]`` that change one of the ``unsplit`` tables in place and end nothing, oldest first."""
+    kind: WindowKind = WindowKind.CHANGES
 
 
 class EventStore(Protocol):

@@ -23,7 +23,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import TS_MAX
+from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.store.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
 from penstock.store.flusher import Flusher
@@ -32,7 +32,7 @@ from penstock.store.manifest import load_manifests
 from penstock.store.merging import MergePlan, MergeSettings
 from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
-from penstock.store.planner import plan_window
+from penstock.store.planner import check_reach, plan_resnapshot, plan_window
 from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
 from penstock.store.span_store import SpanStore
 from penstock.store.span_writer import ObjectSettings
@@ -66,6 +66,8 @@ class StoreSettings:
     gc_ttl_seconds: int = 24 * 3_600
     """How long a subscription that does not get on can hold history back; after that its reader gets ``STALE_READ``."""
     gc_interval_s: float = 60.0
+    orphan_seconds: int = 24 * 3_600
+    """How old object files that nothing names must be before they go: younger ones may belong to a bootstrap under way."""
     merge_bytes_min: int = 256 * 1024 * 1024
     """A span is merged when so much was flushed since the last merge, ..."""
     merge_ratio: float = 0.5
@@ -208,6 +210,19 @@ class ColumnarEventStore:
         """
         self._span(span_id).commit_changes(objects, commit_ts)
 
+    def base_ts(self, span_id: int) -> int | None:
+        """Return from which ts on the state of a span is known; None where it is not, or the span is unknown."""
+        store = self._spans.get(span_id)
+        return None if store is None else store.base_ts
+
+    def reset_span(self, span_id: int, start_ts: int) -> None:
+        """Forget what a span holds and begin again above a ts, because the upstream's log no longer joins what is held.
+
+        It must not be captured meanwhile. Whoever read its history gets ``STALE_READ``, and its state is unknown until a bulk commit.
+        """
+        self._span(span_id).reset(start_ts)
+        self._forget_log()
+
     def truncate_history(self, span_id: int, ts: int) -> int:
         """Give up the changes of a span at or below a ts; return how many objects went. Reading them is ``STALE_READ`` from now on."""
         return self._span(span_id).truncate_history(ts)
@@ -220,8 +235,16 @@ class ColumnarEventStore:
         return sum(self._expire(span_id, ts) for span_id, ts in pins.items())
 
     def collect_garbage(self) -> int:
-        """Let all history go that is older than what is kept and that no pin and no reader needs; return how many objects left."""
-        return sum(self._expire(span_id, TS_MAX) for span_id in self.span_ids())
+        """Let all history go that is older than what is kept and that no pin and no reader needs; return how many objects left.
+
+        Files that nothing names go too, once they are old.
+        """
+        left = sum(self._expire(span_id, TS_MAX) for span_id in self.span_ids())
+        written_before_ms = self._clock.now_ms() - self.settings.orphan_seconds * 1000
+        orphans = sum(self._span(span_id).remove_old_orphans(written_before_ms) for span_id in self.span_ids())
+        if orphans:
+            log.info("old objects without a manifest removed", extra={"objects": orphans})
+        return left
 
     def _expire(self, span_id: int, ts: int) -> int:
         limit_ts = min(ts, self.needs.keep_above(span_id))
@@ -261,8 +284,18 @@ class ColumnarEventStore:
     ) -> WindowPlan:
         """Choose where a window ends; see the contract."""
         views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
+        check_reach(views, from_ts)
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
         return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max, patterns, unsplit)
+
+    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int) -> WindowPlan:
+        """Plan a window that takes the place of lost history: it ends at a ts whose state is known, with every DDL on the way.
+
+        ``to_ts == from_ts`` means that the state is not known yet.
+        """
+        resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
+        views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
+        return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first; empty for a table that is not known."""

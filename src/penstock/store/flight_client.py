@@ -202,6 +202,10 @@ class _StreamedObjects:
         """Return the objects that there are tickets for."""
         return sorted(p for p in self._tickets if p.startswith(prefix))
 
+    def list_modified(self, prefix: str) -> Mapping[str, int]:
+        """Return 0 for each object: a reader does not know how old they are."""
+        return dict.fromkeys(self.list_names(prefix), 0)
+
     def delete(self, path: str) -> None:
         """Refuse: readers do not delete."""
         raise OSError(f"{path}: read only")

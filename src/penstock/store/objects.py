@@ -55,6 +55,9 @@ class ObjectBackend(Protocol):
     def list_names(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, sorted."""
 
+    def list_modified(self, prefix: str) -> Mapping[str, int]:
+        """Return when each object below a prefix was written, in milliseconds since the Unix epoch by the storage's clock."""
+
     def delete(self, path: str) -> None:
         """Remove an object; one that is not there is no error."""
 
@@ -110,6 +113,12 @@ class ObstoreBackend:
         """Return the names below a prefix, sorted."""
         with _os_errors(prefix):
             return sorted(str(entry["path"]) for page in obstore.list(self._store, prefix) for entry in page)
+
+    def list_modified(self, prefix: str) -> Mapping[str, int]:
+        """Return when each object below a prefix was written."""
+        with _os_errors(prefix):
+            entries = [entry for page in obstore.list(self._store, prefix) for entry in page]
+        return {str(e["path"]): int(e["last_modified"].timestamp() * 1000) for e in entries}
 
     def delete(self, path: str) -> None:
         """Remove an object."""
@@ -191,6 +200,11 @@ class ObjectSpace:
         """Return the names below a prefix, sorted."""
         with _read_errors(prefix):
             return self._backend.list_names(prefix)
+
+    def list_modified(self, prefix: str) -> Mapping[str, int]:
+        """Return when each object below a prefix was written, in milliseconds."""
+        with _read_errors(prefix):
+            return self._backend.list_modified(prefix)
 
     def delete(self, path: str) -> None:
         """Remove an object that no manifest names any more."""

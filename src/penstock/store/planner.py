@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.batch import BatchKind, commit_ts_array
+from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
+from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes import SpanView
-from penstock.store.contract import SpanWindow, WindowPlan
+from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 from penstock.store.memory import MemoryRows
 from penstock.store.ordering import window_rows
 from penstock.store.schema_log import SchemaLog
@@ -96,6 +98,28 @@ def plan_window(
     spans = tuple(SpanWindow(p.view.state.span_id, *p.estimate(to_ts)) for p in pieces)
     inner = tuple(d for d in ddls if d.commit_ts <= to_ts and d.one_table_id in alone)
     return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ends if d.commit_ts == to_ts), inner)
+
+
+def check_reach(views: Sequence[SpanView], from_ts: int) -> None:
+    """Raise ``STALE_READ`` where the history of a span does not reach back to the start of a window."""
+    for state in (v.state for v in views):
+        if TS_ZERO < from_ts < state.history_start_ts:
+            raise PenstockError(
+                "STALE_READ", f"span {state.span_id}: history starts at ts {state.history_start_ts}, after the requested {from_ts}"
+            )
+
+
+def plan_resnapshot(
+    views: Sequence[SpanView], schema_log: SchemaLog, table_ids: Sequence[int], resolved_ts: int, from_ts: int
+) -> WindowPlan:
+    """Plan a window from a state that the target holds to one that the store knows; its DDLs are those on the way."""
+    known = resolved_ts > from_ts and all(v.state.base_ts is not None and v.state.base_ts <= resolved_ts for v in views)
+    if not known:
+        return WindowPlan(from_ts, from_ts, resolved_ts, tuple(SpanWindow(v.state.span_id, 0, 0) for v in views), ())
+    pieces = [SpanPieces(v, TS_ZERO, resolved_ts) for v in views]
+    spans = tuple(SpanWindow(p.view.state.span_id, *p.estimate(resolved_ts)) for p in pieces)
+    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts)
+    return WindowPlan(from_ts, resolved_ts, resolved_ts, spans, ddls, kind=WindowKind.RESNAPSHOT)
 
 
 def _cut_by_bytes(pieces: Sequence[SpanPieces], from_ts: int, to_ts: int, nbytes_max: int) -> int:

@@ -21,6 +21,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.store.bootstrap_log import BootstrapLog, bootstrap_prefix
 from penstock.store.changes import SpanState, SpanView, drain, side_handles
 from penstock.store.checkpoints import CheckpointChain, leaves_at
 from penstock.store.manifest import Manifest, write_manifest
@@ -88,6 +89,11 @@ class SpanStore:
     def flushed_ts(self) -> int:
         """Return the ts up to which its rows are in objects."""
         return self._manifest.flushed_ts
+
+    @property
+    def base_ts(self) -> int | None:
+        """Return the ts from which on its state is known, None where it is not."""
+        return self._manifest.base_ts
 
     @property
     def memory_nbytes(self) -> int:
@@ -314,12 +320,52 @@ class SpanStore:
             if self._publish(new):
                 return
 
+    def reset(self, start_ts: int) -> None:
+        """Forget everything and begin again above a ts, because the upstream's log has a hole before it.
+
+        Nothing may be appended meanwhile. The objects stay until they are old, because readers may have them open.
+        """
+        with self._flushing:
+            if start_ts < self._resolved_ts:
+                raise PenstockError(
+                    "RESOLVED_TS_VIOLATED", f"span {self.span_id}: it begins again at ts {start_ts}, resolved ts is {self._resolved_ts}"
+                )
+            blank = {"base_ts": None, "objects": (), "transfer_ts": ()}
+            began = {"resolved_ts": start_ts, "flushed_ts": start_ts, "history_start_ts": start_ts}
+            while not self._publish(msgspec.structs.replace(self._manifest, **blank, **began)):
+                pass
+            with self._lock:
+                self._checkpoints.clear()
+                self._resolved_ts = start_ts
+
+    def remove_old_orphans(self, written_before_ms: int) -> int:
+        """Remove objects that neither manifest nor checkpoints name and that were written before a time; return how many.
+
+        Those of a bootstrap are left while any of its records is younger: whoever wrote them commits them later.
+        """
+        records = self._space.list_modified(bootstrap_prefix(self.span_id))
+        alive = any(ms >= written_before_ms for ms in records.values())
+        if records and not alive:
+            BootstrapLog(self._space, self.span_id).clear()
+        folders = ("objects",) if alive else ("objects", "bulk")
+        written = {n: ms for f in folders for n, ms in self._space.list_modified(f"spans/{self.span_id}/{f}/").items()}
+        old = {n for n, ms in written.items() if ms < written_before_ms}
+        # No manifest is made meanwhile, so none can come to name what goes.
+        with self._flushing:
+            orphans = old - self._named()
+            for name in orphans:
+                self._space.delete(name)
+        return len(orphans)
+
+    def _named(self) -> set[str]:
+        return {o.path for o in (*self._manifest.objects, *self._checkpoints.objects)}
+
     def remove_orphans(self) -> int:
         """Remove objects that no manifest names, left by a crash between object and manifest; return how many.
 
         Only for the owner, before it flushes. Bulk objects are left: whoever writes them commits them later.
         """
-        named = {o.path for o in (*self._manifest.objects, *self._checkpoints.objects)}
+        named = self._named()
         orphans = [name for name in self._space.list_names(f"spans/{self.span_id}/objects/") if name not in named]
         for name in orphans:
             self._space.delete(name)
@@ -334,7 +380,8 @@ class SpanStore:
         self._check_bulk(objects, commit_ts)
         with self._flushing:
             while self._manifest.base_ts is None:
-                self._publish_bulk(objects, commit_ts if base_ts is None else base_ts)
+                # The rows are no changes: a tail that crosses their ts would show them as such, so history begins there.
+                self._publish_bulk(objects, commit_ts if base_ts is None else base_ts, commit_ts)
 
     def commit_changes(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make objects that were written elsewhere visible in one step as changes at a ts that is not resolved yet; idempotent."""
@@ -354,12 +401,18 @@ class SpanStore:
         if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in objects):
             raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
 
-    def _publish_bulk(self, objects: Sequence[ObjectMeta], base_ts: int | None) -> bool:
+    def _publish_bulk(self, objects: Sequence[ObjectMeta], base_ts: int | None, history_start_ts: int = TS_ZERO) -> bool:
         old = self._manifest
         numbered, next_row = with_row_ids(objects, old.next_row)
-        together = (*old.objects, *numbered)
         return self._publish(
-            msgspec.structs.replace(old, resolved_ts=self._resolved_ts, base_ts=base_ts, objects=together, next_row=next_row)
+            msgspec.structs.replace(
+                old,
+                resolved_ts=self._resolved_ts,
+                base_ts=base_ts,
+                history_start_ts=max(old.history_start_ts, history_start_ts),
+                objects=(*old.objects, *numbered),
+                next_row=next_row,
+            )
         )
 
     def _write_memory(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:

@@ -8,7 +8,7 @@ local files, so that reads go through it. Runs in tests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -88,6 +88,12 @@ class FaultyObjects:
         if self._fault("list", prefix) is Fault.FAIL:
             raise OSError(f"{prefix}: scripted failure")
         return self._inner.list_names(prefix)
+
+    def list_modified(self, prefix: str) -> Mapping[str, int]:
+        """List with times, or do what the script says."""
+        if self._fault("list", prefix) is Fault.FAIL:
+            raise OSError(f"{prefix}: scripted failure")
+        return self._inner.list_modified(prefix)
 
     def delete(self, path: str) -> None:
         """Delete, or do what the script says."""
