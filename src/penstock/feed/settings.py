@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 MIB = 1 << 20
 
@@ -19,6 +20,12 @@ class FeedSettings:
         partitions: Spark tasks per window; 0 takes the session's parallelism.
         start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still
             has them.
+        bootstrap: how the state that a feed begins with is read: ``auto`` from the stream of a source that gives it there, otherwise by
+            Spark tasks; ``job`` always by Spark tasks.
+        bootstrap_tasks: how many of these tasks run at once.
+        bootstrap_rows_per_second: how many rows they read per second at most, all together; 0 for as many as they can.
+        on_stale_read: what happens where the history that a feed needs is gone: ``resnapshot`` delivers what differs between the target and
+            a new snapshot, deletes included; ``fail`` stops the feed.
     """
 
     flush_interval_s: float = 5.0
@@ -26,6 +33,10 @@ class FeedSettings:
     spans_per_table: int = 1
     partitions: int = 0
     start_ts: int = 0
+    bootstrap: Literal["auto", "job"] = "auto"
+    bootstrap_tasks: int = 4
+    bootstrap_rows_per_second: int = 0
+    on_stale_read: Literal["resnapshot", "fail"] = "resnapshot"
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
@@ -40,4 +51,8 @@ class FeedSettings:
             found.append(("partitions", "must be between 0 (automatic) and 10000"))
         if self.start_ts < 0:
             found.append(("start-ts", "must not be negative"))
+        if not 1 <= self.bootstrap_tasks <= 1000:
+            found.append(("bootstrap-tasks", "must be between 1 and 1000"))
+        if self.bootstrap_rows_per_second < 0:
+            found.append(("bootstrap-rows-per-second", "must not be negative"))
         return found

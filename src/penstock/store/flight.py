@@ -23,6 +23,7 @@ from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.store.changes import SpanState, open_changes, side_handles
+from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight_ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
@@ -52,6 +53,14 @@ class PlanRequest(msgspec.Struct, frozen=True):
     nbytes_max: int
     patterns: tuple[str, ...] = ()
     unsplit: tuple[int, ...] = ()
+
+
+class ResnapshotRequest(msgspec.Struct, frozen=True):
+    """The body of the ``plan_resnapshot`` action."""
+
+    span_ids: tuple[int, ...]
+    table_ids: tuple[int, ...]
+    from_ts: int
 
 
 class MemoryEndpoint(msgspec.Struct, frozen=True, tag="memory"):
@@ -159,6 +168,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         """Return the actions."""
         return [
             fl.ActionType("plan_window", "choose where a window ends"),
+            fl.ActionType("plan_resnapshot", "choose the ts of a state that takes the place of lost history"),
             fl.ActionType("schema_history", "the versions of a table"),
             fl.ActionType("span_status", "resolved ts and sizes of all spans"),
         ]
@@ -170,12 +180,21 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             for span_id in request.span_ids if request.from_ts else ():
                 self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
             return msgspec.json.encode(self._store.plan_window(*msgspec.structs.astuple(request)))
+        if name == "plan_resnapshot":
+            return msgspec.json.encode(self._plan_resnapshot(msgspec.json.decode(body, type=ResnapshotRequest)))
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode([_status(s) for s in spans])
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
+
+    def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:
+        plan = self._store.plan_resnapshot(request.span_ids, request.table_ids, request.from_ts)
+        # The window is read again after a crash, so its state may not leave before it is committed.
+        for span_id in request.span_ids if plan.to_ts > request.from_ts else ():
+            self._store.needs.pin_until(span_id, plan.to_ts, self._signer.expires_ms())
+        return plan
 
     def _object_endpoint(self, span_id: int, path: str) -> fl.FlightEndpoint:
         ticket = self._signer.sign(ObjectTicket(span_id, path, self._signer.expires_ms()))

@@ -22,7 +22,16 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
-from penstock.store.flight import Endpoint, MemoryEndpoint, ObjectEndpoint, PlanRequest, SpanStatus, WindowAnswer, WindowRequest
+from penstock.store.flight import (
+    Endpoint,
+    MemoryEndpoint,
+    ObjectEndpoint,
+    PlanRequest,
+    ResnapshotRequest,
+    SpanStatus,
+    WindowAnswer,
+    WindowRequest,
+)
 from penstock.store.objects import ObjectSpace, ObstoreBackend
 
 CALL_TIMEOUT_S = 30.0
@@ -57,6 +66,11 @@ class FlightStoreClient:
         """Choose where a window ends; as ``EventStore.plan_window``."""
         body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit)))
         return msgspec.json.decode(self._act("plan_window", body), type=WindowPlan)
+
+    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int) -> WindowPlan:
+        """Choose the ts of a state that takes the place of lost history; as ``ColumnarEventStore.plan_resnapshot``."""
+        body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts))
+        return msgspec.json.decode(self._act("plan_resnapshot", body), type=WindowPlan)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first."""
