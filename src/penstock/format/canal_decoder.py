@@ -107,12 +107,12 @@ def _frame(block: JsonBlock, keys: tokens.KeyTable, table: TableSchema, columns:
         raise block.fail(int(np.flatnonzero(~has_ts)[0]), at, "a message without commitTs among messages that have it")
     has_old = block.sorts[places["old",]] == tokens.ENTERED
     series = [pl.Series(COMMIT_TS, commit_ts), ops.alias(OP), pl.Series(OLD, (has_old & (ops.to_numpy() == Op.UPDATE)).astype(np.uint8))]
-    is_delete = ops.to_numpy() == Op.DELETE
+    is_delete, handle = ops.to_numpy() == Op.DELETE, table.handle_columns
     news = []
     for column in columns:
         at = places["data", column.name]
         missing = block.sorts[at] == tokens.MISSING
-        if (missing & ~(is_delete & (not column.primary_key))).any():
+        if (missing & ~(is_delete & (column not in handle))).any():
             raise block.fail(int(np.flatnonzero(missing)[0]), at, f"column {column.name} is missing")
         news.append(_values(block, at, column, valued(block.sorts[at])).alias(column.field_name))
     olds = []

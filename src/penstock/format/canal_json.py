@@ -8,8 +8,6 @@ alone; the encoding of rows in two parts is the concatenation of the parts' enco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -92,7 +90,7 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSett
     sheet.constant(b',"ts":')
     sheet.integers(moments, quoted=False)
     sheet.constant(b',"sql":"","sqlType":{')
-    message = _Message(sheet, columns, names, records, settings)
+    message = _Message(sheet, table, names, records, settings)
     message.sql_types()
     sheet.constant(b'},"mysqlType":{')
     message.mysql_types()
@@ -116,15 +114,15 @@ class _Message:
     """The parts of a message that go over the table's columns."""
 
     def __init__(
-        self, sheet: MessageSheet, columns: Sequence[Column], names: list[bytes], records: pa.RecordBatch, settings: CanalSettings
+        self, sheet: MessageSheet, table: TableSchema, names: list[bytes], records: pa.RecordBatch, settings: CanalSettings
     ) -> None:
         self._sheet = sheet
-        self._columns = list(zip(columns, names, strict=True))
+        self._columns = list(zip(row_columns(table), names, strict=True))
         self._records = records
         self._settings = settings
         # A table without a key keeps all columns in its deletes: they could not be applied otherwise.
-        keyed = any(c.primary_key for c in columns)
-        self._narrow_deletes = settings.delete_only_output_handle_key_columns and keyed
+        self._handle = frozenset(c.id for c in table.handle_columns)
+        self._narrow_deletes = settings.delete_only_output_handle_key_columns and bool(self._handle)
 
     def sql_types(self) -> None:
         for at, (column, name) in enumerate(self._columns):
@@ -167,7 +165,7 @@ class _Message:
             put_value(self._sheet, column, self._records.column(column.field_name), ops, None)
 
     def _ops(self, column: Column) -> int:
-        return ALL_OPS & ~_DELETES if self._narrow_deletes and not column.primary_key else ALL_OPS
+        return ALL_OPS & ~_DELETES if self._narrow_deletes and column.id not in self._handle else ALL_OPS
 
     def _key(self, name: bytes, at: int, ops: int) -> None:
         if self._narrow_deletes:

@@ -2,7 +2,7 @@
 
 A selector has patterns of ``schema.table`` and of column names, with ``*``, ``?`` and a leading ``!`` for exceptions among columns, where
 the last pattern that matches decides. The first selector whose table pattern matches is used; tables that none matches keep all columns.
-Invariant: the columns of the primary key are always kept, so that rows stay applicable. Runs on executors and beside the driver.
+Invariant: the columns of the handle key are always kept, so that rows stay applicable. Runs on executors and beside the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+import msgspec
 
 from penstock.model.table import TableSchema
 
@@ -41,10 +43,10 @@ def select_columns(table: TableSchema, selectors: Sequence[ColumnSelector]) -> T
     rule = next((s for s in selectors if s.matches(table)), None)
     if rule is None:
         return table
-    columns = tuple(c for c in table.columns if c.primary_key or rule.keeps(c.name))
+    columns = tuple(c for c in table.columns if c in table.handle_columns or rule.keeps(c.name))
     if len(columns) == len(table.columns):
         return table
-    return TableSchema(table.table_id, table.schema, table.table, table.version, columns, table.partition_id)
+    return msgspec.structs.replace(table, columns=columns)
 
 
 def read_selectors(raw: Any) -> tuple[ColumnSelector, ...]:

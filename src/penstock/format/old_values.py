@@ -92,6 +92,16 @@ class UpdatePairs:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
+def before_of_updates(records: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the positions of the UPDATE rows that have their before-image among these rows, and the positions of those."""
+    ops = records.column(OP).to_numpy(zero_copy_only=True)
+    at, updates = np.flatnonzero(ops == Op.BEFORE), np.flatnonzero(ops == Op.UPDATE)
+    if not len(at) or not len(updates):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    found = _matches(records.take(pa.array(at)), records, updates)
+    return updates[found >= 0], at[found[found >= 0]]
+
+
 def _matches(befores: pa.RecordBatch, kept: pa.RecordBatch, updates: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return for each UPDATE row the position of its BEFORE row, or -1."""
     rows = kept.select([COMMIT_TS, KEY]).take(pa.array(updates))

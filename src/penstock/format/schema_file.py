@@ -3,7 +3,7 @@
 Owns the exact bytes (key order, four spaces, the escapes of Go's encoder, what is left out) and the way back to a ``TableSchema``.
 Invariants: the checksum depends on names and columns only, never on the DDL text, so the same structure always has the same name;
 ``ColumnLength`` stands beside ``ColumnPrecision`` for string kinds, ``ColumnGenerated`` marks a virtual column (whose values rows do not
-carry), and neither is part of the checksum: other readers skip both. Runs anywhere.
+carry), ``UniqueKeys`` names the columns of unique keys, and none of these is part of the checksum: other readers skip them. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -69,11 +69,15 @@ class SchemaFile:
     type: int = DdlType.NONE
     columns: tuple[Column, ...] | None = None
     output_column_id: bool = False
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    """The unique keys besides the primary one, by column names."""
 
     @classmethod
     def of_table(cls, table: TableSchema, query: str = "", ddl_type: int = DdlType.NONE, *, output_column_id: bool = False) -> SchemaFile:
         """Describe a table version, with the DDL that made it or without."""
-        return cls(table.schema, table.table, table.version, query, ddl_type, table.columns, output_column_id)
+        names = {c.id: c.name for c in table.columns}
+        keys = tuple(tuple(names[i] for i in key) for key in table.unique_keys if all(i in names for i in key))
+        return cls(table.schema, table.table, table.version, query, ddl_type, table.columns, output_column_id, keys)
 
     @property
     def checksum(self) -> int:
@@ -94,7 +98,7 @@ class SchemaFile:
     def render(self) -> bytes:
         """Return the file's content."""
         columns = [_column_fields(c, with_id=self.output_column_id) for c in self.columns or ()]
-        document = {
+        document: dict[str, Any] = {
             "Table": self.table,
             "Schema": self.schema,
             "Version": PROTOCOL_VERSION,
@@ -104,11 +108,16 @@ class SchemaFile:
             "TableColumns": columns or None,
             "TableColumnsTotal": len(columns),
         }
+        if self.unique_keys:
+            document["UniqueKeys"] = [list(key) for key in self.unique_keys]
         return _go_json(document)
 
-    def to_table(self, table_id: int = 0, partition_id: int = 0) -> TableSchema:
-        """Return the structure as a table version; files name no table id, so the caller gives one where it matters."""
-        return TableSchema(table_id, self.schema, self.table, self.table_version, self.columns or (), partition_id)
+    def to_table(self, columns: tuple[Column, ...] | None = None) -> TableSchema:
+        """Return the structure as a table version, with its own columns or with the same ones under other ids; files name no table id."""
+        columns = self.columns or () if columns is None else columns
+        ids = {c.name: c.id for c in columns}
+        keys = tuple(tuple(ids[name] for name in key) for key in self.unique_keys if all(name in ids for name in key))
+        return TableSchema(0, self.schema, self.table, self.table_version, columns, unique_keys=keys)
 
 
 def parse_schema_file(content: bytes, path: str) -> SchemaFile:
@@ -125,6 +134,7 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
             type=int(document.get("Type", 0)),
             columns=columns,
             output_column_id=any("ColumnId" in raw for raw in raw_columns or ()),
+            unique_keys=tuple(tuple(str(name) for name in key) for key in document.get("UniqueKeys") or ()),
         )
         total = int(document.get("TableColumnsTotal", len(columns or ())))
     except json.JSONDecodeError as error:

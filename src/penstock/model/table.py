@@ -49,6 +49,8 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: tuple[Column, ...]
     partition_id: int = 0
     """The physical id of a partition; 0 for an ordinary table."""
+    unique_keys: tuple[tuple[int, ...], ...] = ()
+    """The unique keys besides the primary one, as column ids, in the order in which the upstream declares them."""
 
     @property
     def full_name(self) -> str:
@@ -59,6 +61,23 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     def key_columns(self) -> tuple[Column, ...]:
         """Return the primary key's columns, in table order; empty for a table without one."""
         return tuple(c for c in self.columns if c.primary_key)
+
+    @property
+    def unique_columns(self) -> tuple[Column, ...]:
+        """Return the columns of all unique keys besides the primary one, in table order: whose change makes another row of a row."""
+        ids = {column_id for key in self.unique_keys for column_id in key}
+        return tuple(c for c in self.columns if c.id in ids and not c.primary_key)
+
+    @property
+    def handle_columns(self) -> tuple[Column, ...]:
+        """Return what names a row: the primary key, else the first unique key without a nullable column; empty where there is neither."""
+        if self.key_columns:
+            return self.key_columns
+        known = {c.id: c for c in self.columns}
+        for key in self.unique_keys:
+            if key and all(i in known and not known[i].nullable for i in key):
+                return tuple(c for c in self.columns if c.id in key)
+        return ()
 
     def column(self, name: str) -> Column:
         """Return a column by its name; MySQL compares column names without case."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.model.table import TableSchema
 from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.settings import from_uri
@@ -24,6 +25,11 @@ def open_maintainer(uri: str, options: Mapping[str, Any]) -> SinkMaintainer:
     return StorageMaintainer(TargetAddress(target_uri).open(), settings)
 
 
+def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:
+    """Return what tells of a table version whether its before-images and keys must travel to the target."""
+    return from_uri(uri, options)[1].needs_before
+
+
 def needs_before(uri: str, options: Mapping[str, Any]) -> bool:
-    """Return whether the target's settings ask for old values, so that before-images must travel."""
+    """Return whether the target's settings ask for old values of every table."""
     return from_uri(uri, options)[1].needs_old_values

@@ -17,7 +17,7 @@ from penstock.feed.window_planner import WindowPlanner
 from penstock.feed.writer import deliver
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.sink.catalog import needs_before, open_sink
+from penstock.sink.catalog import before_rule, open_sink
 from penstock.sink.contract import DispatcherResult
 from penstock.store.flight_client import FlightStoreClient
 
@@ -60,7 +60,7 @@ class LocalFeed:
         finally:
             planner.close()
         results: list[DispatcherResult] = []
-        keep_before = needs_before(self._context.sink_uri, self._context.sink_options)
+        needs_before = before_rule(self._context.sink_uri, self._context.sink_options)
         client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
         try:
             for partition in partitions:
@@ -68,7 +68,7 @@ class LocalFeed:
 
                 def rows(items: tuple = partition.items) -> Iterator[pa.RecordBatch]:  # type: ignore[type-arg]
                     for item in items:
-                        yield from read_work(client, item, keep_before)
+                        yield from read_work(client, item, needs_before)
 
                 try:
                     results.extend(deliver(sink, rows()))

@@ -228,3 +228,17 @@ def test_characters_beyond_latin_1_are_not_binary() -> None:
     content = '{"database":"s","table":"t","type":"INSERT","data":[{"b":"€"}]}\n'
     with pytest.raises(PenstockError, match="ISO-8859-1"):
         canal_decoder.decode(content.encode(), table)
+
+
+def test_deletes_with_the_unique_key_that_names_a_row() -> None:
+    columns = (
+        Column(1, "note", ColumnType(TypeKind.VARCHAR, length=20)),
+        Column(2, "mail", ColumnType(TypeKind.VARCHAR, length=20), nullable=False),
+    )
+    table = TableSchema(1, "s", "t", 1, columns, unique_keys=((1,), (2,)))
+    settings = CanalSettings(delete_only_output_handle_key_columns=True)
+    content = canal_json.encode(table, rows(table, (TS, Op.INSERT, b"k", "x", "m"), (TS, Op.DELETE, b"k", "x", "m")), settings)
+    insert, delete = (json.loads(line) for line in content.decode().splitlines())
+    assert (insert["data"], insert["pkNames"]) == ([{"note": "x", "mail": "m"}], [])
+    assert (delete["data"], delete["sqlType"]) == ([{"mail": "m"}], {"mail": 12})
+    assert canal_decoder.decode(content, table, "f").select("c1", "c2").rows() == [("x", "m"), (None, "m")]

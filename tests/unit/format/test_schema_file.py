@@ -119,3 +119,14 @@ def test_a_name_that_does_not_fit_its_content_is_an_error() -> None:
         check_schema_name(SchemaFile("s", "t", 77, columns=(column("b", "INT"),)), name, file.path)
     with pytest.raises(PenstockError, match="TableVersion"):
         check_schema_name(SchemaFile("s", "t", 78, columns=(column("a", "INT"),)), name, file.path)
+
+
+def test_unique_keys_stand_beside_and_do_not_sway_the_checksum() -> None:
+    columns = tuple(Column(at, name, ColumnType(TypeKind.INT), nullable=False) for at, name in ((5, "a"), (9, "b")))
+    table = TableSchema(1, "s", "t", 3, columns, unique_keys=((9,), (9, 5)))
+    file, plain = SchemaFile.of_table(table), SchemaFile.of_table(TableSchema(1, "s", "t", 3, columns))
+    assert json.loads(file.render())["UniqueKeys"] == [["b"], ["b", "a"]]
+    assert "UniqueKeys" not in json.loads(plain.render())
+    assert file.path == plain.path
+    back = parse_schema_file(file.render(), file.path).to_table()
+    assert (back.unique_keys, [c.name for c in back.handle_columns]) == (((101,), (101, 100)), ["b"])

@@ -202,3 +202,29 @@ def test_uris_that_cannot_be_meant(uri: str) -> None:
     with pytest.raises(PenstockError) as caught:
         open_database(uri)
     assert caught.value.code == "SINK_URI_INVALID"
+
+
+@pytest.mark.parametrize("query", PROTOCOLS)
+def test_a_unique_key_names_the_rows_of_a_table_without_a_primary_key(query: str, database: ReplayDatabase) -> None:
+    source = lab(query)
+    row, mail = Column(3, "row", ColumnType(K.BIGINT)), Column(1, "mail", ColumnType(K.VARCHAR, length=20), False)
+    table = TableSchema(1, "s", "t", T0, (row, mail, NAME), unique_keys=((1,),))
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE", table)
+    swapped = [
+        (T0 + 2, Op.BEFORE, 1, "a", "1"),
+        (T0 + 2, Op.BEFORE, 2, "b", "2"),
+        (T0 + 2, Op.UPDATE, 1, "b", "1"),
+        (T0 + 2, Op.UPDATE, 2, "a", "2"),
+    ]
+    changed = [
+        (T0 + 3, Op.BEFORE, 3, "c", "3"),
+        (T0 + 3, Op.UPDATE, 3, "c", "33"),
+        (T0 + 4, Op.BEFORE, 3, "c", "33"),
+        (T0 + 4, Op.UPDATE, 3, "d", "33"),
+    ]
+    source.write(
+        table, [(T0 + 1, Op.INSERT, 1, "a", "1"), (T0 + 1, Op.INSERT, 2, "b", "2"), (T0 + 1, Op.INSERT, 3, "c", "3"), *swapped, *changed]
+    )
+    source.checkpoint(T0 + 9)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == rows_replayed(source, database) == [("1", "b", "1"), ("2", "a", "2"), ("3", "d", "33")]

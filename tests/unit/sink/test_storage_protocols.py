@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.catalog import needs_before
+from penstock.sink.catalog import before_rule
 from penstock.sink.storage.replay import replay_table
 from penstock.sink.storage.settings import from_uri
 from penstock.testing.storage_lab import StorageLab
@@ -104,9 +104,9 @@ def test_settings_of_each_protocol() -> None:
 
 
 def test_old_values_are_asked_for_where_they_are_written() -> None:
-    assert not needs_before("memory://x/", {})
-    assert needs_before("memory://x/?output-old-value=true", {})
-    assert all(needs_before(f"memory://x/?protocol={p}", {}) for p in ("canal-json", "parquet", "debezium"))
+    assert not before_rule("memory://x/", {})(TABLE)
+    assert before_rule("memory://x/?output-old-value=true", {})(TABLE)
+    assert all(before_rule(f"memory://x/?protocol={p}", {})(TABLE) for p in ("canal-json", "parquet", "debezium"))
 
 
 @pytest.mark.parametrize(

@@ -173,3 +173,14 @@ def test_widening_is_allowed(db):
     for change in ("u SMALLINT", "f DOUBLE", "e ENUM('a','b')", "t LONGTEXT", "d DECIMAL(9,2)"):
         db.run(f"ALTER TABLE d.w MODIFY COLUMN {change}")
     assert db.refuse("ALTER TABLE d.w MODIFY COLUMN d DECIMAL(9,4)").code == "TYPE_UNSUPPORTED"
+
+
+def test_unique_keys_are_declared_and_follow_the_table(db):
+    db.run("CREATE TABLE d.u (a INT UNIQUE, b INT NOT NULL, c INT NOT NULL, PRIMARY KEY (a), UNIQUE KEY k (c, b), CONSTRAINT x UNIQUE (b))")
+    assert db.schemas.table("d", "u").unique_keys == ((1,), (3, 2), (2,))
+    db.run("ALTER TABLE d.u DROP COLUMN b")
+    assert db.schemas.table("d", "u").unique_keys == ((1,), (3,))
+    db.run("ALTER TABLE d.u ADD COLUMN e INT NULL UNIQUE")
+    assert db.run("ALTER TABLE d.u ADD UNIQUE INDEX n (c, e)").type is DdlType.ADD_INDEX
+    assert db.schemas.table("d", "u").unique_keys == ((1,), (3,), (4,), (3, 4))
+    assert "a unique key names columns that do not exist: z" in str(db.refuse("ALTER TABLE d.u ADD UNIQUE (z)"))

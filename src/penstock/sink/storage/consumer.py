@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from penstock.format.layout import IndexPath
@@ -120,16 +121,17 @@ class StorageConsumer:
             for old, new in renamed_tables(version.query, schema):
                 known = self._structure(*old)
                 if new == (schema, table) and known is not None and before is None:
-                    self._database.rename_table(old, TableSchema(0, schema, table, after.version, known.columns))
+                    moved = msgspec.structs.replace(known, schema=schema, table=table, version=after.version)
+                    self._database.rename_table(old, moved)
                     self._note(f"table/{old[0]}/{old[1]}", None)
                     # Column ids count from the first version of each name; a rename keeps names.
-                    before = _numbered_as(TableSchema(0, schema, table, after.version, known.columns), after)
+                    before = _numbered_as(moved, after)
         if before is None:
             self._database.create_table(after)
         else:
             if version.type in {DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE}:
                 self._database.clear_table(before)
-            if before.columns != after.columns:
+            if (before.columns, before.handle_columns) != (after.columns, after.handle_columns):
                 known_ids = {c.id for c in before.columns}
                 fresh = [c for c in after.columns if c.id not in known_ids]
                 self._database.rebuild_table(before, after, self._defaults(fresh))
@@ -173,7 +175,7 @@ class StorageConsumer:
         return files, rows
 
     def _apply_rows(self, table: TableSchema, changes: pl.DataFrame) -> None:
-        keys = [c.field_name for c in table.key_columns]
+        keys = [c.field_name for c in table.handle_columns]
         if keys:
             last = last_of_each(changes, keys)
             self._database.replace_rows(table, last, last.filter(pl.col(OP).is_in(_ROW_OPS)))
@@ -210,10 +212,7 @@ def _numbered_as(table: TableSchema, after: TableSchema) -> TableSchema:
     """Return a table whose columns have the ids that another version gives to their names."""
     ids = {c.name.lower(): c.id for c in after.columns}
     unknown = max(ids.values(), default=0) + 1_000_000
-    columns = []
-    for at, column in enumerate(table.columns):
-        number = ids.get(column.name.lower(), unknown + at)
-        columns.append(
-            type(column)(number, column.name, column.type, column.nullable, column.primary_key, column.default, column.generated)
-        )
-    return TableSchema(table.table_id, table.schema, table.table, table.version, tuple(columns))
+    numbers = {c.id: ids.get(c.name.lower(), unknown + at) for at, c in enumerate(table.columns)}
+    columns = tuple(msgspec.structs.replace(c, id=numbers[c.id]) for c in table.columns)
+    keys = tuple(tuple(numbers[i] for i in key) for key in table.unique_keys)
+    return msgspec.structs.replace(table, columns=columns, unique_keys=keys)

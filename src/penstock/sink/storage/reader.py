@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import polars as pl
 
 from penstock.format.checkpoint import parse_checkpoint
@@ -95,7 +96,11 @@ class StorageReader:
             else:
                 before = versions[-1].table if versions else None
                 structure, next_id = _identified(file, before, next_id)
-            versions.append(TableVersion(replace_columns(file.to_table(), structure), file.query, file.type))
+            table_version = file.to_table(structure)
+            if self._settings.output_raw_change_event:
+                # Updates of unique keys were not taken apart, so only a primary key names a row for good.
+                table_version = msgspec.structs.replace(table_version, unique_keys=())
+            versions.append(TableVersion(table_version, file.query, file.type))
         return versions
 
     def changes(self, schema: str, table: str, up_to_ts: int | None = None) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
@@ -181,11 +186,6 @@ class StorageReader:
         ]
 
 
-def replace_columns(table: TableSchema, columns: tuple[Column, ...]) -> TableSchema:
-    """Return the table version with other columns."""
-    return TableSchema(table.table_id, table.schema, table.table, table.version, columns, table.partition_id)
-
-
 def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> tuple[tuple[Column, ...], int]:
     """Return the file's columns with the ids that they had before, by name or by the DDL's rename; new ones are numbered on."""
     old = {c.name.lower(): c.id for c in before.columns} if before is not None else {}
@@ -196,8 +196,8 @@ def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> t
         known = old.get(renames.get(name, name))
         if known is None:
             known, next_id = next_id, next_id + 1
-        columns.append(Column(known, column.name, column.type, column.nullable, column.primary_key, column.default, column.generated))
+        columns.append(msgspec.structs.replace(column, id=known))
     return tuple(columns), next_id
 
 
-__all__ = ["StorageReader", "TableVersion", "replace_columns"]
+__all__ = ["StorageReader", "TableVersion"]

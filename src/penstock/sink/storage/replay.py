@@ -7,7 +7,7 @@ order and under their names. Runs anywhere; used by verification.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -37,21 +37,31 @@ def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int |
     if not newest.columns:
         return pl.DataFrame()
     floor = max((v.table.version for v in versions if v.type in _CLEARING), default=0)
-    changes = _Changes(newest)
+    keys = row_key([v.table for v in versions if v.table.version >= floor])
+    changes = _Changes(newest, keys)
     for frame in _moved(reader, versions, floor):
         changes.add(frame)
     for version, frame in reader.changes(schema, table, limit):
         if version.version >= floor:
             changes.add(project(frame, version, newest))
-    rows = _net(changes.all(), newest)
+    rows = _net(changes.all(), newest, keys)
     return rows.select(pl.col(c.field_name).alias(c.name) for c in newest.columns)
+
+
+def row_key(versions: Sequence[TableSchema]) -> list[str]:
+    """Return the fields that name a row in all these versions, the newest last; empty where rows must be counted.
+
+    A unique key stands in for a primary key only where it always did: changes that were written before it may have changed it unseen.
+    """
+    handles = {tuple(c.field_name for c in version.handle_columns) for version in versions if version.columns}
+    return list(handles.pop()) if len(handles) == 1 else [c.field_name for c in versions[-1].key_columns]
 
 
 class _Changes:
     """Changes of one table in order; once they are many, only the last of each key is kept, so memory follows the table's size."""
 
-    def __init__(self, table: TableSchema) -> None:
-        self._keys = [c.field_name for c in table.key_columns]
+    def __init__(self, table: TableSchema, keys: list[str]) -> None:
+        self._keys = keys
         self._parts = [_no_rows(table)]
         self._rows = 0
         self._compact_at = COMPACT_ROWS_MIN
@@ -145,8 +155,7 @@ def _moved(reader: StorageReader, versions: list[TableVersion], floor: int) -> I
                 yield project(frame.with_columns(meta), version.table, newest)
 
 
-def _net(changes: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
-    keys = [c.field_name for c in table.key_columns]
+def _net(changes: pl.DataFrame, table: TableSchema, keys: list[str]) -> pl.DataFrame:
     if keys:
         return last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS)).drop(COMMIT_TS, OP)
     return _net_without_key(changes, table)

@@ -149,7 +149,7 @@ class ReplayDatabase:
             kind = "DATABASE" if self.dialect.name == "mysql" else "SCHEMA"
             self.execute(f"CREATE {kind} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
         columns = [f"{self.dialect.identifier(c.name)} {self.dialect.column_type(c)}{self._not_null(c)}" for c in row_columns(table)]
-        keys = [self.dialect.identifier(c.name) for c in table.key_columns]
+        keys = [self.dialect.identifier(c.name) for c in table.handle_columns]
         if keys and self.dialect.keyed:
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
         # Texts are compared byte by byte there, as keys must be here.
@@ -212,9 +212,9 @@ class ReplayDatabase:
 
     def replace_rows(self, table: TableSchema, touched: pl.DataFrame, rows: pl.DataFrame) -> None:
         """Remove the rows of these keys, then put rows in; doing it twice leaves the same."""
-        keys = " AND ".join(f"{self.dialect.identifier(c.name)} = {self.dialect.mark}" for c in table.key_columns)
-        picked = touched.select(c.field_name for c in table.key_columns)
-        self._many(f"DELETE FROM {self._name(table)} WHERE {keys}", shown(picked, table.key_columns, self.dialect))
+        keys = " AND ".join(f"{self.dialect.identifier(c.name)} = {self.dialect.mark}" for c in table.handle_columns)
+        picked = touched.select(c.field_name for c in table.handle_columns)
+        self._many(f"DELETE FROM {self._name(table)} WHERE {keys}", shown(picked, table.handle_columns, self.dialect))
         self.insert_rows(table, rows)
 
     def insert_rows(self, table: TableSchema, rows: pl.DataFrame) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.format.column_selection import ColumnSelector, read_selectors
 from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
+from penstock.format.key_updates import KeyUpdates
 from penstock.format.layout import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
 from penstock.format.protocols import (
     CanalSettings,
@@ -25,6 +26,7 @@ from penstock.format.protocols import (
     Protocol,
 )
 from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
 from penstock.sink.storage.cron import Cron
 
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")
@@ -56,6 +58,7 @@ class StorageSinkSettings:
     file_index_width: int = INDEX_WIDTH_MAX
     enable_partition_separator: bool = True
     output_column_id: bool = False
+    output_raw_change_event: bool = False
     transaction_atomicity: Atomicity = Atomicity.NONE
     compression: Compression = Compression.NONE
     csv: CsvSettings = field(default_factory=CsvSettings)
@@ -78,8 +81,12 @@ class StorageSinkSettings:
 
     @property
     def needs_old_values(self) -> bool:
-        """Return whether events must carry ``_key`` and BEFORE rows."""
+        """Return whether events of every table must carry ``_key`` and BEFORE rows."""
         return self.data_format.needs_old_values
+
+    def needs_before(self, table: TableSchema) -> bool:
+        """Return whether events of a table must carry ``_key`` and BEFORE rows: for old values, or to take updates of unique keys apart."""
+        return self.needs_old_values or (not self.output_raw_change_event and KeyUpdates.concern(table))
 
     @classmethod
     def from_uri(cls, uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
@@ -268,6 +275,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "file-index-digit": ("file_index_width", _whole(INDEX_WIDTH_MIN, INDEX_WIDTH_MAX)),
     "enable-partition-separator": ("enable_partition_separator", _flag),
     "output-column-id": ("output_column_id", _flag),
+    "output-raw-change-event": ("output_raw_change_event", _flag),
     "transaction-atomicity": ("transaction_atomicity", _choice(Atomicity)),
     "compression": ("compression", _choice(Compression)),
     "column-selectors": ("column_selectors", read_selectors),

@@ -14,7 +14,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from penstock.format.data_file import DataFile
-from penstock.format.old_values import UpdatePairs
+from penstock.format.file_rows import FileRows
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
@@ -43,11 +43,10 @@ class DispatcherWriter:
         bytes_max = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, settings.file_size // 8))
         self._rechunker = Rechunker(bytes_max, whole_transactions=whole)
         self._table: TableSchema | None = None
-        self._schema_of: TableSchema | None = None
-        self._schema = pa.schema([])
+        self._rows_of: TableSchema | None = None
+        self._rows: FileRows | None = None
         self._date = ""
         self._format = settings.data_format
-        self._pairs: UpdatePairs | None = None
         self._content: FileBuffer | None = None
         self._file: DataFile | None = None
         self._first_ts = 0
@@ -79,17 +78,33 @@ class DispatcherWriter:
             self._waiting.append((self._rows_in, event.post_flush))
 
     def _take(self, event: DmlEvent) -> None:
-        records = self._own_columns(event)
+        if self._rows is None or self._rows_of is None or self._rows_of.version != event.table.version:
+            self._finish_rows()
+            split = not self._settings.output_raw_change_event
+            self._rows, self._rows_of = FileRows(event.table, self._format, split_key_updates=split), event.table
+        self._place(event.table, self._rows.add(event.records))
+
+    def _finish_rows(self) -> None:
+        """Place what the preparation of rows holds back."""
+        held = None if self._rows is None else self._rows.finish()
+        if held is not None and self._rows_of is not None:
+            self._place(self._rows_of, held)
+
+    def _place(self, table: TableSchema, records: pa.RecordBatch) -> None:
         ts = commit_ts_array(records)
         if len(ts):
             starts = [0, *self._layout.date_cuts(ts), len(ts)]
             for start, end in pairwise(starts):
-                self._enter(event.table, int(ts[start]))
+                self._enter(table, int(ts[start]))
                 for chunk in self._rechunker.add(records.slice(start, end - start)):
                     self._append(chunk)
 
     def drain(self) -> None:
         """Cut what is there, so that everything taken in is submitted."""
+        self._finish_rows()
+        self._end_file()
+
+    def _end_file(self) -> None:
         for chunk in self._rechunker.flush():
             self._append(chunk)
         self._cut()
@@ -104,18 +119,8 @@ class DispatcherWriter:
     def _enter(self, table: TableSchema, commit_ts: int) -> None:
         date = self._layout.date_text(commit_ts)
         if self._table is not None and (table.version != self._table.version or date != self._date):
-            self.drain()
+            self._end_file()
         self._table, self._date = table, date
-
-    def _own_columns(self, event: DmlEvent) -> pa.RecordBatch:
-        """Return the rows with the fields that files hold, under one Arrow schema, so that neither keys nor flags sway chunks."""
-        if self._schema_of is not event.table:
-            if self._schema_of is None or self._schema_of.version != event.table.version:
-                self._pairs = UpdatePairs(event.table) if self._format.pairs_updates else None
-            self._schema_of, self._schema = event.table, self._format.row_schema(event.table)
-        if self._pairs is not None:
-            return self._pairs.add(event.records)
-        return pa.RecordBatch.from_arrays([event.records.column(name) for name in self._schema.names], schema=self._schema)
 
     def _append(self, chunk: Chunk) -> None:
         if self._table is None:

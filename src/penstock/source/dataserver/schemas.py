@@ -8,7 +8,7 @@ keep their history: a reader that is behind still needs it. Not thread safe: the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import sqlglot
@@ -28,6 +28,7 @@ _ACTION_TYPES: list[tuple[type, DdlType]] = [
     (exp.Drop, DdlType.DROP_COLUMN),
     (exp.ModifyColumn, DdlType.MODIFY_COLUMN),
     (exp.RenameColumn, DdlType.MODIFY_COLUMN),
+    (exp.AddConstraint, DdlType.ADD_INDEX),
 ]
 
 
@@ -125,8 +126,11 @@ class Schemas:
         if (schema.lower(), table.lower()) in self._live:
             return _no_op(exists, f"table {schema}.{table} exists")
         columns = _columns_of(statement.this)
+        keys = _unique_keys(statement.this.expressions, columns)
         table_id = self._next_table_id
-        return lambda ts: DdlEvent(ts, DdlType.CREATE_TABLE, query, schema, (TableSchema(table_id, schema, table, ts, columns),))
+        return lambda ts: DdlEvent(
+            ts, DdlType.CREATE_TABLE, query, schema, (TableSchema(table_id, schema, table, ts, columns, unique_keys=keys),)
+        )
 
     def _plan_drop(self, statement: exp.Drop, query: str) -> Callable[[int], DdlEvent | None]:
         targets = statement.args.get("tables") or [statement.this]
@@ -171,9 +175,12 @@ class Schemas:
             raise PenstockError("UPSTREAM_REFUSED", "this ALTER TABLE is not supported by the embedded data server")
         ddl_type = types[0] if len(set(types)) == 1 else DdlType.MULTI_SCHEMA_CHANGE
         changed = tuple(columns)
+        left = {c.id for c in changed}
+        kept = tuple(key for key in (tuple(i for i in k if i in left) for k in old.unique_keys) if key)
+        keys = tuple(dict.fromkeys((*kept, *_unique_keys(actions, changed))))
 
         def build(ts: int) -> DdlEvent:
-            return DdlEvent(ts, ddl_type, query, old.schema, (msgspec.structs.replace(old, version=ts, columns=changed),))
+            return DdlEvent(ts, ddl_type, query, old.schema, (msgspec.structs.replace(old, version=ts, columns=changed, unique_keys=keys),))
 
         return build
 
@@ -228,6 +235,21 @@ def _columns_of(schema: exp.Schema) -> tuple[Column, ...]:
     return tuple(done)
 
 
+def _unique_keys(items: Sequence[exp.Expression], columns: Sequence[Column]) -> tuple[tuple[int, ...], ...]:
+    """Return the unique keys that definitions and constraints declare, as column ids. They are declared only: rows are not checked."""
+    ids = {c.name.lower(): c.id for c in columns}
+    keys = []
+    for item in items:
+        names = [item.name] if isinstance(item, exp.ColumnDef) else []
+        for unique in item.find_all(exp.UniqueColumnConstraint):
+            parts = [part.name for part in unique.this.expressions] if isinstance(unique.this, exp.Schema) else names
+            unknown = [part for part in parts if part.lower() not in ids]
+            if unknown or not parts:
+                raise PenstockError("UPSTREAM_REFUSED", f"a unique key names columns that do not exist: {', '.join(unknown)}")
+            keys.append(tuple(ids[part.lower()] for part in parts))
+    return tuple(dict.fromkeys(keys))
+
+
 def _action_type(action: exp.Expression) -> DdlType:
     for kind, ddl_type in _ACTION_TYPES:
         if isinstance(action, kind):
@@ -236,6 +258,8 @@ def _action_type(action: exp.Expression) -> DdlType:
 
 
 def _apply_action(table: TableSchema, columns: list[Column], action: exp.Expression, next_id: int) -> list[Column]:
+    if isinstance(action, exp.AddConstraint):
+        return columns
     if isinstance(action, exp.ColumnDef):
         return _add(columns, action, next_id)
     if isinstance(action, exp.Drop):
