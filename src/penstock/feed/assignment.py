@@ -1,12 +1,14 @@
 """Which dispatchers a feed has, and everything that a planner or a task must know to work for it.
 
-An assignment is made once, when the feed is created, and stays as it is: the division of a table in dispatchers is part of the
-file names, so a replay must find the same one. ``FeedContext`` travels to the planner process and to executors inside the pickled
+The first assignment is made when the feed is created; DDLs change it (``penstock.feed.following``), and the meta database keeps which
+dispatchers there are as of a ts. The division of a table in dispatchers is part of the file names, so a replay must find the same one, and
+a table that is divided stays so. ``FeedContext`` travels to the planner process and to executors inside the pickled
 data source, never through Spark options, which Spark prints. Runs anywhere; imports no Spark.
 """
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 
 import msgspec
@@ -14,17 +16,24 @@ import msgspec
 from penstock.feed.settings import FeedSettings
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import Upstream
 
 
 class Dispatcher(msgspec.Struct, frozen=True):
-    """One dispatcher: its id, the span it delivers, and the table's name when the feed was created."""
+    """One dispatcher: its id, the span it delivers, and the table's name after the last DDL that changed it.
+
+    It lives from the checkpoint ``begin_ts`` on; with ``with_state`` its first window delivers the state of the span, because the table
+    had rows before it came into the feed.
+    """
 
     id: DispatcherId
     span: Span
     schema: str
     table: str
+    begin_ts: int = 0
+    with_state: bool = False
 
 
 class FeedContext(msgspec.Struct, frozen=True):
@@ -38,10 +47,13 @@ class FeedContext(msgspec.Struct, frozen=True):
     sink_uri: str
     sink_options: dict[str, str]
     dispatchers: tuple[Dispatcher, ...]
+    """Those that the feed was created with; the meta database knows what became of them."""
     settings: FeedSettings
     snapshot_ts: int
     """The ts of the first window where the feed begins with a snapshot."""
     partitions: int
+    tables: tuple[str, ...] = ()
+    """The patterns of the feed's tables, those to come included; without any, the names of the first dispatchers' tables."""
 
     def __repr__(self) -> str:
         return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"
@@ -55,6 +67,12 @@ class FeedContext(msgspec.Struct, frozen=True):
     def table_ids(self) -> list[int]:
         """Return the ids of all tables of the feed, each once."""
         return sorted({d.id.table_id for d in self.dispatchers})
+
+    @property
+    def patterns(self) -> TablePatterns:
+        """Return which tables belong to the feed."""
+        names = sorted({glob.escape(f"{d.schema}.{d.table}") for d in self.dispatchers})
+        return TablePatterns(self.tables or tuple(names))
 
 
 def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_per_table: int) -> tuple[Dispatcher, ...]:

@@ -2,7 +2,8 @@
 
 When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in
 the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads
-progress. Runs beside the driver.
+progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs beside the
+driver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.feed.assignment import FeedContext
+from penstock.feed.following import follow, live_dispatchers, to_records, written_part
 from penstock.meta.database import MetaDatabase
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult
@@ -26,8 +28,10 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
         pending = meta.pending_window(context.feed)
         if pending is not None:
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+            dispatchers = live_dispatchers(context, meta, pending.from_ts)
             for ddl in plan.ddls:
-                maintainer.write_block_event(ddl)
+                maintainer.write_block_event(written_part(ddl, dispatchers, context.patterns))
+            followers = follow(dispatchers, plan.ddls, context.patterns)
             meta.commit_window(
                 context.feed,
                 context.epoch,
@@ -37,6 +41,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
                 rows=sum(r.rows for r in results),
                 nbytes=sum(r.nbytes for r in results),
                 files=sum(len(r.files) for r in results),
+                followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
             )
         maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
     finally:

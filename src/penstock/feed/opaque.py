@@ -2,8 +2,8 @@
 
 Spark sees four columns and never the table's own: which dispatcher, which kind of row, how many changes, and a payload. Rows of
 one dispatcher are contiguous: OPEN (the work), then SCHEMA before the first batch of a table version, then BATCH rows (one Arrow
-IPC stream each), then CLOSE. Spark keeps the order inside a partition, because nothing is between reader and writer. Runs on
-executors.
+IPC stream each), a DDL between the rows before it and those after, then CLOSE. Spark keeps the order inside a partition, because nothing
+is between reader and writer. Runs on executors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class RowKind(IntEnum):
     SCHEMA = 1
     BATCH = 2
     CLOSE = 3
+    DDL = 4
 
 
 def opaque_row(dispatcher: str, kind: RowKind, payload: bytes | pa.Buffer = b"", changes: int = 0) -> pa.RecordBatch:

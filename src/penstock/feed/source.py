@@ -7,6 +7,7 @@ reach the log service over Flight and the meta database over SQL; ``read`` runs 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -86,10 +87,14 @@ def read_work(client: FlightStoreClient, item: WorkItem, keep_before: bool) -> I
     yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
     current: TableSchema = work.table
     versions: dict[int, TableSchema] = {current.version: current}
+    ahead = deque(item.ddls)
     handle = client.open_changes(item.span_id, work.from_ts, work.to_ts)
     try:
         while not isinstance(step := handle.next(), EndOfRange):
             for version, records in merge_step(step, keep_before):
+                # A DDL makes a version, so a batch lies before it or after it as a whole.
+                while ahead and ahead[0].commit_ts <= version:
+                    yield opaque_row(name, RowKind.DDL, ahead.popleft().to_json())
                 if version != current.version:
                     if version not in versions:
                         versions.update({t.version: t for t in client.schema_history(work.dispatcher.table_id)})
@@ -98,6 +103,8 @@ def read_work(client: FlightStoreClient, item: WorkItem, keep_before: bool) -> I
                 yield batch_row(name, records)
     finally:
         handle.close()
+    for ddl in ahead:
+        yield opaque_row(name, RowKind.DDL, ddl.to_json())
     yield opaque_row(name, RowKind.CLOSE)
 
 

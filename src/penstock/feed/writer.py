@@ -18,6 +18,7 @@ from penstock.feed.assignment import FeedContext
 from penstock.feed.barrier import commit_recorded_window
 from penstock.feed.opaque import RowKind
 from penstock.model.batch import read_ipc
+from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
@@ -77,6 +78,11 @@ def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherRe
                 table = TableSchema.from_json(bytes(payload))
             elif kind == RowKind.BATCH:
                 sink.add_dml_event(DmlEvent(work.dispatcher, table, read_ipc(payload)))
+            elif kind == RowKind.DDL:
+                # Only this dispatcher is involved: drain it, write the DDL, and go on, while the others never stop.
+                ddl = DdlEvent.from_json(bytes(payload))
+                sink.pass_block_event(work.dispatcher, ddl)
+                sink.write_block_event(work.dispatcher, ddl)
             else:
                 results.append(sink.close_dispatcher(work.dispatcher))
                 work = table = None

@@ -15,10 +15,18 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import ownership, windows
+from penstock.meta import dispatchers, ownership, windows
 from penstock.meta.engine import MetaEngine, MetaSettings
-from penstock.meta.records import FeedProgress, FeedRecord, PendingWindow, ReachedState, RequestedState, SubscribeRecord
-from penstock.meta.tables import feed, meta_version, pending_window, progress, subscribe
+from penstock.meta.records import (
+    DispatcherRecord,
+    FeedProgress,
+    FeedRecord,
+    PendingWindow,
+    ReachedState,
+    RequestedState,
+    SubscribeRecord,
+)
+from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, subscribe
 from penstock.meta.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
@@ -48,8 +56,11 @@ class MetaDatabase:
 
     # Feeds
 
-    def create_feed(self, record: FeedRecord, tables: Sequence[SubscribeRecord]) -> FeedRecord:
-        """Add a feed and its tables, all or nothing; raise ``FEED_EXISTS``. Owner, epoch, times and totals of the record are set here."""
+    def create_feed(self, record: FeedRecord, tables: Sequence[SubscribeRecord], first: Sequence[DispatcherRecord] = ()) -> FeedRecord:
+        """Add a feed, its tables and its first dispatchers, all or nothing; raise ``FEED_EXISTS``.
+
+        Owner, epoch, times and totals of the record are set here.
+        """
         now_ms = self._clock.now_ms()
         with self._engine.write() as connection:
             # On MySQL and PostgreSQL this row's lock also puts concurrent creations of one name in order.
@@ -70,6 +81,7 @@ class MetaDatabase:
             if tables:
                 rows = [_columns(msgspec.structs.replace(table, subscribe_name=record.name)) for table in tables]
                 connection.execute(subscribe.insert(), rows)
+            dispatchers.add(connection, record.name, first)
         return created
 
     def get_feed(self, name: str) -> FeedRecord:
@@ -102,6 +114,7 @@ class MetaDatabase:
             connection.execute(pending_window.delete().where(pending_window.c.feed == name))
             connection.execute(progress.delete().where(progress.c.subscribe_name == name))
             connection.execute(subscribe.delete().where(subscribe.c.subscribe_name == name))
+            connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
             connection.execute(feed.delete().where(feed.c.name == name))
 
     # States
@@ -183,17 +196,27 @@ class MetaDatabase:
             return windows.pending(connection, name)
 
     def commit_window(
-        self, name: str, epoch: int, from_ts: int, to_ts: int, positions: Positions, rows: int = 0, nbytes: int = 0, files: int = 0
+        self,
+        name: str,
+        epoch: int,
+        from_ts: int,
+        to_ts: int,
+        positions: Positions,
+        rows: int = 0,
+        nbytes: int = 0,
+        files: int = 0,
+        followers: Sequence[DispatcherRecord] | None = None,
     ) -> bool:
         """Make a window's end the checkpoint, with the positions of its dispatchers, in one transaction. Fenced.
 
+        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them.
         Returns False, and changes nothing, where the checkpoint is already there. Raises ``WINDOW_OUT_OF_ORDER`` unless the window is the
         recorded one. Call it only after everything of the window is durable in the target.
         """
         window = PendingWindow(name, from_ts, to_ts, "", epoch)
         with self._engine.write() as connection:
             now_ms = self._clock.now_ms()
-            return windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms)
+            return windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
 
     def progress(self, name: str) -> FeedProgress:
         """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""
@@ -202,6 +225,19 @@ class MetaDatabase:
         if found is None:
             raise _unknown(name)
         return found
+
+    def dispatchers(self, name: str, ts: int | None = None) -> list[DispatcherRecord] | None:
+        """Return the dispatchers of a feed while its checkpoint is this ts, or now; None where they were never written down."""
+        with self._engine.read() as connection:
+            if ts is None:
+                ts = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
+            found = dispatchers.live_at(connection, name, ts or 0)
+            return found if found or dispatchers.known(connection, name) else None
+
+    def check_owner(self, name: str, epoch: int) -> None:
+        """Raise ``FENCED`` unless this epoch is the feed's current one. What it says may have changed a moment later."""
+        with self._engine.read() as connection:
+            ownership.check(connection, name, epoch)
 
     def _now(self, now_ms: int | None) -> int:
         return self._clock.now_ms() if now_ms is None else now_ms

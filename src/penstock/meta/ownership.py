@@ -23,7 +23,15 @@ def locked_feed(connection: sa.Connection, name: str) -> sa.Row[Any] | None:
 
 def fenced_feed(connection: sa.Connection, name: str, epoch: int) -> sa.Row[Any]:
     """Return the feed's row if this epoch is its current one; otherwise raise ``FENCED``."""
-    row = locked_feed(connection, name)
+    return _current(locked_feed(connection, name), name, epoch)
+
+
+def check(connection: sa.Connection, name: str, epoch: int) -> None:
+    """Raise ``FENCED`` unless this epoch is the feed's current one; takes no lock."""
+    _current(connection.execute(sa.select(feed).where(feed.c.name == name)).first(), name, epoch)
+
+
+def _current(row: sa.Row[Any] | None, name: str, epoch: int) -> sa.Row[Any]:
     if row is None:
         raise PenstockError("FENCED", f"feed {name} was removed")
     if row.epoch != epoch or not row.owner:

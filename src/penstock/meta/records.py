@@ -83,6 +83,19 @@ class SubscribeRecord(msgspec.Struct, frozen=True):
         return f"SubscribeRecord({self.db_name}.{self.table_name}, table_id={self.table_id}, feed={self.subscribe_name!r})"
 
 
+class DispatcherRecord(msgspec.Struct, frozen=True):
+    """One dispatcher of a feed, which lives while the checkpoint is in ``[begin_ts, end_ts)``; an end of 0: it lives."""
+
+    range_id: str
+    table_id: int
+    db_name: str
+    table_name: str
+    document: str
+    """The dispatcher as the feed knows it, as JSON."""
+    begin_ts: int = 0
+    end_ts: int = 0
+
+
 class PendingWindow(msgspec.Struct, frozen=True):
     """A window ``(from_ts, to_ts]`` that is recorded before its first file is written, so that a replay has the same end."""
 

@@ -85,6 +85,20 @@ progress = sa.Table(
     comment="range_id is the dispatcher, as text.",
 )
 
+dispatcher = sa.Table(
+    "dispatcher",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("range_id", sa.String(64), primary_key=True),
+    sa.Column("begin_ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("end_ts", sa.BigInteger, nullable=False),
+    sa.Column("table_id", sa.BigInteger, nullable=False),
+    sa.Column("db_name", _NAME, nullable=False),
+    sa.Column("table_name", _NAME, nullable=False),
+    sa.Column("document", _TEXT, nullable=False),
+    comment="Which dispatchers a feed has while its checkpoint is in [begin_ts, end_ts); an end of 0: it lives.",
+)
+
 pending_window = sa.Table(
     "pending_window",
     metadata,

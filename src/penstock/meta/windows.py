@@ -7,14 +7,15 @@ epoch that holds the lease. Every function runs inside the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
+from penstock.meta import dispatchers
 from penstock.meta.ownership import fenced_feed
-from penstock.meta.records import FeedProgress, PendingWindow, ProgressStage
+from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow, ProgressStage
 from penstock.meta.tables import feed, pending_window, progress, subscribe
 from penstock.model.errors import InvariantError, PenstockError
 
@@ -49,9 +50,20 @@ def begin(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
 
 
 def commit(
-    connection: sa.Connection, window: PendingWindow, positions: Positions, *, rows: int, nbytes: int, files: int, now_ms: int
+    connection: sa.Connection,
+    window: PendingWindow,
+    positions: Positions,
+    *,
+    rows: int,
+    nbytes: int,
+    files: int,
+    now_ms: int,
+    followers: Sequence[DispatcherRecord] | None = None,
 ) -> bool:
-    """Move the checkpoint to the window's end; return False where that was done before."""
+    """Move the checkpoint to the window's end; return False where that was done before.
+
+    ``followers`` are the dispatchers from then on, where a DDL at the end changed them.
+    """
     row = fenced_feed(connection, window.feed, window.epoch)
     if row.checkpoint_ts >= window.to_ts:
         return False
@@ -62,6 +74,8 @@ def commit(
             "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: window ({window.from_ts}, {window.to_ts}] is not the recorded one: {found}"
         )
     _write_positions(connection, window, positions)
+    if followers is not None:
+        dispatchers.follow(connection, window.feed, window.to_ts, followers)
     connection.execute(
         feed.update()
         .where(feed.c.name == window.feed)

@@ -70,6 +70,9 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "The upstream does not answer.", "Check the address, that the server runs, and the network between."
     ),
     "UPSTREAM_REFUSED": CodeEntry(ErrorKind.BLOCKED, "The upstream refused the request.", "Read its message; check the privileges."),
+    "UPSTREAM_CHANGING": CodeEntry(
+        ErrorKind.TRANSIENT, "The upstream's tables change too quickly to be looked at.", "Run it again when the DDLs have ended."
+    ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
         "A setting of the upstream does not allow capture.",
@@ -79,6 +82,11 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.BLOCKED,
         "The upstream's log does not reach back to where capture stopped.",
         "The feed takes a new snapshot; keep the upstream's logs for longer than the longest pause.",
+    ),
+    "SNAPSHOT_DUE": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "The feed starts again with a new snapshot.",
+        "Nothing to do; keep the upstream's logs for longer than the longest pause.",
     ),
     "EPOCH_NOT_MATCH": CodeEntry(ErrorKind.TRANSIENT, "A range was split, merged or moved.", "Ranges are looked up again."),
     "NOT_LEADER": CodeEntry(ErrorKind.TRANSIENT, "The store does not lead the range.", "The leader is looked up again."),

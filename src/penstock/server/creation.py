@@ -8,7 +8,6 @@ division in dispatchers and the ts of the first snapshot are decided here, once,
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +18,18 @@ import msgspec
 from penstock.config.masking import mask_uri
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.assignment import Dispatcher, assign_dispatchers
+from penstock.feed.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
 
 _NEAR_MATCHES_MAX = 3
+_LOOKS_MAX = 10
 
 
 class FeedDocument(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ class FeedCreator:
             return self._create(config)
 
     def _create(self, config: FeedConfig) -> FeedRecord:
-        tables = match_tables(config.tables, self._upstream.list_tables())
+        tables, snapshot_ts = self._tables(config)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
         uid = str(uuid.uuid4())
@@ -91,16 +93,26 @@ class FeedCreator:
             config=dump_feed_config(config),
             source=self._source_uri,
             dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
-            snapshot_ts=self._upstream.current_ts() if start_ts == TS_ZERO else TS_ZERO,
+            snapshot_ts=snapshot_ts if start_ts == TS_ZERO else TS_ZERO,
         )
         record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
-        created = self._meta.create_feed(record, [_subscription(config, table, self._source_uri) for table in tables])
+        subscriptions = {table.full_name: _subscription(config, table, self._source_uri) for table in tables}
+        created = self._meta.create_feed(record, list(subscriptions.values()), [to_record(d) for d in document.dispatchers])
         try:
             target.claim(claimant(config.name, uid))
         except BaseException:
             self._meta.remove_feed(config.name)
             raise
         return created
+
+    def _tables(self, config: FeedConfig) -> tuple[list[TableSchema], int]:
+        """Return the feed's tables and a ts at which they are these; a DDL that comes in between makes it look again."""
+        for _ in range(_LOOKS_MAX):
+            before = list(self._upstream.list_tables())
+            ts = self._upstream.current_ts()
+            if before == list(self._upstream.list_tables()):
+                return match_tables(config.tables, before), ts
+        raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
 
 
 def claimant(name: str, uid: str) -> str:
@@ -109,29 +121,22 @@ def claimant(name: str, uid: str) -> str:
 
 
 def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
-    """Return the tables that any pattern matches, each once; raise ``TABLE_UNKNOWN`` that names every pattern that matches none."""
-    names = {table.full_name: table for table in known}
-    found: dict[str, TableSchema] = {}
+    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names every pattern without a table."""
+    names = sorted({table.full_name for table in known})
+    found: set[str] = set()
     problems = []
     for pattern in patterns:
-        matched = [name for name in names if _matches(name, pattern)]
+        matched = [name for name in names if match_name(pattern, name)]
         if not matched:
             problems.append(f"{pattern!r} matches no table{_near(pattern, names)}")
-        found |= {name: names[name] for name in matched}
+        found.update(matched)
     if problems:
         raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
-    return [found[name] for name in sorted(found)]
+    return sorted((t for t in known if t.full_name in found), key=lambda t: (t.full_name, t.table_id))
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """Compare database and table apart, so that a star does not run over the dot between them; MySQL's names without regard to case."""
-    wanted_db, _, wanted_table = pattern.lower().partition(".")
-    db, _, table = name.lower().partition(".")
-    return fnmatch.fnmatchcase(db, wanted_db) and fnmatch.fnmatchcase(table, wanted_table)
-
-
-def _near(pattern: str, names: Mapping[str, TableSchema]) -> str:
-    near = difflib.get_close_matches(pattern, list(names), n=_NEAR_MATCHES_MAX, cutoff=0.5)
+def _near(pattern: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, n=_NEAR_MATCHES_MAX, cutoff=0.5)
     if near:
         return f" (near: {', '.join(near)})"
     return f" (the source has {len(names)} tables)" if names else " (the source has no tables)"

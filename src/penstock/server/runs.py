@@ -14,13 +14,15 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
-from penstock.feed.assignment import FeedContext
+from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.run import SparkFeedRun
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
+from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
+from penstock.server.capture import DispatcherCapture, needed_spans
 from penstock.server.creation import FeedDocument, claimant
 from penstock.server.ports import RunStatus
 from penstock.sink.contract import SinkMaintainer
@@ -42,22 +44,24 @@ class LogServiceAddress(msgspec.Struct, frozen=True):
 class CapturedFeedRun:
     """A Spark run whose spans this server's log service captures. Implements ``FeedRun``."""
 
-    def __init__(self, run: SparkFeedRun, context: FeedContext, start_ts: int, log_service: LogService, store: EventStore) -> None:
+    def __init__(
+        self, run: SparkFeedRun, context: FeedContext, start_ts: int, meta: MetaDatabase, log_service: LogService, store: EventStore
+    ) -> None:
         self._run = run
-        self._context = context
         self._start_ts = start_ts
         self._log_service = log_service
         self._store = store
+        self._capture = DispatcherCapture(context, meta, log_service, self._capture_span)
 
     def start(self) -> None:
-        """Capture the spans, then start the query."""
-        for dispatcher in self._context.dispatchers:
-            self._log_service.ensure_span(dispatcher.span, self._start_ts)
+        """Capture the spans, and from then on those of tables that come, then start the query."""
+        self._capture.start()
         self._run.start()
 
     def stop(self) -> None:
         """Stop the query. The spans stay captured, for the next run."""
         self._run.stop()
+        self._capture.stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the query has ended by itself; return whether it has."""
@@ -69,11 +73,16 @@ class CapturedFeedRun:
 
     def status(self) -> RunStatus:
         """Return whether the query runs, up to where its spans are captured, and which are not."""
-        return RunStatus(self._run.active, self._resolved_ts(self._context.span_ids), self._capture_problems())
+        span_ids = [d.span.span_id for d in self._capture.dispatchers()]
+        return RunStatus(self._run.active, self._resolved_ts(span_ids), self._capture_problems())
+
+    def _capture_span(self, dispatcher: Dispatcher) -> None:
+        # A table that came later is captured whole: its state may be wanted, and an upstream with ranges gives it from the beginning.
+        self._log_service.ensure_span(dispatcher.span, self._start_ts if dispatcher.begin_ts == TS_ZERO else TS_ZERO)
 
     def _capture_problems(self) -> tuple[str, ...]:
-        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in self._context.dispatchers} | {DDL_SPAN.span_id: "DDL"}
-        return tuple(
+        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in self._capture.dispatchers()} | {DDL_SPAN.span_id: "DDL"}
+        return self._capture.problems() + tuple(
             f"{names[span.span_id]}: {span.last_error} ({span.failures} failures)"
             for span in self._log_service.status()
             if span.span_id in names and span.state is CaptureState.RETRYING
@@ -127,15 +136,15 @@ class SparkFeedRunFactory:
             settings=config.settings,
             snapshot_ts=document.snapshot_ts,
             partitions=config.settings.partitions or self._session.sparkContext.defaultParallelism,
+            tables=tuple(config.tables),
         )
         run = SparkFeedRun(self._session, context, self._work_dir)
-        return CapturedFeedRun(run, context, config.settings.start_ts, self._log_service, self._store)
+        return CapturedFeedRun(run, context, config.settings.start_ts, self._meta, self._log_service, self._store)
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs."""
-        needed = {
-            d.span.span_id for other in self._meta.list_feeds() if other.name != feed.name for d in FeedDocument.of(other).dispatchers
-        }
-        for dispatcher in FeedDocument.of(feed).dispatchers:
-            if dispatcher.span.span_id not in needed:
-                self._log_service.remove_span(dispatcher.span.span_id)
+        needed = needed_spans(self._meta, feed.name)
+        # Of tables that came later nothing is on record any more, so all that is captured is looked at.
+        for span in self._log_service.status():
+            if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
+                self._log_service.remove_span(span.span_id)

@@ -107,7 +107,8 @@ class FeedVerifier:
         try:
             config = document.feed_config()
             reader = open_reader(config.target.uri, config.target.options)
-            table_ids = sorted({d.id.table_id for d in document.dispatchers})
+            live = self._meta.dispatchers(name, reader.checkpoint_ts())
+            table_ids = sorted({d.id.table_id for d in document.dispatchers} if live is None else {d.table_id for d in live})
             return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts)
         finally:
             self._lock.release()

@@ -6,7 +6,7 @@ For tests of the whole path that need no JVM. A crash is a window that is not co
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -27,8 +27,10 @@ _PAUSE_S = 0.02
 class LocalFeed:
     """Runs one window at a time."""
 
-    def __init__(self, context: FeedContext) -> None:
+    def __init__(self, context: FeedContext, before_window: Callable[[], None] = lambda: None) -> None:
+        """``before_window`` is called before each window is planned: there a test captures the spans of tables that came."""
         self._context = context
+        self._before_window = before_window
 
     def checkpoint_ts(self) -> int:
         """Return the committed checkpoint."""
@@ -50,6 +52,7 @@ class LocalFeed:
 
     def run_window(self, *, commit: bool = True) -> bool:
         """Plan, read and write one window, and commit it unless told to crash before that; return whether there was one."""
+        self._before_window()
         planner = WindowPlanner.open(self._context)
         try:
             from_ts = planner.checkpoint_ts()

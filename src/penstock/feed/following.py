@@ -1,0 +1,130 @@
+"""How a feed follows DDLs: which dispatchers there are after one, and what of it is written to the target.
+
+Pure functions of the DDL, the feed's patterns and the dispatchers before it, so every attempt of a window, on any server, comes to the
+same. A table that is made begins with the DDL's ts; one that had rows before it came into the feed (a rename into the patterns)
+begins with its state. A table that is dropped, truncated away or renamed out of the patterns ends there. Runs beside the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.feed.assignment import Dispatcher, FeedContext
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import DispatcherRecord
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.model.table_pattern import TablePatterns
+from penstock.sink.contract import DispatcherId
+
+_BEGINS_EMPTY = frozenset(
+    {
+        DdlType.CREATE_TABLE,
+        DdlType.CREATE_TABLES,
+        DdlType.TRUNCATE_TABLE,
+        DdlType.ADD_PARTITION,
+        DdlType.TRUNCATE_PARTITION,
+        # The rows of reorganised partitions move between physical ids; the table's content stays, so nothing is to be delivered.
+        DdlType.DROP_PARTITION,
+        DdlType.REORGANIZE_PARTITION,
+    }
+)
+_DATABASE_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
+
+
+def follow(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent], patterns: TablePatterns) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers after some DDLs, by table id and span."""
+    for ddl in ddls:
+        dispatchers = _follow_one(dispatchers, ddl, patterns)
+    return tuple(sorted(dispatchers, key=lambda d: d.id))
+
+
+def written_part(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> DdlEvent:
+    """Return what the target is told of a DDL: the tables that belong to the feed after it or did before, and no others."""
+    if ddl.type in _DATABASE_DDLS:
+        return ddl
+    known = {d.id.table_id: d for d in dispatchers}
+    kept = [t for t in ddl.tables if t.table_id in known or patterns.match(t.schema, t.table)]
+    names = ddl.old_names
+    if not ddl.tables:
+        # Partitions of one table have one name; the target hears of it once.
+        gone = {(known[i].schema, known[i].table): i for i in ddl.dropped_table_ids if i in known}
+        names = tuple((table_id, schema, table) for (schema, table), table_id in gone.items())
+    return msgspec.structs.replace(ddl, tables=_one_of_each_name(kept), old_names=names, query=_chosen_text(ddl, kept))
+
+
+def to_record(dispatcher: Dispatcher) -> DispatcherRecord:
+    """Return a dispatcher as the meta database keeps it."""
+    return DispatcherRecord(
+        range_id=str(dispatcher.id),
+        table_id=dispatcher.id.table_id,
+        db_name=dispatcher.schema,
+        table_name=dispatcher.table,
+        document=msgspec.json.encode(dispatcher).decode(),
+        begin_ts=dispatcher.begin_ts,
+    )
+
+
+def to_records(after: Sequence[Dispatcher], before: Sequence[Dispatcher], ts: int) -> list[DispatcherRecord]:
+    """Return what the meta database writes down where the dispatchers change at a ts: those after it, and those that end there."""
+    kept = {(d.id, d.begin_ts) for d in after}
+    ended = [msgspec.structs.replace(to_record(d), end_ts=ts) for d in before if (d.id, d.begin_ts) not in kept]
+    return [*(to_record(d) for d in after), *ended]
+
+
+def from_record(record: DispatcherRecord) -> Dispatcher:
+    """Read what ``to_record`` made."""
+    return msgspec.json.decode(record.document, type=Dispatcher)
+
+
+def live_dispatchers(context: FeedContext, meta: MetaDatabase, ts: int | None = None) -> tuple[Dispatcher, ...]:
+    """Return the feed's dispatchers while its checkpoint is this ts, or now, by table id and span."""
+    records = meta.dispatchers(context.feed, ts)
+    if records is None:
+        return context.dispatchers
+    return tuple(sorted(map(from_record, records), key=lambda d: d.id))
+
+
+def _follow_one(dispatchers: Sequence[Dispatcher], ddl: DdlEvent, patterns: TablePatterns) -> list[Dispatcher]:
+    dropped = frozenset(ddl.dropped_table_ids)
+    after = {t.table_id: t for t in ddl.tables}
+    kept: list[Dispatcher] = []
+    for dispatcher in dispatchers:
+        table = after.get(dispatcher.id.table_id)
+        if dispatcher.id.table_id in dropped and table is None:
+            continue
+        if table is None:
+            kept.append(dispatcher)
+        elif patterns.match(table.schema, table.table):
+            kept.append(msgspec.structs.replace(dispatcher, schema=table.schema, table=table.table))
+    known = {d.id.table_id for d in dispatchers}
+    fresh = [t for t in ddl.tables if t.table_id not in known and patterns.match(t.schema, t.table)]
+    return [*kept, *(_begin(t, ddl) for t in fresh)]
+
+
+def _begin(table: TableSchema, ddl: DdlEvent) -> Dispatcher:
+    # A new table has one range, so there is nothing to divide it by yet.
+    return Dispatcher(
+        DispatcherId(table.table_id),
+        Span(table.table_id),
+        table.schema,
+        table.table,
+        begin_ts=ddl.commit_ts,
+        with_state=ddl.type not in _BEGINS_EMPTY,
+    )
+
+
+def _one_of_each_name(tables: Sequence[TableSchema]) -> tuple[TableSchema, ...]:
+    """Return the tables without further partitions of the same one: a schema file describes the table, not a partition."""
+    return tuple({t.full_name: t for t in reversed(tables)}[name] for name in dict.fromkeys(t.full_name for t in tables))
+
+
+def _chosen_text(ddl: DdlEvent, kept: Sequence[TableSchema]) -> str:
+    """Return the statements of the tables that are kept, where one DDL makes several tables."""
+    parts = [part.strip() for part in ddl.query.split(";") if part.strip()]
+    if ddl.type is not DdlType.CREATE_TABLES or len(parts) != len(ddl.tables):
+        return ddl.query
+    return "; ".join(part for part, table in zip(parts, ddl.tables, strict=True) if table in kept)
