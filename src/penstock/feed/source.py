@@ -8,7 +8,7 @@ reach the log service over Flight and the meta database over SQL; ``read`` runs 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,7 @@ from penstock.feed.opaque import SPARK_SCHEMA, RowKind, batch_row, opaque_row
 from penstock.feed.window_planner import PlannedPartition, WindowPlanner, WorkItem
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
-from penstock.sink.catalog import needs_before
+from penstock.sink.catalog import before_rule
 from penstock.store.contract import EndOfRange
 from penstock.store.flight_client import FlightStoreClient
 from penstock.store.ordering import merge_step
@@ -66,11 +66,11 @@ class FeedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the opaque rows of a group of dispatchers. Runs on an executor."""
         plan = msgspec.json.decode(partition.value, type=PlannedPartition)
-        keep_before = needs_before(self._context.sink_uri, self._context.sink_options)
+        needs_before = before_rule(self._context.sink_uri, self._context.sink_options)
         client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
         try:
             for item in plan.items:
-                yield from read_work(client, item, keep_before)
+                yield from read_work(client, item, needs_before)
         finally:
             client.close()
 
@@ -81,8 +81,8 @@ class FeedStreamReader(DataSourceStreamReader):
             self._planner = None
 
 
-def read_work(client: FlightStoreClient, item: WorkItem, keep_before: bool) -> Iterator[pa.RecordBatch]:
-    """Yield one dispatcher's opaque rows, from OPEN to CLOSE."""
+def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]) -> Iterator[pa.RecordBatch]:
+    """Yield one dispatcher's opaque rows, from OPEN to CLOSE, with before-images where the sink wants those of a table version."""
     work, name = item.work, str(item.work.dispatcher)
     yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
     current: TableSchema = work.table
@@ -91,13 +91,14 @@ def read_work(client: FlightStoreClient, item: WorkItem, keep_before: bool) -> I
     handle = client.open_changes(item.span_id, work.from_ts, work.to_ts)
     try:
         while not isinstance(step := handle.next(), EndOfRange):
-            for version, records in merge_step(step, keep_before):
+            found = {batch.header.schema_version for batch in (*step.tombstones, *step.data)}
+            if not found <= versions.keys():
+                versions.update({t.version: t for t in client.schema_history(work.dispatcher.table_id)})
+            for version, records in merge_step(step, any(needs_before(versions[v]) for v in found)):
                 # A DDL makes a version, so a batch lies before it or after it as a whole.
                 while ahead and ahead[0].commit_ts <= version:
                     yield opaque_row(name, RowKind.DDL, ahead.popleft().to_json())
                 if version != current.version:
-                    if version not in versions:
-                        versions.update({t.version: t for t in client.schema_history(work.dispatcher.table_id)})
                     current = versions[version]
                     yield opaque_row(name, RowKind.SCHEMA, current.to_json())
                 yield batch_row(name, records)
