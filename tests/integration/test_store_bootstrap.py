@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import BootstrapPart, plan_parts, pull_part
+from penstock.feed.bootstrap import divide
+from penstock.feed.bootstrap_part import BootstrapPart, pull_part
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService
@@ -57,7 +58,9 @@ class Rig:
         return start_ts
 
     def parts(self, start_ts: int, page_rows: int = 64) -> list[BootstrapPart]:
-        return plan_parts(self.upstream.uri, self.span, start_ts, self.store.objects.uri, {}, page_rows)
+        pieces = enumerate(divide(self.upstream, self.span))
+        uris = (self.upstream.uri, self.store.objects.uri)
+        return [BootstrapPart(uris[0], self.span, piece, start_ts, uris[1], {}, number, page_rows) for number, piece in pieces]
 
     def stored(self, ts: int) -> dict[int, str]:
         never, looks = threading.Event(), 0

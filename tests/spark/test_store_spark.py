@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import bootstrap
+from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings
 from penstock.feed.compaction import compact
 from penstock.feed.session import SparkSettings, open_session
 from penstock.feed.table_reader import register_penstock
@@ -63,11 +63,17 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
         flight = parts.enter_context(closing(FlightService(store)))
         service = parts.enter_context(closing(LogService(upstream, store)))
         service.start()
-        start_ts = upstream.current_ts()
-        service.ensure_span(span, start_ts)
-        changed_ts = put(range(10), "changed")
-        done = bootstrap(session, store, upstream.uri, span, start_ts, store.objects.uri, page_rows=300)
+        began: dict[str, int] = {}
+
+        def capture(captured: Span, start_ts: int) -> None:
+            service.ensure_span(captured, start_ts)
+            began.update(start_ts=start_ts, changed_ts=put(range(10), "changed"))
+
+        job = Bootstrap(session, store, upstream, upstream.uri, service.settled_ts, BootstrapSettings(tasks_max=2, page_rows=300))
+        done = job.run([span], capture)[span.span_id]
+        start_ts, changed_ts = began["start_ts"], began["changed_ts"]
         assert (done.objects, done.rows, done.restarts) == (3, ROWS - 10, 0)
+        assert job.progress() == BootstrapProgress(3, 3, ROWS - 10)
         with upstream.txn() as txn:
             txn.delete(table, encode_row_keys(table, {"c1": pa.array([5], pa.int64())}))
         now = upstream.current_ts()

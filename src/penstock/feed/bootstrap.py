@@ -1,71 +1,78 @@
-"""Bootstrap: the state of a span pulled from the upstream by a Spark job and committed to the event store in one step.
+"""Bootstrap: the state of spans pulled from the upstream by Spark tasks and committed to the event store, each span in one step.
 
-One task per range pulls its snapshot page by page and writes bulk objects; nothing is visible until the driver commits them. Ranges
-answer at versions of their own, all at or after ``start_ts``, from which on the span's log is captured. So a row that committed after
-``start_ts`` is left to the log, which has it, and the rest is committed at ``start_ts``: from the largest of the versions on, state and
-log together are exactly the table. A snapshot that is lost on the way begins again, and what it had written is removed. ``bootstrap``
-runs in the driver, ``pull_part`` on executors.
+One task per piece of a span writes bulk objects; nothing is visible until the driver commits them. Rows count as committed at
+``start_ts``, from which on the span's log is captured, so state and log together are exactly the table from ``base_ts`` on: the start
+itself where the snapshot is exact, otherwise a ts that covers everything that had committed when the last task ended.
+
+The plan and every part that is done are on record beside the objects, so a driver that comes back reads only what is missing, as long as
+the snapshot can still be read. At most so many tasks run at once, so that the windows of other feeds find a place beside them. Runs in the
+driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from penstock.model.batch import ChangeBatch
-from penstock.model.errors import PenstockError
+from penstock.feed.bootstrap_part import BootstrapPart, pull_encoded
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
-from penstock.model.table import SchemaHistory, TableSchema
-from penstock.source.contract import RangeInfo
-from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.snapshot_pull import SnapshotLostError, SnapshotPage, SnapshotPuller
-from penstock.store.bulk import write_bulk
+from penstock.model.table import SchemaHistory
+from penstock.source.contract import Upstream
+from penstock.source.single_log import SnapshotTicket, shares_one_log
+from penstock.store.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
 from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
-from penstock.store.span_writer import by_size
 
-OBJECT_BYTES = 64 * 1024 * 1024
-RESTARTS_MAX = 16
+log = logging.getLogger(__name__)
+ATTEMPTS_MAX = 5
+RETRY_S = 1.0
 
 
 class BulkTarget(Protocol):
     """The event store as a bootstrap needs it."""
 
+    objects: ObjectSpace
+
     def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
         """Make bulk objects visible in one step."""
 
 
-class BootstrapPart(msgspec.Struct, frozen=True):
-    """What one task pulls: ``[start_key, end_key)`` of full keys, ``b""`` as end where it is open."""
+@dataclass(frozen=True)
+class BootstrapSettings:
+    """How a bootstrap reads.
 
-    source: str
-    span: Span
-    start_ts: int
-    start_key: bytes
-    end_key: bytes
-    objects_uri: str
-    storage_options: dict[str, str]
-    subscriber: str
-    number: int
-    page_rows: int
+    Attributes:
+        tasks_max: how many Spark tasks read at once.
+        rows_per_s: how many rows they read per second at most, all together; 0 for as many as they can.
+        page_rows: how many rows one request to the upstream asks for.
+        storage_options: for executors that reach the store's objects over the network.
+    """
+
+    tasks_max: int = 4
+    rows_per_s: int = 0
+    page_rows: int = 16_384
+    storage_options: Mapping[str, str] | None = None
 
 
-class PulledPart(msgspec.Struct, frozen=True):
-    """What a task wrote, and the largest snapshot version that it read."""
+class BootstrapProgress(msgspec.Struct, frozen=True):
+    """How far a bootstrap is, over all spans that it was given."""
 
-    objects: tuple[ObjectMeta, ...]
-    version: int
-    restarts: int
+    parts: int
+    parts_done: int
+    rows: int
 
 
 class Bootstrapped(msgspec.Struct, frozen=True):
-    """What a bootstrap committed: the state is known from ``base_ts`` on."""
+    """What a bootstrap committed for a span: the state is known from ``base_ts`` on."""
 
     base_ts: int
     objects: int
@@ -73,132 +80,178 @@ class Bootstrapped(msgspec.Struct, frozen=True):
     restarts: int
 
 
-def bootstrap(
-    session: SparkSession,
-    store: BulkTarget,
-    source: str,
-    span: Span,
-    start_ts: int,
-    objects_uri: str,
-    storage_options: Mapping[str, str] | None = None,
-    page_rows: int = 16_384,
-) -> Bootstrapped:
-    """Pull a span's state with one task per range and commit it.
+class Bootstrap:
+    """Bootstraps spans whose log is captured or about to be. One thread calls ``run``; ``progress`` and ``cancel`` may be called by any."""
 
-    The span must be registered with the store at ``start_ts``, a ts that the upstream gave before, so that its log is captured from there.
-    ``objects_uri`` is the store's, as executors reach it.
-    """
-    parts = plan_parts(source, span, start_ts, objects_uri, storage_options or {}, page_rows)
-    encoded = [msgspec.json.encode(part) for part in parts]
-    answers = session.sparkContext.parallelize(encoded, len(encoded)).map(_pull_encoded).collect()
-    pulled = [msgspec.json.decode(answer, type=PulledPart) for answer in answers]
-    objects = [o for part in pulled for o in part.objects]
-    base_ts = max(start_ts, *(part.version for part in pulled))
-    store.commit_bulk(span.span_id, objects, start_ts, base_ts)
-    return Bootstrapped(base_ts, len(objects), sum(o.rows for o in objects), sum(p.restarts for p in pulled))
+    def __init__(
+        self,
+        session: SparkSession,
+        store: BulkTarget,
+        upstream: Upstream,
+        source: str,
+        settled_ts: Callable[[], int],
+        settings: BootstrapSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """``source`` is the upstream's URI for executors; ``settled_ts`` gives a ts that covers everything acknowledged before the call."""
+        self._session = session
+        self._store = store
+        self._upstream = upstream
+        self._source = source
+        self._settled_ts = settled_ts
+        self._settings = settings or BootstrapSettings()
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._group = f"penstock-bootstrap-{id(self):x}"
+        self._lock = threading.Lock()
+        self._progress = BootstrapProgress(0, 0, 0)
 
+    def progress(self) -> BootstrapProgress:
+        """Return how far it is."""
+        with self._lock:
+            return self._progress
 
-def plan_parts(
-    source: str, span: Span, start_ts: int, objects_uri: str, storage_options: Mapping[str, str], page_rows: int
-) -> list[BootstrapPart]:
-    """Return one part per range that covers the span now."""
-    with DataServerUpstream(source) as upstream:
-        ranges = upstream.ranges(span)
-        first, last = upstream.key_span(span)
-    starts = [max(first, r.start_key) for r in ranges]
-    ends = [*starts[1:], last]
-    return [
-        BootstrapPart(
-            source=source,
-            span=span,
-            start_ts=start_ts,
-            start_key=start,
-            end_key=end,
-            objects_uri=objects_uri,
-            storage_options=dict(storage_options),
-            subscriber=f"bootstrap-{span.span_id}-{start_ts}",
-            number=number,
-            page_rows=page_rows,
-        )
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
+    def cancel(self) -> None:
+        """Stop; ``run`` raises ``CANCELLED``. What is done stays on record."""
+        self._stop.set()
+        self._session.sparkContext.cancelJobGroup(self._group)
 
+    def run(self, spans: Sequence[Span], capture: Callable[[Span, int], None]) -> dict[int, Bootstrapped]:
+        """Bring spans to a known state; return what was committed by span id.
 
-def _pull_encoded(part: bytes) -> bytes:
-    return msgspec.json.encode(pull_part(msgspec.json.decode(part, type=BootstrapPart)))
-
-
-def pull_part(part: BootstrapPart) -> PulledPart:
-    """Pull one part, range by range as they are now, and write its bulk objects. Runs on an executor."""
-    space = ObjectSpace(part.objects_uri, options=part.storage_options)
-    puller = SnapshotPuller(part.subscriber, part.page_rows)
-    objects: list[ObjectMeta] = []
-    version, restarts, position = part.start_ts, 0, part.start_key
-    with DataServerUpstream(part.source) as upstream:
-        table = SchemaHistory(part.span.table_id, upstream.schema_history(part.span.table_id)).at(part.start_ts)
+        ``capture`` is called with a span and the ts from which on its log must be captured, before anything of it is read.
+        """
+        planned = self._resumable(spans)
+        fresh = [span for span in spans if span.span_id not in planned]
+        ticket = None
+        if fresh:
+            ticket, start_ts = self._begin()
+            planned |= {span.span_id: (span, self._plan(span, start_ts, ticket)) for span in fresh}
         try:
-            while not part.end_key or position < part.end_key:
-                info = _range_at(upstream, part, position)
-                try:
-                    written, pulled_version = _pull_range(space, puller, upstream, part, info, position, table)
-                except SnapshotLostError as lost:
-                    restarts += 1
-                    if restarts > RESTARTS_MAX:
-                        raise PenstockError("UPSTREAM_UNREACHABLE", f"the snapshot was lost {restarts} times: {lost}") from lost
-                    continue
-                objects += written
-                version = max(version, pulled_version)
-                position = info.end_key
-                if not position:
-                    break
+            for span, plan in planned.values():
+                capture(span, plan.start_ts)
+            return self._read(list(planned.values()))
         finally:
-            puller.close()
-    return PulledPart(tuple(objects), version, restarts)
+            if ticket is not None and shares_one_log(self._upstream):
+                self._upstream.end_snapshot(ticket)
+
+    def _resumable(self, spans: Sequence[Span]) -> dict[int, tuple[Span, BootstrapPlan]]:
+        """Return the plans that can be gone on with."""
+        found: dict[int, tuple[Span, BootstrapPlan]] = {}
+        for span in spans:
+            plan = BootstrapLog(self._store.objects, span.span_id).plan()
+            if plan is not None and plan.resumable:
+                log.info("bootstrap goes on", extra={"span_id": span.span_id, "start_ts": plan.start_ts})
+                found[span.span_id] = (span, plan)
+        return found
+
+    def _begin(self) -> tuple[SnapshotTicket | None, int]:
+        if shares_one_log(self._upstream):
+            ticket = self._upstream.begin_snapshot()
+            return ticket, ticket.start.ts
+        return None, self._upstream.current_ts()
+
+    def _plan(self, span: Span, start_ts: int, ticket: SnapshotTicket | None) -> BootstrapPlan:
+        encoded = msgspec.json.encode(ticket).decode() if ticket is not None else ""
+        plan = BootstrapPlan(span.span_id, start_ts, divide(self._upstream, span), encoded, resumable=ticket is None or not ticket.exact)
+        BootstrapLog(self._store.objects, span.span_id).begin(plan)
+        return plan
+
+    def _read(self, planned: Sequence[tuple[Span, BootstrapPlan]]) -> dict[int, Bootstrapped]:
+        """Read all missing parts, several at once, and commit each span when its last part is done."""
+        done = {span.span_id: BootstrapLog(self._store.objects, span.span_id).finished(plan) for span, plan in planned}
+        with self._lock:
+            rows = sum(part.rows for parts in done.values() for part in parts.values())
+            self._progress = BootstrapProgress(sum(len(p.pieces) for _, p in planned), sum(map(len, done.values())), rows)
+        with ThreadPoolExecutor(self._settings.tasks_max, "bootstrap") as pool:
+            reads = [(span, plan, self._submit(pool, span, plan, done[span.span_id])) for span, plan in planned]
+            try:
+                return {span.span_id: self._commit(span, plan, futures, done[span.span_id]) for span, plan, futures in reads}
+            except BaseException:
+                self.cancel()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, span: Span, plan: BootstrapPlan, done: Mapping[int, PulledPart]
+    ) -> dict[int, Future[PulledPart]]:
+        parts = self._parts(span, plan)
+        return {part.number: pool.submit(self._pull, plan, part) for part in parts if part.number not in done}
+
+    def _parts(self, span: Span, plan: BootstrapPlan) -> list[BootstrapPart]:
+        ticket = msgspec.json.decode(plan.ticket, type=SnapshotTicket) if plan.ticket else None
+        history = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id)) if ticket is not None else None
+        # A table whose first version the log has not told yet is read as it is now.
+        table = (history.at(max(plan.start_ts, history.versions()[0].version))) if history is not None else None
+        return [
+            BootstrapPart(
+                source=self._source,
+                span=span,
+                piece=piece,
+                start_ts=plan.start_ts,
+                objects_uri=self._store.objects.uri,
+                storage_options=dict(self._settings.storage_options or {}),
+                number=number,
+                page_rows=self._settings.page_rows,
+                rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
+                ticket=ticket,
+                table=table,
+            )
+            for number, piece in enumerate(plan.pieces)
+        ]
+
+    def _pull(self, plan: BootstrapPlan, part: BootstrapPart) -> PulledPart:
+        """Have one part pulled by a Spark task, again after a transient failure, and record it."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            if self._stop.is_set():
+                raise PenstockError("CANCELLED", "the bootstrap was stopped")
+            try:
+                pulled = self._run_task(part)
+                break
+            except PenstockError as error:
+                if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
+                    raise
+                extra = {"span_id": part.span.span_id, "part": part.number, "code": error.code, "attempt": attempt}
+                log.warning("part of a bootstrap will be read again", extra=extra)
+                self._clock.wait(self._stop, RETRY_S * attempt)
+        recorded = BootstrapLog(self._store.objects, part.span.span_id).finish(plan, part.number, pulled)
+        with self._lock:
+            old = self._progress
+            self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + recorded.rows)
+        return recorded
+
+    def _run_task(self, part: BootstrapPart) -> PulledPart:
+        context = self._session.sparkContext
+        context.setJobGroup(self._group, f"bootstrap of span {part.span.span_id}", interruptOnCancel=True)
+        try:
+            answers = context.parallelize([msgspec.json.encode(part)], 1).map(pull_encoded).collect()
+        except Exception as error:
+            if self._stop.is_set():
+                raise PenstockError("CANCELLED", "the bootstrap was stopped") from error
+            raise PenstockError.from_text(str(error)) from error
+        return msgspec.json.decode(answers[0], type=PulledPart)
+
+    def _commit(
+        self, span: Span, plan: BootstrapPlan, futures: Mapping[int, Future[PulledPart]], done: Mapping[int, PulledPart]
+    ) -> Bootstrapped:
+        wait(futures.values(), return_when=FIRST_EXCEPTION)
+        pulled = [*done.values(), *(future.result() for future in futures.values())]
+        base_ts = max(plan.start_ts, *(part.version for part in pulled))
+        if plan.ticket and not msgspec.json.decode(plan.ticket, type=SnapshotTicket).exact:
+            base_ts = max(base_ts, self._settled_ts())
+        objects = [o for part in pulled for o in part.objects]
+        self._store.commit_bulk(span.span_id, objects, plan.start_ts, base_ts)
+        BootstrapLog(self._store.objects, span.span_id).clear()
+        committed = Bootstrapped(base_ts, len(objects), sum(o.rows for o in objects), sum(p.restarts for p in pulled))
+        log.info("span bootstrapped", extra={"span_id": span.span_id, "rows": committed.rows, "base_ts": base_ts})
+        return committed
 
 
-def _range_at(upstream: DataServerUpstream, part: BootstrapPart, position: bytes) -> RangeInfo:
-    for info in upstream.list_ranges(position, part.end_key):
-        if info.start_key <= position and (not info.end_key or position < info.end_key):
-            return info
-    raise PenstockError("REGION_NOT_FOUND", f"no range of table {part.span.table_id} covers the bootstrap's position")
-
-
-def _pull_range(
-    space: ObjectSpace,
-    puller: SnapshotPuller,
-    upstream: DataServerUpstream,
-    part: BootstrapPart,
-    info: RangeInfo,
-    position: bytes,
-    table: TableSchema,
-) -> tuple[list[ObjectMeta], int]:
-    """Write the rows of one range from a position on; on any failure what was written is removed."""
-    written: list[ObjectMeta] = []
-    versions = [part.start_ts]
-
-    def batches() -> Iterator[ChangeBatch]:
-        for page in puller.pages(info):
-            versions.append(page.version)
-            chosen = _rows_of(page, part, position)
-            if len(chosen.keys):
-                ts = np.full(len(chosen.keys), part.start_ts, dtype=np.uint64)
-                yield from upstream.decoder().decode_rows(part.span.span_id, table, ts, chosen.keys, chosen.values)
-
-    try:
-        for number, piece in enumerate(by_size(batches(), OBJECT_BYTES)):
-            name = f"bootstrap-{part.number:06d}-{info.range_id}-{number:06d}"
-            written.append(write_bulk(space, part.span.span_id, name, piece, part.start_ts, [table]))
-    except BaseException:
-        for meta in written:
-            space.delete(meta.path)
-        raise
-    return written, max(versions)
-
-
-def _rows_of(page: SnapshotPage, part: BootstrapPart, position: bytes) -> SnapshotPage:
-    """Return the rows that belong to the part and committed at or before its start; the log has those that came later."""
-    wanted = pc.and_(pc.greater_equal(page.keys, pa.scalar(position, pa.binary())), pa.array(page.commit_ts <= np.uint64(part.start_ts)))
-    if part.end_key:
-        wanted = pc.and_(wanted, pc.less(page.keys, pa.scalar(part.end_key, pa.binary())))
-    kept = wanted.to_numpy(zero_copy_only=False)
-    return SnapshotPage(page.version, page.keys.filter(wanted), page.values.filter(wanted), page.commit_ts[kept])
+def divide(upstream: Upstream, span: Span) -> tuple[Span, ...]:
+    """Return the span cut at the borders of the ranges that cover it now, in key order."""
+    first, last = upstream.key_span(span)
+    prefix = upstream.key_span(Span(span.table_id))[0]
+    borders = sorted({r.start_key for r in upstream.ranges(span) if r.start_key > first and (not last or r.start_key < last)})
+    keys = [border[len(prefix) :] for border in borders if border.startswith(prefix)]
+    starts, ends = [span.start_key, *keys], [*keys, span.end_key]
+    return tuple(Span(span.table_id, start, end) for start, end in zip(starts, ends, strict=True))

@@ -66,6 +66,15 @@ CODES: dict[str, CodeEntry] = {
         "A published file exists with different bytes.",
         "Something else writes to this prefix; move the feed to its own prefix.",
     ),
+    "CUT_CONFLICT": CodeEntry(
+        ErrorKind.TRANSIENT, "Two attempts of a window cut its files at different rows.", "The window is tried again with the recorded cuts."
+    ),
+    "SPOOL_FAILED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The sink's spool on disk is full or failing.",
+        "Free space in the spool's directory, or give another one with spool-dir; then resume the feed.",
+    ),
+    "FAILPOINT": CodeEntry(ErrorKind.TRANSIENT, "A test made a step fail on purpose.", "Unset PENSTOCK_FAILPOINTS."),
     "UPSTREAM_UNREACHABLE": CodeEntry(
         ErrorKind.TRANSIENT, "The upstream does not answer.", "Check the address, that the server runs, and the network between."
     ),

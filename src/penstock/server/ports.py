@@ -10,6 +10,14 @@ from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 
 
+class SnapshotStatus(msgspec.Struct, frozen=True):
+    """How far the Spark tasks are that read the state of a feed's tables."""
+
+    parts: int
+    parts_done: int
+    rows: int
+
+
 class RunStatus(msgspec.Struct, frozen=True):
     """What a run says about itself beyond what the meta database holds."""
 
@@ -18,6 +26,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     """Up to which ts the log service has everything of the feed's tables; 0 while unknown."""
     capture_problems: tuple[str, ...] = ()
     """What keeps the log service from capturing some of the tables; the feed runs, but its checkpoint stands still."""
+    snapshot: SnapshotStatus | None = None
+    """How far reading the state that the feed begins with is; None where that is not under way."""
 
 
 class FeedRun(Protocol):

@@ -36,6 +36,7 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> di
         "windows": feed.windows_total,
         "owner": feed.owner,
         "epoch": feed.epoch,
+        "snapshot": msgspec.to_builtins(status.snapshot) if status and status.snapshot else None,
         "error": _error(feed),
         "capture_problems": [mask_text(problem) for problem in status.capture_problems] if status else [],
     }

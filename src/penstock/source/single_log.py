@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import msgspec
 import numpy as np
@@ -98,6 +98,11 @@ class SingleLogUpstream(Upstream, Protocol):
 
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release what a snapshot held open. May be called twice."""
+
+
+def shares_one_log(upstream: Upstream) -> TypeGuard[SingleLogUpstream]:
+    """Return whether the tables of an upstream share one log: whoever can begin a snapshot beside a log has one."""
+    return hasattr(upstream, "begin_snapshot")
 
 
 class CommitChain:
