@@ -22,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.sink.storage.ddl_text import renamed_tables
 from penstock.sink.storage.reader import StorageReader, TableVersion
-from penstock.sink.storage.replay import default_value, last_of_each, project
+from penstock.sink.storage.replay import default_value, keyless_updates, last_of_each, project
 from penstock.sink.storage.replay_database import ReplayDatabase, shown
 
 _DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
@@ -182,9 +182,7 @@ class StorageConsumer:
             return
         updates = changes.filter(pl.col(OP) == int(Op.UPDATE)).height
         if updates != changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
-            raise PenstockError(
-                "TYPE_UNSUPPORTED", f"{table.full_name} has no primary key and its updates carry no old values", "Set output-old-value."
-            )
+            raise keyless_updates(table)
         columns = [c.field_name for c in table.columns]
         sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
         net = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())

@@ -7,54 +7,74 @@ order and under their names. Runs anywhere; used by verification.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
 
 from penstock.model.batch import Op
-from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import TypeKind
-from penstock.sink.storage.ddl_text import renamed_tables
-from penstock.sink.storage.reader import StorageReader, TableVersion
+from penstock.sink.storage.lineage import lineage
+from penstock.sink.storage.reader import StorageReader
 
 COMPACT_ROWS_MIN = 2_000_000
 
-_CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE})
+_SHARE_SEED = 0x5EED
 _ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
 _COUNT = "_count"
 
 
-def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int | None = None) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of several parts of a table's rows, chosen by a hash of what names a row, so that parts can be replayed apart."""
+
+    number: int
+    of: int
+
+    def keep(self, frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+        """Return the rows of this part."""
+        if self.of == 1:
+            return frame
+        return frame.filter(frame.select(keys).hash_rows(seed=_SHARE_SEED) % self.of == self.number)
+
+
+WHOLE = Share(0, 1)
+
+
+def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int | None = None, share: Share = WHOLE) -> pl.DataFrame:
     """Return the rows of a table at the checkpoint, or at an earlier ts, one column per column of the newest version."""
-    limit = reader.limit_ts(up_to_ts)
-    versions = [v for v in reader.versions(schema, table) if v.table.version <= limit]
-    if not versions:
-        raise PenstockError("TABLE_UNKNOWN", f"{schema}.{table} has no schema file at or below ts {limit}")
-    newest = versions[-1].table
+    life = lineage(reader, schema, table, reader.limit_ts(up_to_ts))
+    newest, keys = life.newest, life.row_key
     if not newest.columns:
         return pl.DataFrame()
-    floor = max((v.table.version for v in versions if v.type in _CLEARING), default=0)
-    keys = row_key([v.table for v in versions if v.table.version >= floor])
-    changes = _Changes(newest, keys)
-    for frame in _moved(reader, versions, floor):
-        changes.add(frame)
-    for version, frame in reader.changes(schema, table, limit):
-        if version.version >= floor:
-            changes.add(project(frame, version, newest))
+    names = keys or [c.field_name for c in newest.columns]
+    changes, unexplained = _Changes(newest, keys), 0
+    for segment in life.segments:
+        for directory, frame in reader.changes(segment.schema, segment.table, segment.to_ts):
+            version = segment.version(directory.version)
+            if version is not None:
+                frame = project(under_ids(frame, directory, version), version, newest)
+                unexplained += frame.filter(pl.col(OP) == int(Op.UPDATE)).height - frame.filter(pl.col(OP) == int(Op.BEFORE)).height
+                changes.add(share.keep(frame, names))
+    if unexplained and not keys:
+        raise keyless_updates(newest)
     rows = _net(changes.all(), newest, keys)
     return rows.select(pl.col(c.field_name).alias(c.name) for c in newest.columns)
 
 
-def row_key(versions: Sequence[TableSchema]) -> list[str]:
-    """Return the fields that name a row in all these versions, the newest last; empty where rows must be counted.
+def keyless_updates(table: TableSchema) -> PenstockError:
+    """Return the error for updates of a table whose rows must be counted, where files do not show what an update replaced."""
+    return PenstockError(
+        "TYPE_UNSUPPORTED", f"{table.full_name} has no primary key and its updates carry no old values", "Set output-old-value."
+    )
 
-    A unique key stands in for a primary key only where it always did: changes that were written before it may have changed it unseen.
-    """
-    handles = {tuple(c.field_name for c in version.handle_columns) for version in versions if version.columns}
-    return list(handles.pop()) if len(handles) == 1 else [c.field_name for c in versions[-1].key_columns]
+
+def under_ids(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
+    """Return rows of a version with its columns named by the ids that another form of the same version gives them."""
+    renamed = {old.field_name: new.field_name for old, new in zip(source.columns, target.columns, strict=True)}
+    return frame if source.columns == target.columns else frame.rename({o: n for o, n in renamed.items() if o in frame.columns})
 
 
 class _Changes:
@@ -139,22 +159,6 @@ def _rescaled(values: pl.Expr, scale: int) -> pl.Expr:
     return pl.when(fraction >= scale).then(values).otherwise(pointed + zeros)
 
 
-def _moved(reader: StorageReader, versions: list[TableVersion], floor: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows that the table had under its former name, at the rename."""
-    newest = versions[-1].table
-    for version in versions:
-        if version.type != DdlType.RENAME_TABLE or version.table.version < floor:
-            continue
-        here = (version.table.schema, version.table.table)
-        for old, new in renamed_tables(version.query, version.table.schema):
-            if new == here and old in reader.tables():
-                rows = replay_table(reader, *old, up_to_ts=version.table.version - 1)
-                before = {c.name.lower(): c for c in version.table.columns}
-                frame = rows.rename({name: before[name.lower()].field_name for name in rows.columns if name.lower() in before})
-                meta = [pl.lit(version.table.version, dtype=pl.UInt64).alias(COMMIT_TS), pl.lit(int(Op.INSERT), dtype=pl.UInt8).alias(OP)]
-                yield project(frame.with_columns(meta), version.table, newest)
-
-
 def _net(changes: pl.DataFrame, table: TableSchema, keys: list[str]) -> pl.DataFrame:
     if keys:
         return last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS)).drop(COMMIT_TS, OP)
@@ -162,13 +166,7 @@ def _net(changes: pl.DataFrame, table: TableSchema, keys: list[str]) -> pl.DataF
 
 
 def _net_without_key(changes: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
-    """Count equal rows that came and went; an update must show what it replaced."""
-    updates = changes.filter(pl.col(OP) == int(Op.UPDATE)).height
-    befores = changes.filter(pl.col(OP) == int(Op.BEFORE)).height
-    if updates != befores:
-        raise PenstockError(
-            "TYPE_UNSUPPORTED", f"{table.full_name} has no primary key and its updates carry no old values", hint="Set output-old-value."
-        )
+    """Count equal rows that came and went."""
     columns = [c.field_name for c in table.columns]
     sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
     counted = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())
