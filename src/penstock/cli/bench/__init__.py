@@ -12,6 +12,7 @@ BENCHMARKS = {
     "encode": "penstock.cli.bench.encode",
     "feed": "penstock.cli.bench.feed",
     "puller": "penstock.cli.bench.puller",
+    "sources": "penstock.cli.bench.sources",
     "store": "penstock.cli.bench.store",
 }
 
