@@ -19,6 +19,7 @@ from penstock.config.masking import mask_uri
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.assignment import Dispatcher, assign_dispatchers
 from penstock.feed.following import to_record
+from penstock.feed.settings import FeedSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.errors import PenstockError
@@ -27,6 +28,7 @@ from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
+from penstock.source.single_log import shares_one_log
 
 _NEAR_MATCHES_MAX = 3
 _LOOKS_MAX = 10
@@ -93,7 +95,8 @@ class FeedCreator:
             config=dump_feed_config(config),
             source=self._source_uri,
             dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
-            snapshot_ts=snapshot_ts if start_ts == TS_ZERO else TS_ZERO,
+            # Where Spark tasks read the state first, the planner decides the ts once they have.
+            snapshot_ts=TS_ZERO if start_ts or reads_state_by_job(self._upstream, config.settings) else snapshot_ts,
         )
         record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
         subscriptions = {table.full_name: _subscription(config, table, self._source_uri) for table in tables}
@@ -113,6 +116,11 @@ class FeedCreator:
             if before == list(self._upstream.list_tables()):
                 return match_tables(config.tables, before), ts
         raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
+
+
+def reads_state_by_job(upstream: Upstream, settings: FeedSettings) -> bool:
+    """Return whether the state that a feed begins with is read by Spark tasks."""
+    return settings.start_ts == TS_ZERO and (settings.bootstrap == "job" or shares_one_log(upstream))
 
 
 def claimant(name: str, uid: str) -> str:

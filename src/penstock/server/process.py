@@ -115,6 +115,8 @@ class ServerProcess:
             session,
             meta,
             config.effective_meta_url,
+            upstream,
+            config.source,
             log_service,
             store,
             LogServiceAddress(flight.location, flight.token),

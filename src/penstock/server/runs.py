@@ -7,6 +7,7 @@ server, beside the driver.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,18 +16,25 @@ from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
 from penstock.feed.assignment import Dispatcher, FeedContext
+from penstock.feed.bootstrap import Bootstrap, BootstrapSettings
+from penstock.feed.following import live_dispatchers
 from penstock.feed.run import SparkFeedRun
+from penstock.feed.settings import FeedSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
-from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.capture import DispatcherCapture, needed_spans
-from penstock.server.creation import FeedDocument, claimant
-from penstock.server.ports import RunStatus
+from penstock.server.creation import FeedDocument, claimant, reads_state_by_job
+from penstock.server.feed_capture import FeedCapture, purge_error
+from penstock.server.keeper import foreign_error
+from penstock.server.ports import RunStatus, SnapshotStatus
 from penstock.sink.contract import SinkMaintainer
+from penstock.source.contract import Upstream
+from penstock.source.single_log import shares_one_log
 from penstock.store.contract import EventStore
+from penstock.store.event_store import ColumnarEventStore
 
 log = logging.getLogger(__name__)
 
@@ -42,47 +50,80 @@ class LogServiceAddress(msgspec.Struct, frozen=True):
 
 
 class CapturedFeedRun:
-    """A Spark run whose spans this server's log service captures. Implements ``FeedRun``."""
+    """A Spark run whose spans this server's log service captures. Implements ``FeedRun``.
+
+    Where the state of its tables must be read first, that goes on in a thread of its own, which then starts the query.
+    """
 
     def __init__(
-        self, run: SparkFeedRun, context: FeedContext, start_ts: int, meta: MetaDatabase, log_service: LogService, store: EventStore
+        self, run: SparkFeedRun, context: FeedContext, meta: MetaDatabase, capture: FeedCapture, log_service: LogService, store: EventStore
     ) -> None:
         self._run = run
-        self._start_ts = start_ts
+        self._context = context
+        self._meta = meta
+        self._capture = capture
+        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
         self._log_service = log_service
         self._store = store
-        self._capture = DispatcherCapture(context, meta, log_service, self._capture_span)
+        self._stop = threading.Event()
+        self._error: PenstockError | None = None
+        self._beginning = threading.Thread(target=self._begin, name=f"begin-{context.feed}", daemon=True)
 
     def start(self) -> None:
-        """Capture the spans, and from then on those of tables that come, then start the query."""
-        self._capture.start()
-        self._run.start()
+        """Capture the spans, then start the query; where their state is read first, that goes on after this returns."""
+        if self._capture.reads_state:
+            self._beginning.start()
+        else:
+            self._prepare()
 
     def stop(self) -> None:
-        """Stop the query. The spans stay captured, for the next run."""
+        """Stop what is under way. The spans stay captured, for the next run."""
+        self._stop.set()
+        self._capture.cancel()
+        if self._beginning.ident is not None:
+            self._beginning.join()
+        self._watcher.stop()
         self._run.stop()
-        self._capture.stop()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the query has ended by itself; return whether it has."""
-        return self._run.wait(timeout_s)
+        """Wait until the run has ended by itself; return whether it has."""
+        if self._beginning.is_alive():
+            self._beginning.join(timeout_s)
+            return False
+        if self._error is None and self._capture.purged() and self._context.settings.on_stale_read == "resnapshot":
+            self._error = purge_error()
+        return self._error is not None or self._run.wait(timeout_s)
 
     def error(self) -> PenstockError | None:
-        """Return why the query ended by itself, or None."""
-        return self._run.error()
+        """Return why the run ended by itself, or None."""
+        return self._error or self._run.error()
 
     def status(self) -> RunStatus:
-        """Return whether the query runs, up to where its spans are captured, and which are not."""
-        span_ids = [d.span.span_id for d in self._capture.dispatchers()]
-        return RunStatus(self._run.active, self._resolved_ts(span_ids), self._capture_problems())
+        """Return whether the run goes on, up to where its spans are captured, which are not, and how far reading the state is."""
+        dispatchers = self._watcher.dispatchers() or self._context.dispatchers
+        progress = self._capture.progress()
+        shown = None if progress is None else SnapshotStatus(progress.parts, progress.parts_done, progress.rows)
+        active = self._beginning.is_alive() or self._run.active
+        resolved_ts = self._resolved_ts([d.span.span_id for d in dispatchers])
+        return RunStatus(active, resolved_ts, (*self._watcher.problems(), *self._capture_problems(dispatchers)), shown)
 
-    def _capture_span(self, dispatcher: Dispatcher) -> None:
-        # A table that came later is captured whole: its state may be wanted, and an upstream with ranges gives it from the beginning.
-        self._log_service.ensure_span(dispatcher.span, self._start_ts if dispatcher.begin_ts == TS_ZERO else TS_ZERO)
+    def _begin(self) -> None:
+        try:
+            self._prepare()
+        except PenstockError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - a run holds foreign code, which may raise anything; it must end this feed and no other.
+            self._error = foreign_error(error)
 
-    def _capture_problems(self) -> tuple[str, ...]:
-        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in self._capture.dispatchers()} | {DDL_SPAN.span_id: "DDL"}
-        return self._capture.problems() + tuple(
+    def _prepare(self) -> None:
+        self._capture.begin(live_dispatchers(self._context, self._meta))
+        self._watcher.start()
+        if not self._stop.is_set():
+            self._run.start()
+
+    def _capture_problems(self, dispatchers: Sequence[Dispatcher]) -> tuple[str, ...]:
+        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in dispatchers} | {DDL_SPAN.span_id: "DDL"}
+        return tuple(
             f"{names[span.span_id]}: {span.last_error} ({span.failures} failures)"
             for span in self._log_service.status()
             if span.span_id in names and span.state is CaptureState.RETRYING
@@ -103,8 +144,10 @@ class SparkFeedRunFactory:
         session: SparkSession,
         meta: MetaDatabase,
         meta_url: str,
+        upstream: Upstream,
+        source: str,
         log_service: LogService,
-        store: EventStore,
+        store: ColumnarEventStore,
         address: LogServiceAddress,
         open_target: Callable[[SinkConfig], SinkMaintainer],
         work_dir: Path,
@@ -112,6 +155,8 @@ class SparkFeedRunFactory:
         self._session = session
         self._meta = meta
         self._meta_url = meta_url
+        self._upstream = upstream
+        self._source = source
         self._log_service = log_service
         self._store = store
         self._address = address
@@ -139,7 +184,13 @@ class SparkFeedRunFactory:
             tables=tuple(config.tables),
         )
         run = SparkFeedRun(self._session, context, self._work_dir)
-        return CapturedFeedRun(run, context, config.settings.start_ts, self._meta, self._log_service, self._store)
+        bootstrap = self._bootstrap(config.settings) if reads_state_by_job(self._upstream, config.settings) else None
+        capture = FeedCapture(config.settings.start_ts, self._log_service, self._store, bootstrap, one_log=shares_one_log(self._upstream))
+        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
+
+    def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
+        chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)
+        return Bootstrap(self._session, self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs."""

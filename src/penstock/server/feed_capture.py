@@ -1,0 +1,129 @@
+"""Captures the spans of a feed, and brings them to a known state where the upstream's stream does not give one.
+
+Invariants: every span is captured before the feed's query starts; a span whose state is to be read by Spark tasks has its state committed
+by then; a span that another feed brought there is not read again. A span whose log the upstream no longer has begins again at the ts of
+a new snapshot; feeds that had got less far deliver the difference. Runs in the server, beside the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from penstock.feed.assignment import Dispatcher
+from penstock.feed.bootstrap import Bootstrap, BootstrapProgress
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.timestamp import TS_ZERO
+from penstock.puller.log_service import CaptureState, LogService, SpanStatus
+from penstock.store.bootstrap_log import BootstrapLog
+from penstock.store.event_store import ColumnarEventStore
+
+log = logging.getLogger(__name__)
+_PURGED = "[LOG_PURGED]"
+
+
+class FeedCapture:
+    """The capture of one run of a feed. One thread calls ``begin`` and another one ``capture``; the rest may be called by any."""
+
+    def __init__(
+        self, start_ts: int, log_service: LogService, store: ColumnarEventStore, bootstrap: Bootstrap | None, *, one_log: bool
+    ) -> None:
+        """``bootstrap`` is None where the stream of the upstream gives the state, or the feed begins without one."""
+        self._start_ts = start_ts
+        self._log_service = log_service
+        self._store = store
+        self._bootstrap = bootstrap
+        self._one_log = one_log
+        self._span_ids = {DDL_SPAN.span_id}
+        self._reading = threading.Event()
+
+    @property
+    def reads_state(self) -> bool:
+        """Return whether ``begin`` may read the state of tables, which takes its time."""
+        return self._bootstrap is not None
+
+    def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
+        """Read the state of spans that need it; may take as long as reading all tables."""
+        self._span_ids |= {d.span.span_id for d in dispatchers}
+        if self._bootstrap is None:
+            return
+        purged = self._let_go_of_purged()
+        unknown = [d.span for d in dispatchers if d.span.span_id in purged or self._needs_state(d)]
+        if unknown:
+            log.info("bootstrap begins", extra={"spans": len(unknown)})
+            self._read(self._bootstrap, unknown, purged)
+
+    def capture(self, dispatcher: Dispatcher) -> None:
+        """Capture the span of a dispatcher, if need be after its state is read."""
+        span = dispatcher.span
+        self._span_ids.add(span.span_id)
+        if self._bootstrap is not None and self._needs_state(dispatcher):
+            self._read(self._bootstrap, [span], frozenset())
+        elif dispatcher.begin_ts == TS_ZERO:
+            self._log_service.ensure_span(span, self._start_ts)
+        elif not self._one_log:
+            # A table that came later is captured whole: its state may be wanted, and an upstream with ranges gives it from the beginning.
+            self._log_service.ensure_span(span, TS_ZERO)
+        else:
+            self._log_service.ensure_span(span, dispatcher.begin_ts)
+            if not dispatcher.with_state:
+                # The table was made by the DDL at this ts, so it is known to be empty there.
+                self._store.commit_bulk(span.span_id, (), dispatcher.begin_ts)
+
+    def _needs_state(self, dispatcher: Dispatcher) -> bool:
+        begins_with_state = dispatcher.with_state or dispatcher.begin_ts == TS_ZERO
+        return begins_with_state and self._store.base_ts(dispatcher.span.span_id) is None
+
+    def _read(self, bootstrap: Bootstrap, spans: Sequence[Span], purged: frozenset[int]) -> None:
+        self._reading.set()
+        try:
+            bootstrap.run(spans, self._capture_from(purged))
+        finally:
+            self._reading.clear()
+
+    def cancel(self) -> None:
+        """Stop reading the state, now and later."""
+        if self._bootstrap is not None:
+            self._bootstrap.cancel()
+
+    def progress(self) -> BootstrapProgress | None:
+        """Return how far reading the state is, None where it is not under way."""
+        return self._bootstrap.progress() if self._bootstrap is not None and self._reading.is_set() else None
+
+    def purged(self) -> bool:
+        """Return whether the upstream no longer has the log of a span."""
+        return bool(self._purged())
+
+    def _purged(self) -> list[SpanStatus]:
+        failing = [s for s in self._log_service.status() if s.span_id in self._span_ids and s.state is CaptureState.RETRYING]
+        return [s for s in failing if s.last_error.startswith(_PURGED)]
+
+    def _let_go_of_purged(self) -> frozenset[int]:
+        """Stop capturing spans whose log is gone, and forget what was read of their state: it belongs to that log."""
+        gone = self._purged()
+        for status in gone:
+            log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": status.span_id, "code": "LOG_PURGED"})
+            self._log_service.remove_span(status.span_id)
+            BootstrapLog(self._store.objects, status.span_id).clear(keep_objects=False)
+        return frozenset(s.span_id for s in gone)
+
+    def _capture_from(self, purged: frozenset[int]) -> Callable[[Span, int], None]:
+        due = set(purged)
+
+        def capture(span: Span, start_ts: int) -> None:
+            # The DDL span shares the log: where that is gone it begins again as well, with the first of the others.
+            for one in (DDL_SPAN, span):
+                if one.span_id in due:
+                    due.remove(one.span_id)
+                    self._store.reset_span(one.span_id, start_ts)
+                    self._log_service.ensure_span(one, start_ts)
+            self._log_service.ensure_span(span, start_ts)
+
+        return capture
+
+
+def purge_error() -> PenstockError:
+    """Return why a run ends whose upstream lost the log; the next one takes a new snapshot."""
+    return PenstockError("SNAPSHOT_DUE", "the upstream no longer has the log that the feed needs next")
