@@ -1,6 +1,7 @@
 """Every target behind ``penstock.sink.contract`` passes this suite."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -122,11 +123,16 @@ def test_an_empty_window_leaves_the_position(kit: Kit) -> None:
 def test_enqueued_then_flushed_once_each(kit: Kit) -> None:
     sink = kit.open_sink()
     seen: list[str] = []
+    woken = threading.Semaphore(0)
+
+    def enqueued(name: str) -> None:
+        seen.append(f"{name} enqueued")
+        woken.release()
+
     sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, T0, T0 + 1_000))
     for name, records in (("a", inserts(5)), ("b", inserts(0 + 5, 5)), ("empty", inserts(1).slice(0, 0))):
-        sink.add_dml_event(
-            DmlEvent(WHOLE, TABLE, records, lambda n=name: seen.append(f"{n} enqueued"), lambda n=name: seen.append(f"{n} flushed"))
-        )
+        sink.add_dml_event(DmlEvent(WHOLE, TABLE, records, lambda n=name: enqueued(n), lambda n=name: seen.append(f"{n} flushed")))
+    assert all(woken.acquire(timeout=10) for _ in range(3))
     assert seen == ["a enqueued", "b enqueued", "empty enqueued"]
     sink.close_dispatcher(WHOLE)
     sink.close()

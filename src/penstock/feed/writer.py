@@ -22,7 +22,8 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
-from penstock.sink.contract import DispatcherResult, DispatcherWork, DmlEvent, Sink
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink
+from penstock.sink.wake_gate import WakeGate
 
 
 @dataclass
@@ -60,8 +61,14 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
 
 def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:
-    """Hand the opaque rows of one partition to a sink; return the results of its dispatchers, everything durable."""
-    results: list[DispatcherResult] = []
+    """Hand the opaque rows of one partition to a sink; return the results of its dispatchers, everything durable.
+
+    Only so many events are handed over before the sink has woken them. A dispatcher that has all its rows is sealed, and the next begins
+    while its files are still on their way.
+    """
+    sealed: list[DispatcherId] = []
+    gate = WakeGate()
+    sink.on_failure(gate.open)
     work: DispatcherWork | None = None
     table: TableSchema | None = None
     for rows in iterator:
@@ -77,18 +84,20 @@ def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherRe
             elif kind == RowKind.SCHEMA:
                 table = TableSchema.from_json(bytes(payload))
             elif kind == RowKind.BATCH:
-                sink.add_dml_event(DmlEvent(work.dispatcher, table, read_ipc(payload)))
+                wake = gate.enter(payload.size)
+                sink.add_dml_event(DmlEvent(work.dispatcher, table, read_ipc(payload), wake))
             elif kind == RowKind.DDL:
                 # Only this dispatcher is involved: drain it, write the DDL, and go on, while the others never stop.
                 ddl = DdlEvent.from_json(bytes(payload))
                 sink.pass_block_event(work.dispatcher, ddl)
                 sink.write_block_event(work.dispatcher, ddl)
             else:
-                results.append(sink.close_dispatcher(work.dispatcher))
+                sink.seal_dispatcher(work.dispatcher)
+                sealed.append(work.dispatcher)
                 work = table = None
     if work is not None:
         raise InvariantError(f"dispatcher {work.dispatcher} was not closed")
-    return results
+    return [sink.close_dispatcher(dispatcher) for dispatcher in sealed]
 
 
 def feed_sink(context: FeedContext, format_name: str) -> type[DataSource]:

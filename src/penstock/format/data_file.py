@@ -7,7 +7,7 @@ format reads. Runs on executors and wherever a target is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import polars as pl
@@ -18,6 +18,7 @@ from penstock.format.csv_rows import Space
 from penstock.format.parquet_file import ParquetRows
 from penstock.format.protocols import Compression, DataFormat
 from penstock.format.protocols import Protocol as DataProtocol
+from penstock.model.batch import read_ipc, write_ipc
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 
@@ -28,7 +29,7 @@ class Buffer(Space, Protocol):
     def tell(self) -> int:
         """Return how many bytes are in."""
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Append bytes; return how many."""
 
     def content(self) -> memoryview:
@@ -68,6 +69,41 @@ class DataFile:
         if self._format.compression is Compression.NONE:
             return content
         return compress(content, self._format.compression)
+
+
+class RowEncoder:
+    """Encodes runs of rows apart from the file that they will stand in: ``file_header``, the runs in order, ``finish_file``."""
+
+    def __init__(self, data_format: DataFormat, table: TableSchema) -> None:
+        self._parquet = data_format.protocol is DataProtocol.PARQUET
+        self._table = table
+        self._encode = _encoder(data_format)
+
+    def encode(self, records: pa.RecordBatch, out: Buffer) -> int:
+        """Append rows, which have the format's row schema; return the size by which files are cut, as ``DataFile.nbytes`` has it."""
+        before = out.tell()
+        if self._parquet:
+            # Parquet is made of whole files; until then the rows stay as they are.
+            out.write(memoryview(write_ipc(records)))
+            return int(records.nbytes)
+        self._encode(self._table, records, out)
+        return out.tell() - before
+
+
+def file_header(data_format: DataFormat, table: TableSchema) -> bytes:
+    """Return what stands before the rows of a file."""
+    return data_format.csv.header(table) if data_format.protocol is DataProtocol.CSV else b""
+
+
+def finish_file(data_format: DataFormat, table: TableSchema, content: memoryview, runs: Sequence[int]) -> bytes | memoryview:
+    """Return the whole file of a header and encoded runs of these lengths that lie one after the other."""
+    if data_format.protocol is DataProtocol.PARQUET:
+        rows, at = ParquetRows(table, data_format.parquet), 0
+        for size in runs:
+            rows.add(read_ipc(pa.py_buffer(content[at : at + size])))
+            at += size
+        return rows.finish()
+    return content if data_format.compression is Compression.NONE else compress(content, data_format.compression)
 
 
 def _encoder(data_format: DataFormat) -> Callable[[TableSchema, pa.RecordBatch, Space], None]:

@@ -23,6 +23,11 @@ class FileRows:
         self._keys = KeyUpdates(table) if split_key_updates and KeyUpdates.concern(table) else None
         self._pairs = UpdatePairs(table) if data_format.pairs_updates else None
 
+    @property
+    def holding(self) -> bool:
+        """Return whether rows are held back until their transaction is whole."""
+        return self._keys is not None and self._keys.holding
+
     def add(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Take rows in; return those that are ready, in order, under the schema that files take."""
         return self._shaped(records if self._keys is None else self._keys.add(records))

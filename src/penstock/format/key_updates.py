@@ -39,6 +39,11 @@ class KeyUpdates:
         """Return whether updates of a table can change a unique key, so that before-images and keys must travel."""
         return bool(table.unique_keys)
 
+    @property
+    def holding(self) -> bool:
+        """Return whether rows are held back."""
+        return self._held is not None
+
     def add(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Take rows in; return those whose transaction is certain, in order."""
         if self._held is not None:

@@ -137,6 +137,11 @@ CODES: dict[str, CodeEntry] = {
     "SCHEMA_UNKNOWN": CodeEntry(
         ErrorKind.TRANSIENT, "No schema version is known for a row.", "The schema history is loaded again from the upstream."
     ),
+    "SCHEMA_CHANGED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A table got columns that a running query does not show.",
+        "Start the query again on the same checkpoint location: it goes on there with the new columns.",
+    ),
     "TYPE_UNSUPPORTED": CodeEntry(ErrorKind.INVALID, "A column type is not supported.", "Exclude the table or change the column."),
     "DDL_UNSUPPORTED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import itertools
-import threading
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from penstock.sink.storage.recovery import recover_position
 from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import StorageSink
 from penstock.sink.storage.target import ObjectTarget
-from penstock.sink.storage.uploader import Uploader
 
 _names = itertools.count()
 ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)
@@ -303,26 +301,3 @@ def test_a_failed_upload_fires_no_flush_and_stops_the_rest() -> None:
     sink.close()
     assert fired == []
     assert [p for p in target.paths() if p.endswith(("2.csv", "index"))] == []
-
-
-def test_the_uploader_runs_in_order_and_bounds_what_waits() -> None:
-    uploader = Uploader()
-    gate, seen = threading.Event(), []
-    uploader.submit(lambda: (gate.wait(10), seen.append(0))[1])
-    late = threading.Thread(target=lambda: [uploader.submit(lambda n=n: seen.append(n)) for n in (1, 2)])
-    late.start()
-    late.join(0.2)
-    assert late.is_alive()
-    assert seen == []
-    gate.set()
-    late.join(10)
-    uploader.drain()
-    assert seen == [0, 1, 2]
-    uploader.submit(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ZeroDivisionError):
-        uploader.drain()
-    with pytest.raises(ZeroDivisionError):
-        uploader.submit(lambda: seen.append(3))
-    uploader.close()
-    uploader.close()
-    assert seen == [0, 1, 2]

@@ -1,8 +1,7 @@
-"""Buffers in which files are filled, used again and again.
+"""Buffers in which chunks are encoded and files are put together, used again and again.
 
 A file of 64 MiB in fresh memory costs sixteen thousand page faults, a good part of the work of writing it on a virtual
-machine; a buffer that was a file before costs none. A buffer belongs to one writer from ``take`` until its content is in the
-target, then to the pool. Runs on executors.
+machine; a buffer that was in use before costs none. A buffer belongs to whoever took it until it is given back. Runs on executors.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-_SLACK_BYTES = 8 << 20
-_KEPT_MAX = 2
+_FITS_FACTOR = 4
 
 
 class FileBuffer:
@@ -22,6 +20,11 @@ class FileBuffer:
     def __init__(self, capacity: int) -> None:
         self._space: npt.NDArray[np.uint8] = np.empty(capacity, np.uint8)
         self._used = 0
+
+    @property
+    def capacity(self) -> int:
+        """Return how many bytes of memory it holds."""
+        return len(self._space)
 
     def tell(self) -> int:
         """Return how many bytes are in."""
@@ -39,7 +42,7 @@ class FileBuffer:
         """Take over bytes that were written into the reserved space."""
         self._used += size
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Append bytes; return how many."""
         self.reserve(len(data))[: len(data)] = np.frombuffer(data, np.uint8)
         self.advance(len(data))
@@ -55,23 +58,28 @@ class FileBuffer:
 
 
 class BufferPool:
-    """Keeps buffers that are free. Thread safe."""
+    """Keeps free buffers, up to so many bytes. Thread safe."""
 
-    def __init__(self, file_size: int) -> None:
-        self._capacity = file_size + min(file_size, _SLACK_BYTES)
+    def __init__(self, kept_bytes_max: int) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._kept_bytes = 0
         self._free: list[FileBuffer] = []
         self._lock = threading.Lock()
 
-    def take(self) -> FileBuffer:
-        """Return an empty buffer."""
+    def take(self, size: int) -> FileBuffer:
+        """Return an empty buffer for about so many bytes: one that fits, or a new one."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
-        return FileBuffer(self._capacity)
+            for at in range(len(self._free) - 1, -1, -1):
+                if size <= self._free[at].capacity <= max(size, 1) * _FITS_FACTOR:
+                    found = self._free.pop(at)
+                    self._kept_bytes -= found.capacity
+                    return found
+        return FileBuffer(size)
 
     def give_back(self, buffer: FileBuffer) -> None:
         """Return a buffer whose content nobody needs any more."""
         buffer.clear()
         with self._lock:
-            if len(self._free) < _KEPT_MAX:
+            if self._kept_bytes + buffer.capacity <= self._kept_bytes_max:
                 self._free.append(buffer)
+                self._kept_bytes += buffer.capacity

@@ -2,37 +2,45 @@
 
 Owns a dispatcher's file numbers. Invariants: numbers follow from the last committed position alone and have no gaps, so a repeated
 attempt writes the same names; a schema file precedes the first data of its version; an index never names a file that is not there and
-never goes back. One thread calls it, in the order of the cuts. Runs on executors.
+never goes back. ``begin`` and ``complete`` are called in the order of the files, by one thread at a time each; what lies between them,
+the data, may be written for several files at once. Runs on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
+from itertools import groupby
 
-from penstock.format.data_file import DataFile
 from penstock.format.index_file import parse_index, render_index
 from penstock.format.layout import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
 from penstock.format.schema_file import SchemaFile
 from penstock.model.errors import PenstockError
+from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherWork, WrittenFile
-from penstock.sink.storage.file_buffer import FileBuffer
+from penstock.sink.storage.cut_records import CutRecord, CutRecords
+from penstock.sink.storage.dispatcher_encoder import FlushTask
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
 
 _SCHEMA_KEY = "schema/"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A finished file on its way to the target. ``callbacks`` fire once data and index are there."""
+class Publication:
+    """A file that has its name. ``done`` once its data is in the target; its index follows in order."""
 
-    table: TableSchema
-    first_ts: int
-    content: FileBuffer
-    file: DataFile
-    callbacks: tuple[Callable[[], None], ...] = ()
+    __slots__ = ("created", "directory", "done", "key", "nbytes", "number", "path", "task")
+
+    def __init__(self, task: FlushTask, directory: DataDir, key: str, number: int, path: str) -> None:
+        self.task = task
+        self.directory = directory
+        self.key = key
+        self.number = number
+        self.path = path
+        self.nbytes = 0
+        self.created = False
+        self.done = False
 
 
 def position_key(version: int, date: str, dispatcher: str) -> str:
@@ -55,16 +63,20 @@ class SchemaVersions:
         self._target = target
         self._output_column_id = output_column_id
         self._known: dict[TableSchema, int] = {}
+        self._lock = threading.Lock()
 
     def ensure(self, table: TableSchema) -> int:
         """Return the directory version; write the schema file unless it, or an equal one just before it, is there.
 
         The newest schema file at or below the version decides: where it has the same checksum, its version is used again, as after
-        a restart. An equal but older one is not: a different structure lies between.
+        a restart. An equal but older one is not: a different structure lies between. Two threads that ask at once find the same.
         """
-        known = self._known.get(table)
+        with self._lock:
+            known = self._known.get(table)
         if known is None:
-            known = self._known[table] = self._find_or_write(table)
+            known = self._find_or_write(table)
+            with self._lock:
+                self._known[table] = known
         return known
 
     def _find_or_write(self, table: TableSchema) -> int:
@@ -74,47 +86,70 @@ class SchemaVersions:
         newest = max(older, key=lambda p: (p.version, p.checksum == file.checksum), default=None)
         if newest is not None and newest.checksum == file.checksum:
             return newest.version
+        reach("schema-file:before")
         try:
             self._target.put_new(file.path, file.render())
         except PenstockError as error:
             # Another writer made it meanwhile, with the DDL's text in it; the name says that the structure is the same.
             if error.code != "SINK_CONFLICT":
                 raise
+        reach("schema-file:after")
         return table.version
 
 
 class FilePublisher:
-    """The files of one dispatcher in one window. Called by one thread."""
+    """The files of one dispatcher in one window."""
 
-    def __init__(self, work: DispatcherWork, settings: StorageSinkSettings, target: ObjectTarget, versions: SchemaVersions) -> None:
+    def __init__(
+        self, work: DispatcherWork, settings: StorageSinkSettings, target: ObjectTarget, versions: SchemaVersions, records: CutRecords
+    ) -> None:
+        self._work = work
         self._layout = settings.layout
         self._target = target
         self._versions = versions
+        self._records = records
         self._dispatcher = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
         self._position = dict(work.position)
         self._last_key = ""
+        self.known_cuts: list[CutRecord] = []
+        """The cuts by the clock that this attempt made or read."""
         self.files: list[WrittenFile] = []
 
     def describe(self, table: TableSchema) -> None:
         """Make sure that the target has the schema file of a table version, also where no row of it came."""
         self._directory_version(table)
 
-    def publish(self, cut: Cut) -> None:
-        """Write one file and its index; durable when it returns."""
-        version = self._directory_version(cut.table)
-        directory = self._layout.data_dir(cut.table, version, cut.first_ts)
+    def begin(self, task: FlushTask) -> Publication:
+        """Name a file, after its schema file is in the target."""
+        version = self._directory_version(task.table)
+        directory = self._layout.data_dir(task.table, version, task.first_ts)
         key = position_key(version, directory.date, self._dispatcher)
-        number = self._position.get(key, 0) + 1
-        path = self._layout.data_path(DataPath(directory, self._dispatcher, number))
-        content = cut.file.finish()
-        nbytes = len(content)
-        created = self._target.put_new(path, content)
-        self._write_index(directory, number, created=created)
-        self._position[key] = number
-        self._last_key = key
-        self.files.append(WrittenFile(path, cut.file.rows, nbytes))
-        for callback in cut.callbacks:
-            callback()
+        number = self._position[key] = self._position.get(key, 0) + 1
+        return Publication(task, directory, key, number, self._layout.data_path(DataPath(directory, self._dispatcher, number)))
+
+    def write_data(self, publication: Publication, content: bytes | memoryview) -> None:
+        """Write a file, after the record of its cut if the clock made it; durable when it returns."""
+        task = publication.task
+        if task.cut is not None:
+            self.known_cuts.append(task.cut)
+            self._records.record(self._work, task.cut)
+        reach("data-put:before")
+        try:
+            publication.created = self._target.put_new(publication.path, content)
+        except PenstockError as error:
+            if error.code != "SINK_CONFLICT":
+                raise
+            raise self._records.explain_conflict(self._work, task.file, self.known_cuts, error) from error
+        reach("data-put:after")
+        publication.nbytes = len(content)
+
+    def complete(self, publications: Sequence[Publication]) -> None:
+        """Write the indexes of files whose data is there, which follow each other; durable when it returns."""
+        for directory, found in groupby(publications, key=lambda p: p.directory):
+            files = list(found)
+            self._write_index(directory, files[-1].number, created=all(p.created for p in files))
+            self._last_key = files[-1].key
+            self.files += [WrittenFile(p.path, p.task.rows, p.nbytes) for p in files]
 
     def position(self) -> dict[str, int]:
         """Return where the dispatcher stands: the numbers of the last directory and its version; what is older never counts again."""
@@ -140,4 +175,6 @@ class FilePublisher:
             current = self._target.find(path)
             if current is not None and parse_index(self._layout, current, path, self._dispatcher) >= number:
                 return
+        reach("index-put:before")
         self._target.put(path, render_index(self._layout, number, self._dispatcher))
+        reach("index-put:after")

@@ -34,6 +34,10 @@ FILE_SIZE_MIN = 1 << 10
 FILE_SIZE_MAX = 512 << 20
 FLUSH_INTERVAL_MS_MIN = 100
 FLUSH_INTERVAL_MS_MAX = 600_000
+SPOOL_SIZE_MIN = 1 << 20
+SPOOL_SIZE_MAX = 1 << 44
+SPOOL_FILES_MIN = 4
+"""A spool holds this many whole files, or dispatchers would wait for the interval instead of filling them."""
 
 _SECRET_PARTS = ("secret", "password", "token", "key", "credential", "signature", "sas")
 _NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns", "output-row-key"})
@@ -68,6 +72,9 @@ class StorageSinkSettings:
     column_selectors: tuple[ColumnSelector, ...] = ()
     file_expiration_days: int = 0
     file_cleanup_cron_spec: str = "0 0 2 * * *"
+    flush_concurrency: int = 32
+    spool_size: int = 10 << 30
+    spool_dir: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -208,6 +215,8 @@ def _problems(settings: StorageSinkSettings, values: Mapping[str, Any]) -> Itera
         yield "delete-only-output-handle-key-columns", "CSV rows have every column"
     if settings.file_expiration_days and settings.date_separator is not DateSeparator.DAY:
         yield "file-expiration-days", "needs date-separator day"
+    if settings.spool_size < SPOOL_FILES_MIN * settings.file_size:
+        yield "spool-size", f"must be at least {SPOOL_FILES_MIN} times file-size"
     try:
         Cron.parse(settings.file_cleanup_cron_spec)
     except ValueError as error:
@@ -281,6 +290,9 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "column-selectors": ("column_selectors", read_selectors),
     "file-expiration-days": ("file_expiration_days", _whole(0, 36_500)),
     "file-cleanup-cron-spec": ("file_cleanup_cron_spec", str),
+    "flush-concurrency": ("flush_concurrency", _whole(1, 512)),
+    "spool-size": ("spool_size", _whole(SPOOL_SIZE_MIN, SPOOL_SIZE_MAX)),
+    "spool-dir": ("spool_dir", str),
     "terminator": ("shared.terminator", _text),
     "csv.delimiter": ("csv.delimiter", _text),
     "csv.quote": ("csv.quote", str),

@@ -1,121 +1,241 @@
-"""The storage sink inside one Spark task: the facade over writers, publishers and the uploader.
+"""The storage sink inside one Spark task: the facade over encoder shards, spool and writers.
 
+The way of an event: ``add_dml_event`` queues it in its dispatcher's shard; an encoder thread makes chunks of its rows and puts them into
+the spool, then *enqueued* fires as soon as the watermarks allow; cut files go through the dispatcher's channel to the writers, and
+*flushed* fires when data and index are in the target. Drain markers take the same way.
 Invariants: everything of one dispatcher goes through one channel in order; a repeated attempt of the same window writes the same names
-and bytes; nothing is flushed after a failure. ``post_flush`` fires in the uploader's thread. Runs on executors.
+and bytes; after a failure neither acknowledgement fires, nothing more is flushed, and every call raises. Callbacks fire in the sink's
+threads. A dispatcher's state goes when it is closed. Runs on executors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from penstock.format.column_selection import select_columns
+from penstock.model.batch import commit_ts_array
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
-from penstock.model.errors import InvariantError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
+from penstock.sink.storage.cut_records import CutRecords
+from penstock.sink.storage.dispatcher_encoder import DispatcherEncoder, FlushTask
+from penstock.sink.storage.encoder_shards import EncoderShards
+from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.file_buffer import BufferPool
+from penstock.sink.storage.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.maintainer import write_ddl_files
-from penstock.sink.storage.publisher import Cut, FilePublisher, SchemaVersions
+from penstock.sink.storage.metrics import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE, SinkCounters
+from penstock.sink.storage.publisher import FilePublisher, SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.spool import DataItem, DrainMarkerItem, Spool, SpoolSettings
+from penstock.sink.storage.spool_segment import SpoolDisk, SpoolSegments
 from penstock.sink.storage.target import ObjectTarget
-from penstock.sink.storage.uploader import Uploader
-from penstock.sink.storage.writer import DispatcherWriter
+from penstock.sink.storage.writer import StorageWriters, WriterChannel, WriterSettings
+
+_CHUNK_POOL_BYTES_MAX = 64 << 20
+_FILE_POOL_FILES = 2
+_FILE_SLACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Channel:
-    work: DispatcherWork
-    writer: DispatcherWriter
-    publisher: FilePublisher
+class EngineSettings:
+    """What tunes the engine and is not the user's business."""
+
+    encoder_threads: int = 4
+    spool: SpoolSettings | None = None
+    writers: WriterSettings | None = None
+
+
+class _Dispatcher:
+    """The state of an open dispatcher: the caller's side, and the output of its encoder."""
+
+    def __init__(self, sink: StorageSink, work: DispatcherWork, publisher: FilePublisher) -> None:
+        self._sink = sink
+        self.work = work
+        self.channel = WriterChannel(publisher)
+        self.publisher = publisher
+        self.encoder: DispatcherEncoder | None = None
+        self.rows = 0
+        self.last_ts = 0
+        self.end: DrainMarkerItem | None = None
+
+    def put(self, item: DataItem) -> None:
+        self._sink.spool.put(item)
+
+    def flush(self, task: FlushTask) -> None:
+        self._sink.writers.append(self.channel, task)
+
+    def hold(self, since_s: float) -> None:
+        self._sink.interval.touch(self.work.dispatcher, since_s)
+
+    def settle(self) -> None:
+        self._sink.interval.settle(self.work.dispatcher)
+
+    def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
+        marker = DrainMarkerItem()
+        marker.callbacks = callbacks
+        self._sink.writers.append(self.channel, marker)
 
 
 class StorageSink:
     """Writes the windows of dispatchers as files; implements ``penstock.sink.contract.Sink``."""
 
-    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
+    def __init__(
+        self,
+        target: ObjectTarget,
+        settings: StorageSinkSettings,
+        clock: Clock | None = None,
+        engine: EngineSettings | None = None,
+        disk: SpoolDisk | None = None,
+    ) -> None:
+        engine = engine or EngineSettings()
         self._target = target
         self._settings = settings
+        self._clock = clock or SystemClock()
+        self._counters = SinkCounters()
+        self._latch = FailureLatch()
         self._versions = SchemaVersions(target, output_column_id=settings.output_column_id)
-        self._uploader = Uploader()
-        self._buffers = BufferPool(settings.file_size)
-        self._channels: dict[DispatcherId, _Channel] = {}
+        self._records = CutRecords(target)
+        self._chunks = BufferPool(_CHUNK_POOL_BYTES_MAX)
+        files = BufferPool(_FILE_POOL_FILES * (settings.file_size + _FILE_SLACK_BYTES))
+        segments = SpoolSegments(Path(settings.spool_dir) if settings.spool_dir else None, disk=disk)
+        spool_settings = engine.spool or SpoolSettings(quota_bytes=settings.spool_size)
+        limits = engine.writers or replace(WriterSettings(), flush_concurrency=settings.flush_concurrency)
+        self.spool = Spool(spool_settings, self._latch, self._chunks, self._counters, segments)
+        self.writers = StorageWriters(settings, limits, self.spool, self._latch, files, self._counters, self._clock)
+        self._shards = EncoderShards(engine.encoder_threads, self._latch)
+        self.interval: IntervalFlush[DispatcherId] = IntervalFlush(
+            settings.flush_interval_ms / 1000, self._clock, self._latch, self._cut_by_clock
+        )
+        self._dispatchers: dict[DispatcherId, _Dispatcher] = {}
         self._tables: dict[TableSchema, TableSchema] = {}
+        self._closed = False
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
         """Begin a dispatcher's window."""
-        if work.dispatcher in self._channels:
+        self._latch.check()
+        if work.dispatcher in self._dispatchers:
             raise InvariantError(f"dispatcher {work.dispatcher} is open already")
-        publisher = FilePublisher(work, self._settings, self._target, self._versions)
-
-        def submit(cut: Cut) -> None:
-            self._uploader.submit(lambda: self._publish(publisher, cut))
-
-        self._channels[work.dispatcher] = _Channel(work, DispatcherWriter(work, self._settings, self._buffers, submit), publisher)
+        publisher = FilePublisher(work, self._settings, self._target, self._versions, self._records)
+        self._dispatchers[work.dispatcher] = _Dispatcher(self, work, publisher)
+        self._shards.open(work.dispatcher)
 
     def add_dml_event(self, event: DmlEvent) -> None:
-        """Encode an event's rows; waits only while the uploader holds as many files as it may."""
-        table = self._selected(event.table)
-        if table is not event.table:
-            event = DmlEvent(event.dispatcher, table, event.records, event.post_enqueue, event.post_flush)
-        self._channel(event.dispatcher).writer.add(event)
-        if event.post_enqueue is not None:
-            event.post_enqueue()
+        """Queue an event for its encoder."""
+        self._latch.check()
+        dispatcher = self._dispatcher(event.dispatcher)
+        if dispatcher.end is not None:
+            raise InvariantError(f"dispatcher {event.dispatcher} is sealed")
+        ts = commit_ts_array(event.records)
+        if len(ts):
+            if int(ts[0]) < dispatcher.last_ts or bool((ts[1:] < ts[:-1]).any()):
+                raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
+            dispatcher.rows += len(ts)
+            dispatcher.last_ts = int(ts[-1])
+        since_s = self._clock.monotonic_s()
+        self._shards.submit(event.dispatcher, lambda: self._encode(dispatcher, event, since_s))
 
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
-        """Cut and flush everything that the dispatcher was given before the DDL."""
-        del event  # Whatever the DDL is, all that came before it must be in the target.
-        self._drain(self._channel(dispatcher))
+        """Drain everything that the dispatcher was given before the DDL."""
+        start_s = self._clock.monotonic_s()
+        marker = self._inject(self._dispatcher(dispatcher), FlushReason.DDL, DrainMarkerItem(event.commit_ts))
+        self.writers.wait_for(marker)
+        end_s = self._clock.monotonic_s()
+        self._counters.ddl_dispatchers += 1
+        self._counters.observe(DDL_DRAIN_DURATION, end_s - start_s)
+        self._counters.observe(DDL_WAIT_ENCODE, marker.encoded_s - start_s)
+        self._counters.observe(DDL_WAIT_REMOTE, end_s - marker.encoded_s)
 
     def write_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL that this dispatcher alone is involved in."""
-        self._channel(dispatcher)
+        self._latch.check()
+        if self._dispatcher(dispatcher).last_ts > event.commit_ts:
+            raise InvariantError(f"dispatcher {dispatcher} has rows beyond the DDL at {event.commit_ts}")
         return write_ddl_files(self._target, self._settings, event)
 
     def seal_dispatcher(self, dispatcher: DispatcherId) -> None:
-        """Say that no more events come."""
-        self._channel(dispatcher)
-
-    def on_failure(self, callback: Callable[[], None]) -> None:
-        """Have this called once the sink has failed."""
-
-    def report(self) -> TaskReport:
-        """Return what was counted so far."""
-        return TaskReport()
+        """Flush the rest of the window while other dispatchers go on."""
+        state = self._dispatcher(dispatcher)
+        if state.end is None:
+            describe = (lambda: self._describe(state)) if state.work.from_ts == TS_ZERO else None
+            state.end = self._inject(state, FlushReason.CLOSE, DrainMarkerItem(action=describe))
 
     def close_dispatcher(self, dispatcher: DispatcherId) -> DispatcherResult:
         """Flush the rest of the window and return what was done."""
-        channel = self._channel(dispatcher)
-        self._drain(channel)
-        if channel.work.from_ts == TS_ZERO:
-            # A snapshot tells of every table, the empty ones too.
-            channel.publisher.describe(self._selected(channel.work.table))
-        del self._channels[dispatcher]
-        files = channel.publisher.files
+        self.seal_dispatcher(dispatcher)
+        state = self._dispatcher(dispatcher)
+        assert state.end is not None
+        self.writers.wait_for(state.end)
+        self._shards.close(dispatcher)
+        del self._dispatchers[dispatcher]
+        files = state.publisher.files
         return DispatcherResult(
             dispatcher=dispatcher,
-            position=channel.publisher.position(),
-            rows=channel.writer.rows,
+            position=state.publisher.position(),
+            rows=state.rows,
             nbytes=sum(f.nbytes for f in files),
-            max_commit_ts=channel.writer.max_commit_ts,
+            max_commit_ts=state.last_ts,
             files=tuple(files),
         )
 
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Have this called once the sink has failed."""
+        self._latch.listen(callback)
+
+    def report(self) -> TaskReport:
+        """Return what was counted so far."""
+        return self._counters.report()
+
     def close(self) -> None:
-        """Stop the uploader; what was not flushed is dropped and comes again with the next attempt."""
-        self._uploader.close()
+        """End all threads; what was not flushed is dropped and comes again with the next attempt."""
+        if not self._closed:
+            self._closed = True
+            self._latch.trip(PenstockError("CANCELLED", "the sink is closed"))
+            self.interval.join()
+            self._shards.join()
+            self.writers.join()
+            self.spool.close()
 
-    def _publish(self, publisher: FilePublisher, cut: Cut) -> None:
-        publisher.publish(cut)
-        self._buffers.give_back(cut.content)
+    def _inject(self, state: _Dispatcher, reason: FlushReason, marker: DrainMarkerItem) -> DrainMarkerItem:
+        """Send a marker through the dispatcher's channel."""
 
-    def _drain(self, channel: _Channel) -> None:
-        channel.writer.drain()
-        self._uploader.drain()
-        # Events without rows are in no file; they are durable as soon as all before them is.
-        for callback in channel.writer.flushed_callbacks():
-            callback()
+        def drain() -> None:
+            marker.callbacks = self._encoder_of(state).drain(reason)
+            marker.encoded_s = self._clock.monotonic_s()
+            self.writers.append(state.channel, marker)
+
+        self._shards.submit(state.work.dispatcher, drain)
+        return marker
+
+    def _encode(self, state: _Dispatcher, event: DmlEvent, since_s: float) -> None:
+        table = self._selected(event.table)
+        if table is not event.table:
+            event = DmlEvent(event.dispatcher, table, event.records, event.post_enqueue, event.post_flush)
+        self._encoder_of(state).add(event, since_s)
+        if event.post_enqueue is not None:
+            self.spool.wakes.offer(event.post_enqueue)
+
+    def _encoder_of(self, state: _Dispatcher) -> DispatcherEncoder:
+        """Return the dispatcher's encoder; made in its shard, because the recorded cuts are read from the target."""
+        if state.encoder is None:
+            cuts = self._records.of_window(state.work)
+            state.publisher.known_cuts = list(cuts)
+            state.encoder = DispatcherEncoder(state.work, self._settings, self._chunks, state, cuts)
+        return state.encoder
+
+    def _cut_by_clock(self, dispatcher: DispatcherId) -> None:
+        state = self._dispatchers.get(dispatcher)
+        if state is not None:
+            self._shards.submit(dispatcher, lambda: self._encoder_of(state).cut_by_clock(self._clock.monotonic_s()))
+
+    def _describe(self, state: _Dispatcher) -> None:
+        # A snapshot tells of every table, the empty ones too.
+        state.publisher.describe(self._selected(state.work.table))
 
     def _selected(self, table: TableSchema) -> TableSchema:
         """Return the table version with the columns that reach the files, the same object each time."""
@@ -124,8 +244,8 @@ class StorageSink:
             selected = self._tables[table] = select_columns(table, self._settings.column_selectors)
         return selected
 
-    def _channel(self, dispatcher: DispatcherId) -> _Channel:
-        channel = self._channels.get(dispatcher)
-        if channel is None:
+    def _dispatcher(self, dispatcher: DispatcherId) -> _Dispatcher:
+        state = self._dispatchers.get(dispatcher)
+        if state is None:
             raise InvariantError(f"dispatcher {dispatcher} is not open")
-        return channel
+        return state

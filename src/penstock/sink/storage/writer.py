@@ -1,142 +1,210 @@
-"""One dispatcher's way from events to cut files.
+"""The writers: threads that take finished files from the dispatchers' channels and bring them to the target.
 
-Rows are regrouped in chunks, encoded chunk by chunk, and cut where the content says so: after the chunk that fills a file, at another
-table version, at another commit date, and where the dispatcher is drained (DDL or end of window). Invariant: the sequence of rows alone
-decides every byte and every cut. Runs on executors.
+A channel is the end of a dispatcher's ordered way: files and drain markers, FIFO. Several files are written at once, of one dispatcher or
+of many, up to ``flush_concurrency`` and to a bound of bytes; a file larger than that bound goes alone. Invariants: files of a dispatcher
+are named in order, and their indexes and callbacks come in order, each after all before it; a marker comes out when nothing before it is
+under way. Only channels that have something to do are looked at. Threads start when there is work for them. Runs on executors.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import dataclass
 
-import pyarrow as pa
+from penstock.format.data_file import file_header, finish_file
+from penstock.model.clock import Clock
+from penstock.sink.storage.dispatcher_encoder import FlushTask
+from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.storage.file_buffer import BufferPool
+from penstock.sink.storage.flush_policy import FlushReason
+from penstock.sink.storage.metrics import SinkCounters
+from penstock.sink.storage.publisher import FilePublisher, Publication
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.spool import DrainMarkerItem, Spool
 
-from penstock.format.data_file import DataFile
-from penstock.format.file_rows import FileRows
-from penstock.model.batch import commit_ts_array
-from penstock.model.errors import InvariantError
-from penstock.model.table import TableSchema
-from penstock.model.timestamp import TS_ZERO
-from penstock.sink.contract import DispatcherWork, DmlEvent
-from penstock.sink.storage.chunks import Chunk, Rechunker
-from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
-from penstock.sink.storage.publisher import Cut
-from penstock.sink.storage.settings import Atomicity, StorageSinkSettings
-
-CHUNK_BYTES_MAX = 4 << 20
-CHUNK_BYTES_MIN = 512
+UNDER_WAY_BYTES_MAX = 256 << 20
 
 
-class DispatcherWriter:
-    """Encodes and cuts; hands finished files to ``submit``, which may block while too many wait. One thread calls it."""
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How much is under way to the target at once."""
 
-    def __init__(self, work: DispatcherWork, settings: StorageSinkSettings, buffers: BufferPool, submit: Callable[[Cut], None]) -> None:
-        self._work = work
-        self._buffers = buffers
-        self._settings = settings
-        self._layout = settings.layout
-        self._submit = submit
-        # A snapshot's rows share the window's end as their ts without being one transaction.
-        whole = settings.transaction_atomicity is Atomicity.TABLE and work.from_ts != TS_ZERO
-        bytes_max = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, settings.file_size // 8))
-        self._rechunker = Rechunker(bytes_max, whole_transactions=whole)
-        self._table: TableSchema | None = None
-        self._rows_of: TableSchema | None = None
-        self._rows: FileRows | None = None
-        self._date = ""
+    flush_concurrency: int = 32
+    under_way_bytes_max: int = UNDER_WAY_BYTES_MAX
+
+
+class WriterChannel:
+    """One dispatcher's files and markers on the way. Its fields change under the latch's lock."""
+
+    def __init__(self, publisher: FilePublisher) -> None:
+        self.publisher = publisher
+        self.waiting: deque[FlushTask | DrainMarkerItem] = deque()
+        self.under_way: deque[Publication] = deque()
+        self.listed = False
+        """Whether it is in the line of channels with something to do."""
+        self.starting = False
+        """A thread names its next file or carries out a marker; nothing else may begin."""
+        self.completing = False
+        """A thread writes an index; others leave theirs to it."""
+
+    @property
+    def ready(self) -> bool:
+        """Return whether its next item can begin."""
+        if self.starting or not self.waiting:
+            return False
+        return not isinstance(self.waiting[0], DrainMarkerItem) or not self.under_way
+
+
+class StorageWriters:
+    """The writers of a task. Thread safe."""
+
+    def __init__(
+        self,
+        settings: StorageSinkSettings,
+        limits: WriterSettings,
+        spool: Spool,
+        latch: FailureLatch,
+        files: BufferPool,
+        counters: SinkCounters,
+        clock: Clock,
+    ) -> None:
         self._format = settings.data_format
-        self._content: FileBuffer | None = None
-        self._file: DataFile | None = None
-        self._first_ts = 0
-        self._rows_in = 0
-        self._rows_out = 0
-        self._last_ts = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._limits = limits
+        self._spool = spool
+        self._latch = latch
+        self._files = files
+        self._counters = counters
+        self._clock = clock
+        self._work = latch.condition()
+        self._drained = latch.condition()
+        self._line: deque[WriterChannel] = deque()
+        self._under_way_bytes = 0
+        self._idle = 0
+        self._threads: list[threading.Thread] = []
 
-    @property
-    def rows(self) -> int:
-        """Return the rows taken in so far."""
-        return self._rows_in
+    def append(self, channel: WriterChannel, item: FlushTask | DrainMarkerItem) -> None:
+        """Put a file or marker at the end of a channel; never waits."""
+        with self._latch.lock:
+            channel.waiting.append(item)
+            self._list(channel)
 
-    @property
-    def max_commit_ts(self) -> int:
-        """Return the largest commit ts so far; 0 without rows."""
-        return self._last_ts
+    def wait_for(self, marker: DrainMarkerItem) -> None:
+        """Return when a marker is done; raise if anything failed before that."""
+        with self._latch.lock:
+            self._latch.wait_for(self._drained, lambda: marker.done)
 
-    def add(self, event: DmlEvent) -> None:
-        """Take an event's rows in."""
-        ts = commit_ts_array(event.records)
-        if len(ts):
-            if int(ts[0]) < self._last_ts or bool((ts[1:] < ts[:-1]).any()):
-                raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
-            self._rows_in += len(ts)
-            self._last_ts = int(ts[-1])
-            self._take(event)
-        if event.post_flush is not None:
-            self._waiting.append((self._rows_in, event.post_flush))
+    def join(self) -> None:
+        """Wait for the threads' end, after the latch tripped."""
+        for thread in self._threads:
+            thread.join()
 
-    def _take(self, event: DmlEvent) -> None:
-        if self._rows is None or self._rows_of is None or self._rows_of.version != event.table.version:
-            self._finish_rows()
-            split = not self._settings.output_raw_change_event
-            self._rows, self._rows_of = FileRows(event.table, self._format, split_key_updates=split), event.table
-        self._place(event.table, self._rows.add(event.records))
-
-    def _finish_rows(self) -> None:
-        """Place what the preparation of rows holds back."""
-        held = None if self._rows is None else self._rows.finish()
-        if held is not None and self._rows_of is not None:
-            self._place(self._rows_of, held)
-
-    def _place(self, table: TableSchema, records: pa.RecordBatch) -> None:
-        ts = commit_ts_array(records)
-        if len(ts):
-            starts = [0, *self._layout.date_cuts(ts), len(ts)]
-            for start, end in pairwise(starts):
-                self._enter(table, int(ts[start]))
-                for chunk in self._rechunker.add(records.slice(start, end - start)):
-                    self._append(chunk)
-
-    def drain(self) -> None:
-        """Cut what is there, so that everything taken in is submitted."""
-        self._finish_rows()
-        self._end_file()
-
-    def _end_file(self) -> None:
-        for chunk in self._rechunker.flush():
-            self._append(chunk)
-        self._cut()
-
-    def flushed_callbacks(self) -> tuple[Callable[[], None], ...]:
-        """Return the callbacks of events whose rows were all cut; each is returned once."""
-        done = []
-        while self._waiting and self._waiting[0][0] <= self._rows_out:
-            done.append(self._waiting.popleft()[1])
-        return tuple(done)
-
-    def _enter(self, table: TableSchema, commit_ts: int) -> None:
-        date = self._layout.date_text(commit_ts)
-        if self._table is not None and (table.version != self._table.version or date != self._date):
-            self._end_file()
-        self._table, self._date = table, date
-
-    def _append(self, chunk: Chunk) -> None:
-        if self._table is None:
-            raise InvariantError("a chunk without a table")
-        if self._file is None:
-            self._content = self._buffers.take()
-            self._file = DataFile(self._format, self._table, self._content)
-            self._first_ts = int(commit_ts_array(chunk.records)[0])
-        self._file.add(chunk.records)
-        if chunk.may_cut and self._file.nbytes >= self._settings.file_size:
-            self._cut()
-
-    def _cut(self) -> None:
-        if self._table is None or self._content is None or self._file is None:
+    def _list(self, channel: WriterChannel) -> None:
+        if channel.listed or not channel.ready:
             return
-        self._rows_out += self._file.rows
-        cut = Cut(self._table, self._first_ts, self._content, self._file, self.flushed_callbacks())
-        self._content = self._file = None
-        self._submit(cut)
+        channel.listed = True
+        self._line.append(channel)
+        if self._idle >= len(self._line):
+            self._work.notify()
+        elif len(self._threads) < self._limits.flush_concurrency:
+            thread = threading.Thread(target=self._run, name=f"storage-writer-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._take()) is not None:
+                channel, item = taken
+                if isinstance(item, DrainMarkerItem):
+                    self._carry_out(channel, item)
+                else:
+                    self._flush(channel, item)
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that calls the sink
+            self._counters.count_flush(FlushReason.ERROR)
+            self._latch.trip(error)
+
+    def _take(self) -> tuple[WriterChannel, FlushTask | DrainMarkerItem] | None:
+        with self._latch.lock:
+            while self._latch.error is None:
+                if self._line and self._has_room(self._line[0].waiting[0]):
+                    channel = self._line.popleft()
+                    channel.listed, channel.starting = False, True
+                    item = channel.waiting.popleft()
+                    if isinstance(item, FlushTask):
+                        self._under_way_bytes += item.nbytes
+                    if self._line and self._idle:
+                        self._work.notify()
+                    return channel, item
+                self._idle += 1
+                self._work.wait()
+                self._idle -= 1
+        return None
+
+    def _has_room(self, item: FlushTask | DrainMarkerItem) -> bool:
+        if isinstance(item, DrainMarkerItem) or not self._under_way_bytes:
+            return True
+        return self._under_way_bytes + item.nbytes <= self._limits.under_way_bytes_max
+
+    def _flush(self, channel: WriterChannel, task: FlushTask) -> None:
+        start_s = self._clock.monotonic_s()
+        publication = channel.publisher.begin(task)
+        with self._latch.lock:
+            channel.under_way.append(publication)
+            channel.starting = False
+            self._list(channel)
+        header = file_header(self._format, task.table)
+        content = self._files.take(task.nbytes + len(header))
+        content.write(header)
+        for item in task.items:
+            self._spool.load(item, content)
+        self._latch.check()
+        channel.publisher.write_data(
+            publication, finish_file(self._format, task.table, content.content(), [item.nbytes for item in task.items])
+        )
+        self._files.give_back(content)
+        with self._latch.lock:
+            publication.done = True
+        self._complete(channel)
+        self._counters.flushed(task.reason, self._clock.monotonic_s() - start_s, task.nbytes)
+
+    def _complete(self, channel: WriterChannel) -> None:
+        """Write the indexes of all files that are next in order, unless another thread is at it; it then finds this one's too."""
+        while done := self._next_done(channel):
+            self._latch.check()
+            channel.publisher.complete(done)
+            for publication in done:
+                for callback in publication.task.callbacks:
+                    callback()
+            for publication in done:
+                self._spool.release(publication.task.items)
+            with self._latch.lock:
+                for publication in done:
+                    channel.under_way.popleft()
+                    self._under_way_bytes -= publication.task.nbytes
+                channel.completing = False
+                self._list(channel)
+                if self._line:
+                    # Bytes became free: the first file in line may have waited for them.
+                    self._work.notify()
+
+    def _next_done(self, channel: WriterChannel) -> list[Publication]:
+        with self._latch.lock:
+            done: list[Publication] = []
+            if not channel.completing:
+                for publication in channel.under_way:
+                    if not publication.done:
+                        break
+                    done.append(publication)
+                channel.completing = bool(done)
+            return done
+
+    def _carry_out(self, channel: WriterChannel, marker: DrainMarkerItem) -> None:
+        if marker.action is not None:
+            marker.action()
+        for callback in marker.callbacks:
+            callback()
+        with self._latch.lock:
+            marker.done = True
+            channel.starting = False
+            self._list(channel)
+            self._drained.notify_all()

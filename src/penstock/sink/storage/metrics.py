@@ -1,0 +1,181 @@
+"""What the storage sink counts: names, the counters of one task, and the collector that shows the sum of all tasks.
+
+Names are the seed's with one prefix. A task counts by itself and its ``TaskReport`` travels to the driver in the commit message; there
+reports are added up (``add_reports``), kept with the feed, and shown by ``SinkMetricsCollector`` at ``/metrics``. Runs on executors and in
+the server.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+
+from penstock.sink.contract import Histogram, TaskReport
+
+PREFIX = "penstock_sink_"
+SPOOL_BYTES = "spool_bytes"
+SPOOL_ITEMS = "spool_items"
+WAKE_CALLS = "wake_calls_total"
+WAKE_SUPPRESSED = "wake_suppressed_total"
+FLUSH_COUNT = "flush_count"
+FLUSH_DURATION = "flush_duration_seconds"
+FLUSH_FILE_SIZE = "flush_file_size_bytes"
+DDL_DRAIN_DURATION = "ddl_drain_duration_seconds"
+DDL_AFFECTED = "ddl_affected_dispatchers"
+DDL_WAIT_ENCODE = "ddl_drain_wait_encode_seconds"
+DDL_WAIT_REMOTE = "ddl_drain_wait_remote_seconds"
+SPOOL_SPILLED_BYTES = "spool_spilled_bytes_total"
+
+TEXTS = {
+    SPOOL_BYTES: "Bytes in the spool, memory and disk: the most that any task held.",
+    SPOOL_ITEMS: "Items in the spool: the most that any task held.",
+    WAKE_CALLS: "Events whose dispatcher was woken.",
+    WAKE_SUPPRESSED: "Events whose wake was held back above the high watermark.",
+    FLUSH_COUNT: "Files flushed, by reason.",
+    FLUSH_DURATION: "From taking a file to its index in the target, by reason.",
+    FLUSH_FILE_SIZE: "Size of flushed files before compression.",
+    DDL_DRAIN_DURATION: "From a DDL's arrival at a dispatcher to all before it in the target.",
+    DDL_AFFECTED: "Dispatchers that drained for a DDL.",
+    DDL_WAIT_ENCODE: "The part of a drain until all before the DDL was encoded.",
+    DDL_WAIT_REMOTE: "The part of a drain until all before the DDL was in the target.",
+    SPOOL_SPILLED_BYTES: "Bytes that went from the spool's memory to its disk.",
+}
+SECONDS_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BYTES_BOUNDS = tuple(float(1 << shift) for shift in range(10, 31, 2))
+
+_KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")
+
+
+@dataclass
+class _Counts:
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        if not self.counts:
+            self.counts = [0] * (len(self.bounds) + 1)
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class SinkCounters:
+    """The counters of one task. Plain numbers change under the sink's lock; ``observe`` has its own."""
+
+    def __init__(self) -> None:
+        self.wake_calls = 0
+        self.wake_suppressed = 0
+        self.spilled_bytes = 0
+        self.spool_bytes_peak = 0
+        self.spool_items_peak = 0
+        self.ddl_dispatchers = 0
+        self._flushes: dict[str, int] = {}
+        self._histograms: dict[str, _Counts] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, name: str, value: float, reason: str = "") -> None:
+        """Count a value of a histogram."""
+        bounds = BYTES_BOUNDS if name.endswith("_bytes") else SECONDS_BOUNDS
+        with self._lock:
+            self._histograms.setdefault(_labelled(name, reason), _Counts(bounds)).observe(value)
+
+    def flushed(self, reason: str, seconds: float, nbytes: int) -> None:
+        """Count a file that is in the target with its index."""
+        self.count_flush(reason)
+        self.observe(FLUSH_DURATION, seconds, reason)
+        self.observe(FLUSH_FILE_SIZE, nbytes)
+
+    def count_flush(self, reason: str) -> None:
+        """Count a flush that ended in this way."""
+        with self._lock:
+            self._flushes[reason] = self._flushes.get(reason, 0) + 1
+
+    def report(self) -> TaskReport:
+        """Return the counts so far."""
+        with self._lock:
+            counters: dict[str, float] = {
+                WAKE_CALLS: self.wake_calls,
+                WAKE_SUPPRESSED: self.wake_suppressed,
+                SPOOL_SPILLED_BYTES: self.spilled_bytes,
+                DDL_AFFECTED: self.ddl_dispatchers,
+            }
+            counters.update({_labelled(FLUSH_COUNT, reason): count for reason, count in self._flushes.items()})
+            histograms = {name: Histogram(h.bounds, tuple(h.counts), h.total) for name, h in self._histograms.items()}
+        return TaskReport(counters, {SPOOL_BYTES: self.spool_bytes_peak, SPOOL_ITEMS: self.spool_items_peak}, histograms)
+
+
+def add_reports(reports: Iterable[TaskReport]) -> TaskReport:
+    """Return what several reports say together. Histograms whose bounds differ count from the last bounds on."""
+    counters: dict[str, float] = {}
+    peaks: dict[str, float] = {}
+    histograms: dict[str, Histogram] = {}
+    for report in reports:
+        for name, value in report.counters.items():
+            counters[name] = counters.get(name, 0) + value
+        for name, value in report.peaks.items():
+            peaks[name] = max(peaks.get(name, 0), value)
+        for name, found in report.histograms.items():
+            known = histograms.get(name)
+            if known is None or known.bounds != found.bounds:
+                histograms[name] = found
+            else:
+                counts = tuple(a + b for a, b in zip(known.counts, found.counts, strict=True))
+                histograms[name] = Histogram(known.bounds, counts, known.total + found.total)
+    return TaskReport(counters, peaks, histograms)
+
+
+def families(reports: Mapping[str, TaskReport]) -> list[Metric]:
+    """Return the metrics of the feeds' reports, as a scrape wants them."""
+    found: dict[str, Any] = {}
+    for feed, report in sorted(reports.items()):
+        for key, value in {**report.counters, **report.peaks}.items():
+            name, labels, values = _split(key, feed)
+            kind = GaugeMetricFamily if name in report.peaks else UnknownMetricFamily
+            found.setdefault(name, kind(PREFIX + name, TEXTS.get(name, name), labels=labels)).add_metric(values, value)
+        for key, histogram in report.histograms.items():
+            name, labels, values = _split(key, feed)
+            family = found.setdefault(name, HistogramMetricFamily(PREFIX + name, TEXTS.get(name, name), labels=labels))
+            family.add_metric(values, _buckets(histogram), histogram.total)
+    return list(found.values())
+
+
+class SinkMetricsCollector(Collector):
+    """Shows the reports that a function gives when somebody asks."""
+
+    def __init__(self, reports: Any) -> None:
+        self._reports = reports
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks for no reports."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current values."""
+        return families(self._reports())
+
+
+def _labelled(name: str, reason: str) -> str:
+    return f"{name}{{reason={reason}}}" if reason else name
+
+
+def _split(key: str, feed: str) -> tuple[str, list[str], list[str]]:
+    match = _KEY.match(key)
+    if match is None:
+        return key, ["feed"], [feed]
+    name, label, value = match.groups()
+    return (name, ["feed", label], [feed, value]) if label else (name, ["feed"], [feed])
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    running, found = 0, []
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=False):
+        running += count
+        found.append(("+Inf" if bound == float("inf") else str(bound), float(running)))
+    return found

@@ -1,0 +1,224 @@
+"""The spool: encoded data between the encoders and the target, in memory and on disk.
+
+A data item is one encoded chunk. It enters the memory tier; when that is nearly full, a background thread moves the items that are
+needed last to the disk tier. Encoders wait for room in memory, the caller of the sink never does. What the spool holds decides about wakes
+(``watermarks``). A drain marker has no bytes: it goes through its dispatcher's channel like the data and comes out behind it.
+
+Invariants: an item counts from ``put`` to ``release``, in exactly one tier; the memory tier is exceeded only by an item that is larger
+than it and passes alone, and by files that are read back from disk to be written; spilling never stops for the quota, because the wakes
+that it held back bound what still comes. A disk that is full or fails trips the latch with SPOOL_FAILED. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.model.errors import PenstockError
+from penstock.model.failpoints import reach
+from penstock.sink.contract import DispatcherId
+from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.metrics import SinkCounters
+from penstock.sink.storage.spool_segment import SegmentPlace, SpoolSegments
+from penstock.sink.storage.watermarks import WakeLine, Watermarks
+
+_SPILL_ABOVE = 0.8
+_SPILL_DOWN_TO = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """How much a spool holds."""
+
+    quota_bytes: int = 10 << 30
+    memory_ratio: float = 0.2
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """Return the size of the memory tier."""
+        return int(self.quota_bytes * self.memory_ratio)
+
+
+class Tier(Enum):
+    """Where an item's bytes are."""
+
+    MEMORY = "memory"
+    SPILLING = "on the way to disk"
+    DISK = "disk"
+    LOADED = "in a file that is written"
+
+
+class DataItem:
+    """One encoded chunk of a dispatcher. Fields change under the spool's lock only."""
+
+    __slots__ = ("content", "dispatcher", "nbytes", "place", "tier")
+
+    def __init__(self, dispatcher: DispatcherId, content: FileBuffer) -> None:
+        self.dispatcher = dispatcher
+        self.nbytes = content.tell()
+        self.content: FileBuffer | None = content
+        self.place: SegmentPlace | None = None
+        self.tier = Tier.MEMORY
+
+
+class DrainMarkerItem:
+    """Goes behind a dispatcher's data; done when everything before it is in the target. ``callbacks`` fire then."""
+
+    __slots__ = ("action", "callbacks", "ddl_commit_ts", "done", "encoded_s")
+
+    def __init__(self, ddl_commit_ts: int = 0, action: Callable[[], None] | None = None) -> None:
+        self.ddl_commit_ts = ddl_commit_ts
+        self.action = action
+        """What a writer does when the marker comes out, before it is done."""
+        self.callbacks: tuple[Callable[[], None], ...] = ()
+        self.encoded_s = 0.0
+        self.done = False
+
+
+class Spool:
+    """Holds items of all dispatchers of a task. Thread safe."""
+
+    def __init__(
+        self, settings: SpoolSettings, latch: FailureLatch, chunks: BufferPool, counters: SinkCounters, segments: SpoolSegments
+    ) -> None:
+        self._memory_max = settings.memory_bytes_max
+        self._latch = latch
+        self._chunks = chunks
+        self._counters = counters
+        self._segments = segments
+        self._room = latch.condition()
+        self._spill_wanted = latch.condition()
+        self._in_memory: dict[DataItem, None] = {}
+        self._memory_bytes = 0
+        self._disk_bytes = 0
+        self._items = 0
+        self._spilling = False
+        self._waiters = 0
+        self._thread: threading.Thread | None = None
+        self.wakes = WakeLine(Watermarks.of_quota(settings.quota_bytes), latch, counters, lambda: self._memory_bytes + self._disk_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes are in, memory and disk."""
+        return self._memory_bytes + self._disk_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return how many bytes are in memory."""
+        return self._memory_bytes
+
+    @property
+    def items(self) -> int:
+        """Return how many items are in."""
+        return self._items
+
+    def put(self, item: DataItem) -> None:
+        """Take an item over; waits while the memory tier is full. Called by encoders."""
+        with self._latch.lock:
+            self._latch.check()
+            self._wait_for_room(item.nbytes)
+            self._in_memory[item] = None
+            self._memory_bytes += item.nbytes
+            self._items += 1
+            self._counters.spool_items_peak = max(self._counters.spool_items_peak, self._items)
+            self._counters.spool_bytes_peak = max(self._counters.spool_bytes_peak, self.nbytes)
+            if self._memory_bytes > self._memory_max * _SPILL_ABOVE:
+                self._start_spilling()
+
+    def load(self, item: DataItem, into: FileBuffer) -> None:
+        """Append an item's bytes to a file; its own memory or disk space is free afterwards, and it counts until ``release``."""
+        with self._latch.lock:
+            self._in_memory.pop(item, None)
+            place, item.tier = item.place, Tier.LOADED
+        if place is None:
+            content = item.content
+            assert content is not None
+            into.write(content.content())
+            item.content = None
+            # The spilling thread may still read the buffer; what it makes of it is dropped.
+            self._chunks.give_back(content)
+            return
+        into.write(self._segments.read(place))
+        self._segments.release(place)
+        with self._latch.lock:
+            item.place = None
+            self._disk_bytes -= item.nbytes
+            self._memory_bytes += item.nbytes
+
+    def release(self, items: Sequence[DataItem]) -> None:
+        """Forget items that are in the target; wakes fire if the level allows it now."""
+        with self._latch.lock:
+            self._memory_bytes -= sum(item.nbytes for item in items)
+            self._items -= len(items)
+            self._room.notify_all()
+        self.wakes.fire()
+
+    def close(self) -> None:
+        """Wait for the spilling thread and delete the disk tier, after the latch tripped."""
+        if self._thread is not None:
+            self._thread.join()
+        self._segments.close()
+
+    def _wait_for_room(self, nbytes: int) -> None:
+        def fits() -> bool:
+            return not self._memory_bytes or self._memory_bytes + nbytes <= self._memory_max
+
+        if not fits():
+            self._waiters += 1
+            try:
+                self._start_spilling()
+                self._latch.wait_for(self._room, fits)
+            finally:
+                self._waiters -= 1
+
+    def _start_spilling(self) -> None:
+        self._spilling = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="storage-spill", daemon=True)
+            self._thread.start()
+        self._spill_wanted.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while (item := self._next_to_spill()) is not None:
+                self._spill(item)
+        except OSError as error:
+            self._latch.trip(PenstockError("SPOOL_FAILED", f"cannot write to the spool: {error.strerror or error}"))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that calls the sink
+            self._latch.trip(error)
+
+    def _next_to_spill(self) -> DataItem | None:
+        with self._latch.lock:
+            while self._latch.error is None:
+                if self._memory_bytes <= self._memory_max * _SPILL_DOWN_TO and not self._waiters:
+                    self._spilling = False
+                if self._spilling and self._in_memory:
+                    # The newest item is the one that is needed last.
+                    item, _ = self._in_memory.popitem()
+                    item.tier = Tier.SPILLING
+                    return item
+                self._spill_wanted.wait()
+        return None
+
+    def _spill(self, item: DataItem) -> None:
+        content = item.content
+        if content is None:
+            return
+        reach("spool-write:before")
+        place = self._segments.append(content.content())
+        reach("spool-write:after")
+        with self._latch.lock:
+            kept = item.tier is Tier.SPILLING and place.nbytes == item.nbytes
+            if kept:
+                item.tier, item.place, item.content = Tier.DISK, place, None
+                self._memory_bytes -= item.nbytes
+                self._disk_bytes += item.nbytes
+                self._counters.spilled_bytes += item.nbytes
+                self._room.notify_all()
+        if kept:
+            self._chunks.give_back(content)
+        else:
+            self._segments.release(place)
