@@ -1,0 +1,97 @@
+"""What the system catalog says: tables with their columns, keys and replica identity, and domains.
+
+Owns the statements; each answer is a value. A table's id is its oid, a column's its attribute number, both of which PostgreSQL keeps
+through renames and does not use twice. Generated columns are left out, because the log does not carry them. Runs wherever an upstream is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.model.table import Column
+from penstock.source.postgres.cells import CellForm
+from penstock.source.postgres.connection import Connection, Row
+from penstock.source.postgres.type_map import Domain, column_type, default_text
+
+_TABLES = """
+SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
+  pg_get_expr(d.adbin, d.adrelid),
+  coalesce(a.attnum = ANY (p.indkey::int2[]), false), coalesce(a.attnum = ANY (r.indkey::int2[]), false),
+  tn.nspname, t.typname,
+  coalesce(coll.collname IN ('C', 'POSIX', 'ucs_basic')
+    OR (coll.collname = 'default' AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+JOIN pg_type t ON t.oid = a.atttypid
+JOIN pg_namespace tn ON tn.oid = t.typnamespace
+JOIN pg_database db ON db.datname = current_database()
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+LEFT JOIN pg_index p ON p.indrelid = c.oid AND p.indisprimary
+LEFT JOIN pg_index r ON r.indrelid = c.oid AND r.indisreplident
+LEFT JOIN pg_collation coll ON coll.oid = a.attcollation
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%' {only}
+ORDER BY c.oid, a.attnum
+"""
+_DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
+
+
+class CatalogColumn(msgspec.Struct, frozen=True):
+    """A column as the model sees it, and what only PostgreSQL needs to know."""
+
+    column: Column
+    form: CellForm
+    type_oid: int
+    type_schema: str
+    type_name: str
+    byte_order: bool
+    """Whether the server's own order of this column is the order of its bytes."""
+
+
+class CatalogTable(msgspec.Struct, frozen=True):
+    """A table as the catalog describes it now."""
+
+    oid: int
+    schema: str
+    table: str
+    identity: str
+    columns: tuple[CatalogColumn, ...]
+
+    @property
+    def has_key(self) -> bool:
+        """Return whether rows are named by a key."""
+        return any(c.column.primary_key for c in self.columns)
+
+
+def read_domains(connection: Connection) -> dict[int, Domain]:
+    """Return all domains by oid."""
+    return {int(o or 0): Domain(int(b or 0), int(m or -1)) for o, b, m in connection.query(_DOMAINS)}
+
+
+def read_tables(connection: Connection, oids: Iterable[int] | None = None, domains: dict[int, Domain] | None = None) -> list[CatalogTable]:
+    """Return the tables that can be captured, or those of them with given oids."""
+    only = "" if oids is None else f"AND c.oid IN ({', '.join(str(o) for o in oids) or '0'})"
+    rows = connection.query(_TABLES.format(only=only))
+    known = read_domains(connection) if domains is None else domains
+    grouped: dict[int, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(int(row[0] or 0), []).append(row)
+    return [_table(oid, parts, known) for oid, parts in grouped.items()]
+
+
+def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain]) -> CatalogTable:
+    identity = rows[0][3] or "d"
+    # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
+    key_at = 11 if identity == "i" else 10
+    columns = []
+    for row in rows:
+        type_oid = int(row[6] or 0)
+        kind, form = column_type(type_oid, int(row[7] or -1), domains)
+        is_key = row[key_at] == "t"
+        nullable = row[8] != "t" and not is_key
+        column = Column(int(row[4] or 0), row[5] or "", kind, nullable, is_key, default_text(row[9], kind))
+        columns.append(CatalogColumn(column, form, type_oid, row[12] or "", row[13] or "", row[14] == "t"))
+    return CatalogTable(oid, rows[0][1] or "", rows[0][2] or "", identity, tuple(columns))

@@ -1,0 +1,77 @@
+"""The DDL between two versions of a table, composed: PostgreSQL's log has no statement, and a schema file shows one.
+
+The text is in MySQL's dialect, in which schema files are written and read, with the model's types. Its kind is that of the only difference,
+or MULTI_SCHEMA_CHANGE. The same two versions always give the same text. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import ColumnType
+
+
+def compose_ddl(before: TableSchema, after: TableSchema) -> DdlEvent:
+    """Return the event that turns one version into the next."""
+    if (before.schema, before.table) != (after.schema, after.table):
+        return _renamed(before, after)
+    actions = _actions(before, after)
+    kinds = {kind for kind, _ in actions}
+    kind = kinds.pop() if len(kinds) == 1 else DdlType.MULTI_SCHEMA_CHANGE
+    text = ", ".join(action for _, action in actions) or "COMMENT ''"
+    return DdlEvent(after.version, kind, f"ALTER TABLE {_table(after)} {text}", after.schema, (after,))
+
+
+def compose_truncate(before: TableSchema, after: TableSchema) -> DdlEvent:
+    """Return the event that empties a table, which goes on under another id."""
+    query = f"TRUNCATE TABLE {_table(before)}"
+    return DdlEvent(after.version, DdlType.TRUNCATE_TABLE, query, after.schema, (after,), (before.table_id,))
+
+
+def type_text(kind: ColumnType) -> str:
+    """Return a type as MySQL writes it."""
+    sizes = [str(n) for n in (kind.length, kind.scale) if n is not None]
+    return kind.kind.value + (f"({','.join(sizes)})" if sizes else "") + (" UNSIGNED" if kind.unsigned else "")
+
+
+def _renamed(before: TableSchema, after: TableSchema) -> DdlEvent:
+    query = f"RENAME TABLE {_table(before)} TO {_table(after)}"
+    old_names = ((before.table_id, before.schema, before.table),)
+    return DdlEvent(after.version, DdlType.RENAME_TABLE, query, after.schema, (after,), old_names=old_names)
+
+
+def _actions(before: TableSchema, after: TableSchema) -> list[tuple[DdlType, str]]:
+    old = {c.id: c for c in before.columns}
+    new = {c.id: c for c in after.columns}
+    actions = [(DdlType.DROP_COLUMN, f"DROP COLUMN {_name(c.name)}") for c in before.columns if c.id not in new]
+    for column in after.columns:
+        known = old.get(column.id)
+        if known is None:
+            actions.append((DdlType.ADD_COLUMN, f"ADD COLUMN {_definition(column)}"))
+        elif known.name != column.name and known.type == column.type:
+            actions.append((DdlType.MODIFY_COLUMN, f"RENAME COLUMN {_name(known.name)} TO {_name(column.name)}"))
+        elif known.name != column.name:
+            actions.append((DdlType.MODIFY_COLUMN, f"CHANGE COLUMN {_name(known.name)} {_definition(column)}"))
+        elif (known.type, known.nullable) != (column.type, column.nullable):
+            actions.append((DdlType.MODIFY_COLUMN, f"MODIFY COLUMN {_definition(column)}"))
+    keys = [[c.id for c in t.columns if c.primary_key] for t in (before, after)]
+    if keys[0] != keys[1]:
+        names = ", ".join(_name(c.name) for c in after.columns if c.primary_key)
+        drop = "DROP PRIMARY KEY" if keys[0] else ""
+        add = f"ADD PRIMARY KEY ({names})" if names else ""
+        actions.append((DdlType.MULTI_SCHEMA_CHANGE, ", ".join(part for part in (drop, add) if part)))
+    return actions
+
+
+def _definition(column: Column) -> str:
+    null = "" if column.nullable else " NOT NULL"
+    default = "" if column.default is None else f" DEFAULT '{column.default.replace(chr(39), chr(39) * 2)}'"
+    return f"{_name(column.name)} {type_text(column.type)}{null}{default}"
+
+
+def _table(table: TableSchema) -> str:
+    return f"{_name(table.schema)}.{_name(table.table)}"
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,279 @@
+"""From the rows of one relation, as they stand in the stream, to change batches: keys, folding, columns.
+
+Several changes to one key in one transaction are folded to the first before-image and the last after-image; a row that came and went in
+one transaction leaves its delete. An update that changes the key is a delete of the old key and an insert of the new one. A value that an
+update left in place is taken from the before-image where there is one, else read by key. Batches are ordered by (commit ts, key), of
+one kind each. All work is on columns. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.source.dataserver.kernel import I64, U8, U64, binary_view, kernel
+from penstock.source.postgres.cells import UNCHANGED, CellGrid, tuple_grid
+from penstock.source.postgres.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
+from penstock.source.postgres.row_keys import content_keys, ordinal_keys, row_keys
+from penstock.source.postgres.schema_book import KnownRelation
+
+Mask = npt.NDArray[np.bool_]
+Fetch = Callable[[TableSchema, pa.Array, list[pa.Array], list[Column]], tuple[pa.Array, list[pa.Array]]]
+"""Reads columns of rows by key: given keys and key columns, returns the keys found and the columns of those rows."""
+
+
+class Events(msgspec.Struct, frozen=True):
+    """Changes to keys, in log order. ``before`` and ``after`` are rows of the old and the new grid, or -1."""
+
+    ts: U64
+    key: I64
+    op: I64
+    before: I64
+    after: I64
+
+    def take(self, at: I64) -> Events:
+        """Return chosen events."""
+        return Events(self.ts[at], self.key[at], self.op[at], self.before[at], self.after[at])
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """One entry for each (commit ts, key): what became of the row, and which images show it."""
+
+    ts: U64
+    key: I64
+    existed: Mask
+    alive: Mask
+    before: I64
+    after: I64
+
+
+def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals: I64, fetch: Fetch) -> list[ChangeBatch]:
+    """Return the change batches of one relation's rows, which are whole transactions in log order."""
+    relation, table = known.relation, known.table
+    width, name = len(relation.columns), table.full_name
+    new_rows = np.flatnonzero(rows[:, NEW_AT] >= 0)
+    old_rows = np.flatnonzero(rows[:, OLD_AT] >= 0)
+    new = tuple_grid(buffer, rows[new_rows, NEW_AT], rows[new_rows, END], width, name)
+    # The old tuple of an update ends where the letter before its new tuple stands.
+    old_ends = np.where(rows[old_rows, OP] == UPDATE, rows[old_rows, NEW_AT] - 1, rows[old_rows, END])
+    old = tuple_grid(buffer, rows[old_rows, OLD_AT], old_ends, width, name)
+    at_new = np.full(len(rows), -1, dtype=np.int64)
+    at_new[new_rows] = np.arange(len(new_rows))
+    at_old = np.full(len(rows), -1, dtype=np.int64)
+    at_old[old_rows] = np.arange(len(old_rows))
+    full = np.zeros(len(rows), dtype=np.bool_)
+    full[old_rows] = rows[old_rows, OLD_KIND] == OLD_FULL
+    _fill_unchanged(new, old, at_new, at_old, full)
+    keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
+    events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
+    folded = fold(in_key_order(events, keys), keys)
+    is_full = full[old_rows]
+    return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
+
+
+def _fill_unchanged(new: CellGrid, old: CellGrid, at_new: I64, at_old: I64, full: Mask) -> None:
+    """Let cells that an update left in place point at the same cell of a full before-image: both stand in one buffer."""
+    if not full.any() or not bool((new.lengths == UNCHANGED).any()):
+        return
+    both = np.flatnonzero(full & (at_new >= 0))
+    mine, theirs = at_new[both], at_old[both]
+    for column in range(new.columns):
+        left = new.lengths[column, mine] == UNCHANGED
+        new.starts[column, mine[left]] = old.starts[column, theirs[left]]
+        new.lengths[column, mine[left]] = old.lengths[column, theirs[left]]
+
+
+def _all_keys(known: KnownRelation, new: CellGrid, old: CellGrid, ts: U64, ordinals: I64) -> pa.Array:
+    """Return the keys of the new rows, then those of the old rows."""
+    table = known.table
+    if table.key_columns:
+        return pa.concat_arrays([row_keys(known, new), row_keys(known, old)])
+    if known.relation.identity == "f":
+        return pa.concat_arrays([content_keys(new), content_keys(old)])
+    if old.rows:
+        raise _no_identity(table)
+    return ordinal_keys(ts, ordinals)
+
+
+def _no_identity(table: TableSchema) -> PenstockError:
+    return PenstockError(
+        "UPSTREAM_MISCONFIGURED",
+        f"{table.full_name} has neither a key nor REPLICA IDENTITY FULL, so its updates and deletes name no row",
+        f"Add a primary key, or run: ALTER TABLE {table.full_name} REPLICA IDENTITY FULL",
+    )
+
+
+def _events(rows: I64, ts: U64, keys: pa.Array, at_new: I64, at_old: I64, old_from: int) -> Events:
+    """Split rows into changes to keys; an update that moves a row to another key becomes two."""
+    op = rows[:, OP]
+    old_key = np.where(at_old >= 0, at_old + old_from, -1)
+    moved = np.flatnonzero((op == UPDATE) & (at_old >= 0))
+    if len(moved):
+        same = pc.equal(keys.take(pa.array(at_new[moved])), keys.take(pa.array(old_key[moved]))).to_numpy(zero_copy_only=False)
+        moved = moved[~same]
+    if len(moved) == 0:
+        return Events(ts, np.where(op == DELETE, old_key, at_new), op, at_old, at_new)
+    # One place more for each row that moved: its delete comes first, its insert second.
+    extra = np.zeros(len(rows), dtype=np.int64)
+    extra[moved] = 1
+    place = np.arange(len(rows)) + np.cumsum(extra) - extra
+    source = np.repeat(np.arange(len(rows)), 1 + extra)
+    second = np.zeros(len(source), dtype=np.bool_)
+    second[place[moved] + 1] = True
+    first = np.zeros(len(source), dtype=np.bool_)
+    first[place[moved]] = True
+    kinds = np.where(first, DELETE, np.where(second, INSERT, op[source]))
+    return Events(
+        ts=ts[source],
+        key=np.where(kinds == DELETE, old_key[source], at_new[source]),
+        op=kinds,
+        before=np.where(second, -1, at_old[source]),
+        after=np.where(first, -1, at_new[source]),
+    )
+
+
+def in_key_order(events: Events, keys: pa.Array) -> Events:
+    """Return events by (commit ts, key), those of one key in log order."""
+    data, offsets = binary_view(keys)
+    if _order_state(events.ts, events.key, data, offsets) < 2:
+        return events
+    order = np.lexsort((_prefixes(data, offsets)[events.key], events.ts))
+    ordered = events.take(order)
+    if _order_state(ordered.ts, ordered.key, data, offsets) < 2:
+        return ordered
+    frame = pa.table({"ts": events.ts, "key": keys.take(pa.array(events.key)), "at": np.arange(len(events.ts))})
+    by_key = pc.sort_indices(frame, sort_keys=[("ts", "ascending"), ("key", "ascending"), ("at", "ascending")])
+    return events.take(by_key.to_numpy().astype(np.int64))
+
+
+def fold(events: Events, keys: pa.Array) -> Folded:
+    """Fold ordered events to one entry for each (commit ts, key)."""
+    count = len(events.ts)
+    data, offsets = binary_view(keys)
+    begins = np.ones(count, dtype=np.bool_)
+    _group_begins(events.ts, events.key, data, offsets, begins)
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], count) - 1
+    before = events.before[first]
+    # A delete of a row that this transaction had inserted or updated without an image shows what the delete itself gave.
+    before = np.where(before >= 0, before, np.where(events.op[last] == DELETE, events.before[last], -1))
+    return Folded(
+        ts=events.ts[first],
+        key=events.key[first],
+        existed=events.op[first] != INSERT,
+        alive=events.op[last] != DELETE,
+        before=before,
+        after=np.where(events.op[last] != DELETE, events.after[last], -1),
+    )
+
+
+def _tombstones(known: KnownRelation, old: CellGrid, is_full: Mask, keys: pa.Array, folded: Folded) -> Iterator[ChangeBatch]:
+    has_image = folded.before >= 0
+    image_full = np.zeros(len(folded.ts), dtype=np.bool_)
+    image_full[has_image] = is_full[folded.before[has_image]]
+    chosen = np.flatnonzero(np.where(folded.alive, folded.existed & image_full, has_image))
+    if len(chosen) == 0:
+        return iter(())
+    grid = old.take(folded.before[chosen])
+    columns = [grid.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+    ops = np.where(folded.alive[chosen], np.uint8(Op.BEFORE), np.uint8(Op.DELETE))
+    return batches(known.table, BatchKind.TOMBSTONE, folded.ts[chosen], ops, keys.take(pa.array(folded.key[chosen])), columns)
+
+
+def _data(known: KnownRelation, new: CellGrid, keys: pa.Array, folded: Folded, fetch: Fetch) -> Iterator[ChangeBatch]:
+    chosen = np.flatnonzero(folded.alive)
+    if len(chosen) == 0:
+        return iter(())
+    rows = folded.after[chosen]
+    grid = new if len(rows) == new.rows and bool((rows[1:] > rows[:-1]).all()) else new.take(rows)
+    own_keys = keys.take(pa.array(folded.key[chosen]))
+    columns = [grid.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+    _read_unchanged(known.table, grid, own_keys, columns, fetch)
+    ops = np.where(folded.existed[chosen], np.uint8(Op.UPDATE), np.uint8(Op.INSERT))
+    return batches(known.table, BatchKind.DATA, folded.ts[chosen], ops, own_keys, columns)
+
+
+def _read_unchanged(table: TableSchema, grid: CellGrid, keys: pa.Array, columns: list[pa.Array], fetch: Fetch) -> None:
+    """Put values in that no image showed, read by key. A row that is gone by now keeps NULL: its delete follows in the log."""
+    left = grid.lengths == UNCHANGED
+    if not left.any():
+        return
+    wanted = [at for at in range(grid.columns) if left[at].any()]
+    rows = np.flatnonzero(left.any(axis=0))
+    own = keys.take(pa.array(rows))
+    key_columns = [columns[at].take(pa.array(rows)) for at, c in enumerate(table.columns) if c.primary_key]
+    found, values = fetch(table, own, key_columns, [table.columns[at] for at in wanted])
+    for at, read in zip(wanted, values, strict=True):
+        mask = pa.array(left[at])
+        columns[at] = pc.replace_with_mask(columns[at], mask, read.take(pc.index_in(keys.filter(mask), found)))
+
+
+def batches(
+    table: TableSchema, kind: BatchKind, ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, columns: list[pa.Array]
+) -> Iterator[ChangeBatch]:
+    """Yield rows as batches of bounded size, in the order in which they are given."""
+    arrays = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *columns]
+    records = pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
+    for start in range(0, records.num_rows, BATCH_ROWS_MAX):
+        yield ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX))
+
+
+@kernel
+def _compare(data: U8, left: int, left_end: int, right: int, right_end: int) -> int:
+    while left < left_end and right < right_end:
+        if data[left] != data[right]:
+            return -1 if data[left] < data[right] else 1
+        left += 1
+        right += 1
+    if left < left_end:
+        return 1
+    return -1 if right < right_end else 0
+
+
+@kernel
+def _order_state(ts: U64, key: I64, data: U8, offsets: I64) -> int:
+    """Return 0 where (ts, key) grows, 1 where it repeats, 2 where it falls."""
+    state = 0
+    for row in range(1, len(ts)):
+        if ts[row - 1] < ts[row]:
+            continue
+        if ts[row - 1] > ts[row]:
+            return 2
+        a, b = key[row - 1], key[row]
+        order = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1])
+        if order > 0:
+            return 2
+        if order == 0:
+            state = 1
+    return state
+
+
+@kernel
+def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Mask) -> None:
+    for row in range(1, len(ts)):
+        if ts[row - 1] == ts[row]:
+            a, b = key[row - 1], key[row]
+            begins[row] = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0
+
+
+@kernel
+def _prefixes(data: U8, offsets: I64) -> U64:
+    out = np.zeros(len(offsets) - 1, dtype=np.uint64)
+    for row in range(len(out)):
+        value = np.uint64(0)
+        start = offsets[row]
+        length = offsets[row + 1] - start
+        for k in range(8):
+            value = value << np.uint64(8)
+            if k < length:
+                value |= np.uint64(data[start + k])
+        out[row] = value
+    return out

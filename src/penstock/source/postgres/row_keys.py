@@ -1,0 +1,101 @@
+"""Row keys of PostgreSQL tables: memory-comparable bytes, as ``source/dataserver/keys.py`` defines them.
+
+A table with a key (its primary key, or the index that its replica identity names) has the key's columns. A table without one and with
+REPLICA IDENTITY FULL is keyed by its content, so that a delete finds its insert: rows that are equal in every column count as one. A
+table that only takes inserts is keyed by where a row came from: its transaction and place in the log, its place in the table for a
+snapshot, which sorts before. Runs in the log service and on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.table import TableSchema
+from penstock.source.dataserver.kernel import I64, U8, U64, binary_array, kernel
+from penstock.source.dataserver.keys import encode_row_keys
+from penstock.source.postgres.cells import I32, CellForm, CellGrid
+from penstock.source.postgres.schema_book import KnownRelation
+
+CONTENT_KEY_BYTES = 16
+FROM_TABLE, FROM_LOG = 0, 1
+_ORDINAL_KEY_BYTES = 13
+_PLACE_KEY_BYTES = 13
+
+
+def row_keys(known: KnownRelation, grid: CellGrid) -> pa.Array:
+    """Return the keys of rows by the key's columns."""
+    return encode_row_keys(known.table, key_arrays(known.table, known.forms, grid))
+
+
+def key_arrays(table: TableSchema, forms: Sequence[CellForm], grid: CellGrid) -> dict[str, pa.Array]:
+    """Return the key's columns of a grid in the form in which they are encoded, by field name."""
+    return {
+        c.field_name: grid.column(at, forms[at], key_type(forms[at], c.type.arrow())) for at, c in enumerate(table.columns) if c.primary_key
+    }
+
+
+def key_type(form: CellForm, arrow: pa.DataType) -> pa.DataType:
+    """Return the Arrow type of a key column. Floats have no bytes of the right order; their text has one, and names the row exactly."""
+    return pa.string() if form is CellForm.FLOAT else arrow
+
+
+def content_keys(grid: CellGrid) -> pa.Array:
+    """Return keys made of the whole content of rows."""
+    out = np.zeros(grid.rows * CONTENT_KEY_BYTES, dtype=np.uint8)
+    _hash_rows(grid.buffer, grid.starts, grid.lengths, out)
+    return binary_array(out, np.arange(grid.rows + 1, dtype=np.int64) * CONTENT_KEY_BYTES)
+
+
+def ordinal_keys(ts: U64, ordinals: I64) -> pa.Array:
+    """Return keys of logged rows by their transaction and their number in it."""
+    grid = np.zeros((len(ts), _ORDINAL_KEY_BYTES), dtype=np.uint8)
+    grid[:, 0] = FROM_LOG
+    grid[:, 1:9] = ts.astype(">u8").view(np.uint8).reshape(-1, 8)
+    grid[:, 9:13] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return binary_array(grid.reshape(-1), np.arange(len(ts) + 1, dtype=np.int64) * _ORDINAL_KEY_BYTES)
+
+
+def place_keys(table_oids: I64, blocks: I64, offsets: I64) -> pa.Array:
+    """Return keys of a snapshot's rows by their place: the oid of the (partition's) table, block and offset."""
+    grid = np.zeros((len(blocks), _PLACE_KEY_BYTES), dtype=np.uint8)
+    grid[:, 0] = FROM_TABLE
+    grid[:, 1:5] = table_oids.astype(">u4").view(np.uint8).reshape(-1, 4)
+    grid[:, 5:9] = blocks.astype(">u4").view(np.uint8).reshape(-1, 4)
+    grid[:, 9:13] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return binary_array(grid.reshape(-1), np.arange(len(blocks) + 1, dtype=np.int64) * _PLACE_KEY_BYTES)
+
+
+@kernel
+def _mix(value: np.uint64) -> np.uint64:
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
+
+
+@kernel
+def _hash_rows(buf: U8, starts: I64, lengths: I32, out: U8) -> None:
+    for row in range(starts.shape[1]):
+        one, two = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+        for column in range(starts.shape[0]):
+            length = lengths[column, row]
+            one = _mix(one ^ np.uint64(length + 3))
+            two = _mix(two + np.uint64(length + 3))
+            word, filled = np.uint64(0), 0
+            for p in range(max(length, 0)):
+                word = (word << np.uint64(8)) | np.uint64(buf[starts[column, row] + p])
+                filled += 1
+                if filled == 8:
+                    one = _mix(one ^ word)
+                    two = _mix(two + word)
+                    word, filled = np.uint64(0), 0
+            if filled:
+                one = _mix(one ^ word)
+                two = _mix(two + word)
+        for k in range(8):
+            out[row * 16 + k] = (one >> np.uint64(56 - 8 * k)) & np.uint64(255)
+            out[row * 16 + 8 + k] = (two >> np.uint64(56 - 8 * k)) & np.uint64(255)

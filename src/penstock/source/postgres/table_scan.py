@@ -1,0 +1,252 @@
+"""Reads a table's rows in key order with COPY, in columns: snapshots, verification, and values that the log left out.
+
+Rows come as one ordered stream and leave as pages of bounded size; a page is decoded by the same kernels as the log. Where the server's own
+order of the key is not the order of the key's bytes, it sorts by the text in byte order. A span's borders are handed to the server
+as a coarse condition on the first key column, and then applied exactly to the keys. Runs on executors, in the log service, in the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.batch import BatchKind, ChangeBatch, Op
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import Column, TableSchema
+from penstock.source.dataserver.keys import encode_row_keys
+from penstock.source.postgres.catalog import CatalogColumn, CatalogTable, read_tables
+from penstock.source.postgres.cells import CellForm, CellGrid, copy_grid
+from penstock.source.postgres.connection import Connection, quote_ident, quote_literal
+from penstock.source.postgres.row_changes import batches
+from penstock.source.postgres.row_keys import FROM_TABLE, content_keys, key_arrays, key_type, place_keys
+from penstock.source.postgres.schema_book import OID_MASK
+from penstock.source.postgres.type_map import BPCHAR, UUID
+
+PAGE_BYTES = 2 << 20
+_NATIVE_FORMS = frozenset({CellForm.INTEGER, CellForm.BOOLEAN, CellForm.BYTES})
+_SIGN = 1 << 63
+_READY = b"Z\0\0\0\5"
+_FETCH_ROWS = 1 << 16
+
+
+class ScanPlan(msgspec.Struct, frozen=True):
+    """What is read of a table: the catalog's columns in the order of the version, and whether rows name their place."""
+
+    table: TableSchema
+    columns: tuple[CatalogColumn, ...]
+    schema_name: str
+    table_name: str
+    identity: str
+
+    @property
+    def source(self) -> str:
+        """Return the table's name now, as SQL writes it."""
+        return f"{quote_ident(self.schema_name)}.{quote_ident(self.table_name)}"
+
+    @property
+    def by_place(self) -> bool:
+        """Return whether rows are keyed by where they stand."""
+        return not self.table.key_columns and self.identity != "f"
+
+
+def plan_scan(connection: Connection, table: TableSchema) -> ScanPlan:
+    """Find a table version's columns in the catalog as it is now; one that is gone or has changed is ``SCHEMA_UNKNOWN``."""
+    found = read_tables(connection, [table.table_id & OID_MASK])
+    if not found:
+        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} is gone")
+    now: CatalogTable = found[0]
+    by_id = {c.column.id: c for c in now.columns}
+    columns = [by_id.get(c.id) for c in table.columns]
+    if any(n is None or n.column.type != c.type for n, c in zip(columns, table.columns, strict=True)):
+        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} has changed since version {table.version}")
+    return ScanPlan(table, tuple(c for c in columns if c is not None), now.schema, now.table, now.identity)
+
+
+def scan_table(connection: Connection, plan: ScanPlan, span: Span, ts: int, page_rows: int) -> Iterator[ChangeBatch]:
+    """Yield the rows of a span in key order as INSERT at a ts. A transaction is open on the connection."""
+    copy = f"COPY ({_select(plan, span)}) TO STDOUT"
+    extra = 2 if plan.by_place else 0
+    if not plan.table.key_columns and not plan.by_place:
+        # Content has no order that the server knows.
+        grids = list(read_copy(connection, copy, len(plan.columns), page_rows))
+        yield from _by_content(plan, span, grids, ts)
+        return
+    for grid in read_copy(connection, copy, len(plan.columns) + extra, page_rows):
+        keys = _place_keys_of(grid) if extra else encode_row_keys(plan.table, _key_columns(plan, grid))
+        columns = [grid.column(at, c.form, c.column.type.arrow()) for at, c in enumerate(plan.columns)]
+        yield from _within(plan, span, ts, keys, columns)
+
+
+def read_copy(connection: Connection, copy: str, columns: int, page_rows: int) -> Iterator[CellGrid]:
+    """Run a COPY and yield its rows as grids, each of at least one row."""
+    connection.start_copy_out(copy)
+    waiting = bytearray()
+    while True:
+        waiting += connection.receive_raw() or b""
+        # What looks like the end is walked at once; if it only looks so, a page is smaller than it could be.
+        if len(waiting) < PAGE_BYTES and waiting[-6:-1] != _READY:
+            continue
+        buffer = np.frombuffer(waiting, dtype=np.uint8)
+        at = 0
+        while True:
+            grid, at, ended = copy_grid(buffer, at, len(buffer), columns, page_rows)
+            if grid.rows:
+                yield grid
+            if ended or grid.rows < page_rows:
+                break
+        # The walk undoes escapes in the rows that it passes, never behind the place where it stops.
+        waiting = bytearray(buffer[at:].tobytes())
+        if ended:
+            connection.finish_copy(waiting)
+            return
+
+
+def fetch_rows(
+    connection: Connection, plan: ScanPlan, key_columns: Sequence[pa.Array], wanted: Sequence[Column]
+) -> tuple[pa.Array, list[pa.Array]]:
+    """Read columns of rows by key; return the keys found and the columns, in any order."""
+    keys = [c for c in plan.columns if c.column.primary_key]
+    chosen = [*keys, *(c for w in wanted for c in plan.columns if c.column.id == w.id)]
+    texts = [pc.cast(array, pa.string()).to_pylist() if not pa.types.is_binary(array.type) else _hex(array) for array in key_columns]
+    rows = ", ".join("(" + ", ".join(quote_literal(value) for value in row) + ")" for row in zip(*texts, strict=True))
+    match = " AND ".join(f"t.{quote_ident(c.column.name)} = v.k{at}::{_type_name(c)}" for at, c in enumerate(keys))
+    listed = ", ".join(f"t.{quote_ident(c.column.name)}" for c in chosen)
+    values = f"(VALUES {rows}) AS v({', '.join(f'k{at}' for at in range(len(keys)))})"
+    grids = list(
+        read_copy(connection, f"COPY (SELECT {listed} FROM {plan.source} t JOIN {values} ON {match}) TO STDOUT", len(chosen), _FETCH_ROWS)
+    )
+    columns = [
+        pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids] or [pa.array([], c.column.type.arrow())])
+        for at, c in enumerate(chosen)
+    ]
+    key_types = (
+        [pa.concat_arrays([g.column(at, c.form, key_type(c.form, c.column.type.arrow())) for g in grids]) for at, c in enumerate(keys)]
+        if grids
+        else []
+    )
+    if not grids:
+        return pa.array([], pa.binary()), columns[len(keys) :]
+    found = encode_row_keys(plan.table, {c.column.field_name: a for c, a in zip(keys, key_types, strict=True)})
+    return found, columns[len(keys) :]
+
+
+def first_value(plan: ScanPlan, key: bytes) -> str | None:
+    """Return the first column of a key as an SQL literal of the order's kind, or None where the key is too short to tell."""
+    column = next(c for c in plan.columns if c.column.primary_key)
+    if column.form in {CellForm.INTEGER, CellForm.BOOLEAN}:
+        if len(key) < 8:
+            return None
+        number = int.from_bytes(key[:8], "big") - (0 if column.column.type.unsigned else _SIGN)
+        return str(number) if column.form is CellForm.INTEGER else ("true" if number else "false")
+    at = 0
+    raw = bytearray()
+    while at + 1 < len(key):
+        if key[at] == 0:
+            if key[at + 1] == 1:
+                break
+            raw.append(0)
+            at += 2
+            continue
+        raw.append(key[at])
+        at += 1
+    else:
+        return None
+    if column.form is CellForm.BYTES:
+        return f"'\\x{raw.hex()}'::bytea"
+    return quote_literal(raw.decode("utf-8", "replace")) + ("::uuid" if column.type_oid == UUID else "")
+
+
+def order_expression(column: CatalogColumn, name: str = "") -> str:
+    """Return an expression whose order at the server is the order of the column's bytes in keys."""
+    name = name or quote_ident(column.column.name)
+    if column.form in _NATIVE_FORMS or column.type_oid == UUID:
+        return name
+    if column.type_oid == BPCHAR:
+        # A cast to text would drop the blanks that the log shows.
+        return f"format('%s', {name}) COLLATE \"C\""
+    if column.form is CellForm.UTC:
+        return f"replace({name}::text, '+00', '') COLLATE \"C\""
+    if column.byte_order:
+        return name
+    return f'{name}::text COLLATE "C"'
+
+
+def _select(plan: ScanPlan, span: Span) -> str:
+    listed = ", ".join(quote_ident(c.column.name) for c in plan.columns)
+    if plan.by_place:
+        return f"SELECT {listed}, tableoid, ctid FROM {plan.source}{_places(span)}"
+    if not plan.table.key_columns:
+        return f"SELECT {listed} FROM {plan.source}"
+    keys = [c for c in plan.columns if c.column.primary_key]
+    first = order_expression(keys[0])
+    conditions = []
+    for border, sign in ((span.start_key, ">="), (span.end_key, "<=")):
+        value = first_value(plan, border) if border else None
+        if value is not None:
+            conditions.append(f"{first} {sign} {value}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {listed} FROM {plan.source}{where} ORDER BY {', '.join(order_expression(c) for c in keys)}"
+
+
+def _places(span: Span) -> str:
+    """Return the condition of a span of places; rows of a table come in that order by themselves, partitions by their oid."""
+    conditions = []
+    for border, sign in ((span.start_key, ">="), (span.end_key, "<=")):
+        if len(border) >= 9 and border[0] == FROM_TABLE:
+            conditions.append(f"ctid {sign} '({int.from_bytes(border[5:9], 'big')},{65535 if sign == '<=' else 0})'")
+    return f"{' WHERE ' + ' AND '.join(conditions) if conditions else ''} ORDER BY tableoid, ctid"
+
+
+def _key_columns(plan: ScanPlan, grid: CellGrid) -> dict[str, pa.Array]:
+    return key_arrays(plan.table, [c.form for c in plan.columns], grid)
+
+
+def _place_keys_of(grid: CellGrid) -> pa.Array:
+    oids = grid.column(grid.columns - 2, CellForm.INTEGER, pa.int64()).to_numpy()
+    places = grid.column(grid.columns - 1, CellForm.TEXT, pa.string())
+    parts = pc.split_pattern(pc.utf8_trim(places, "()"), ",").flatten().cast(pa.int64()).to_numpy().reshape(-1, 2)
+    return place_keys(oids, parts[:, 0], parts[:, 1])
+
+
+def _within(plan: ScanPlan, span: Span, ts: int, keys: pa.Array, columns: list[pa.Array]) -> Iterator[ChangeBatch]:
+    """Yield the rows that lie in the span."""
+    inside = None
+    if span.start_key:
+        inside = pc.greater_equal(keys, pa.scalar(span.start_key, pa.binary()))
+    if span.end_key:
+        below = pc.less(keys, pa.scalar(span.end_key, pa.binary()))
+        inside = below if inside is None else pc.and_(inside, below)
+    if inside is not None:
+        keys, columns = keys.filter(inside), [c.filter(inside) for c in columns]
+    if len(keys) == 0:
+        return
+    stamps = np.full(len(keys), ts, dtype=np.uint64)
+    yield from batches(plan.table, BatchKind.DATA, stamps, np.full(len(keys), int(Op.INSERT), np.uint8), keys, columns)
+
+
+def _by_content(plan: ScanPlan, span: Span, grids: Sequence[CellGrid], ts: int) -> Iterator[ChangeBatch]:
+    """Order rows by content in memory; equal rows are one."""
+    if not grids:
+        return
+    keys = pa.concat_arrays([content_keys(g) for g in grids])
+    order = pc.sort_indices(keys)
+    ordered = keys.take(order)
+    fresh = np.append(True, pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False))
+    rows = order.filter(pa.array(fresh))
+    columns = [
+        pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids]).take(rows) for at, c in enumerate(plan.columns)
+    ]
+    yield from _within(plan, span, ts, keys.take(rows), columns)
+
+
+def _hex(array: pa.Array) -> list[str]:
+    return [f"\\x{value.hex()}" for value in array.to_pylist()]
+
+
+def _type_name(column: CatalogColumn) -> str:
+    return f"{quote_ident(column.type_schema)}.{quote_ident(column.type_name)}"

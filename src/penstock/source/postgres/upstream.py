@@ -1,0 +1,324 @@
+"""A PostgreSQL database as an upstream with one log.
+
+Owns the connections: one for questions, one for each reading of the log, one for each snapshot that is held open. What is confirmed to the
+server never passes a snapshot whose log is still to be captured. Everything here only reads, except that the slot and the publication are
+made where they are missing. Runs in the log service, in the server, and (``read_snapshot``) on executors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import PenstockError
+from penstock.model.raw import RawBatch
+from penstock.model.span import DDL_TABLE_ID, Span
+from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
+from penstock.source.dataserver.keys import full_key, full_span
+from penstock.source.postgres.address import PostgresAddress, parse_address
+from penstock.source.postgres.catalog import read_domains, read_tables
+from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
+from penstock.source.postgres.log_reader import CommitLog, LogReader, LogReaderSettings
+from penstock.source.postgres.replication_stream import ReplicationStream
+from penstock.source.postgres.schema_book import SchemaBook
+from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
+from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
+from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_TS_ROOM = 1 << 13
+_PAGE_ROWS = 16_384
+_INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE = "22023", "42704"
+
+
+@dataclass(frozen=True)
+class PostgresSettings:
+    """The settings of the parts, and how long a snapshot waits for the log reader to reach its place."""
+
+    reader: LogReaderSettings = field(default_factory=LogReaderSettings)
+    ranges: RangeSettings = field(default_factory=RangeSettings)
+    snapshot_wait_s: float = 300.0
+
+
+class _NoRawRows:
+    """The decoder of an upstream that gives no raw batches."""
+
+    def decode(self, span_id: int, raw: RawBatch) -> Decoded:
+        """Refuse: changes of this upstream come decoded, through ``read_log``."""
+        raise PenstockError("INTERNAL", f"a raw batch of {raw.entries.num_rows} entries for span {span_id} of a PostgreSQL upstream")
+
+
+class PostgresUpstream:
+    """Implements ``SingleLogUpstream``."""
+
+    def __init__(self, uri: str, settings: PostgresSettings | None = None, clock: Clock | None = None) -> None:
+        self.address: PostgresAddress = parse_address(uri)
+        self._settings = settings or PostgresSettings()
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._closed = False
+        self._book = SchemaBook(
+            lambda oids: self._ask(lambda c: read_tables(c, oids)),
+            lambda: self._ask(read_domains),
+        )
+        self._commits = CommitLog()
+        self._stream: ReplicationStream | None = None
+        self._holds: dict[str, tuple[int, Connection | None]] = {}
+        self._own_marks: list[LogPosition] = []
+        self._identity = ""
+
+    def current_ts(self) -> int:
+        """Return a ts above every commit that was acknowledged before the call, by the server's clock and what has been read."""
+        text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
+        return max(compose_ts(int(text or 0) + 1), self._commits.last_ts() + _TS_ROOM)
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return the newest version of every table that can be captured."""
+        return self._book.adopt_base(self._ask(read_tables))
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table that is known, oldest first."""
+        return list(self._book.versions(table_id))
+
+    def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Take over table versions that the store knows."""
+        self._book.adopt(versions)
+
+    def key_span(self, span: Span) -> tuple[bytes, bytes]:
+        """Return the full start and end key of a span."""
+        return full_span(span)
+
+    def ranges(self, span: Span) -> Sequence[RangeInfo]:
+        """Return key ranges that cover a span, in key order, without holes."""
+        cuts: list[bytes] = []
+        if span.table_id != DDL_TABLE_ID:
+            table = self.schema_history(span.table_id)[-1]
+            cuts = self._ask(lambda c: cut_keys(c, plan_scan(c, table), self._settings.ranges))
+        inside = [c for c in cuts if c > span.start_key and (not span.end_key or c < span.end_key)]
+        start, end = self.key_span(span)
+        borders = [start, *(full_key(span.table_id, c) for c in inside), end]
+        parts = [Span(span.table_id, a, b) for a, b in itertools.pairwise(borders)]
+        address = f"{self.address.host}:{self.address.port}"
+        return [RangeInfo(p.span_id, span.table_id, p.start_key, p.end_key, RangeEpoch(1, 1), 1, address) for p in parts]
+
+    def decoder(self) -> RowDecoder:
+        """Return a decoder for raw batches, of which there are none."""
+        return _NoRawRows()
+
+    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+        """Yield the state of a span now, in one snapshot, as INSERT at the given ts: an older state is not kept by the server."""
+        table = self.schema_history(span.table_id)[-1]
+        with self._open() as connection:
+            connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
+
+    def log_end(self) -> str:
+        """Return the end of the log now."""
+        text = self._ask(lambda c: c.query("SELECT pg_current_wal_insert_lsn()"))[0][0]
+        return format_lsn(record_end(parse_lsn(text or "")))
+
+    def reached(self, position: str, end: str) -> bool:
+        """Return whether everything before ``end`` stands before ``position`` too."""
+        return parse_lsn(position) >= parse_lsn(end)
+
+    def first_position(self) -> LogPosition:
+        """Return the end of the log; slot and publication are there afterwards."""
+        with self._open(replication=True) as replication:
+            self._ask(lambda c: ensure_slot(c, replication, self.address))
+        # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
+        end = self.log_end()
+        return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        """Yield the log from a position on; one thread reads."""
+        start_lsn = parse_lsn(start.text)
+        replication = self._start_replication(start, start_lsn)
+        stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
+        self._commits.begin(start)
+        with self._lock:
+            self._stream = stream
+        reader = LogReader(
+            stream, self._book, self._fetch, self._commits, self._settings.reader, self._clock, self.address.shown, self._system()
+        )
+        try:
+            yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
+        finally:
+            with self._lock:
+                self._stream = None
+            self._commits.end()
+            stream.close()
+
+    def confirm(self, position: LogPosition) -> None:
+        """Tell the server that everything before a position is durable, up to the oldest snapshot that is open."""
+        with self._lock:
+            limit = min([parse_lsn(position.text), *(lsn for lsn, _ in self._holds.values())])
+            if self._stream is not None:
+                self._stream.confirm(limit)
+
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Export a snapshot at an exact place of the log, and hold it until ``end_snapshot``."""
+        # Nothing after this place is confirmed, so that the log from the snapshot on stays readable.
+        floor = parse_lsn(self.log_end())
+        name = f"penstock_{system_random().getrandbits(48):012x}"
+        with self._lock:
+            self._holds[name] = (floor, None)
+        self._commits.hold()
+        try:
+            holder = self._open(replication=True)
+            try:
+                made = create_slot(holder, name, temporary=True)
+                start = LogPosition(self._ts_at(made.lsn), self._text(made.lsn))
+            except BaseException:
+                holder.close()
+                raise
+            with self._lock:
+                self._holds[made.snapshot] = (made.lsn, holder)
+        finally:
+            self._commits.release()
+            with self._lock:
+                self._holds.pop(name, None)
+        return SnapshotTicket(start, made.snapshot, exact=True)
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span in key order as INSERT at the ticket's ts."""
+        with self._open() as connection:
+            connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                connection.query(f"SET TRANSACTION SNAPSHOT {quote_literal(ticket.token)}")
+            except PostgresError as error:
+                if error.sqlstate in {_INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE}:
+                    raise PenstockError("STALE_READ", f"{self.address.shown}: the snapshot is no longer held") from None
+                raise
+            yield from scan_table(connection, plan_scan(connection, table), span, ticket.start.ts, page_rows)
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Release a snapshot. May be called twice."""
+        with self._lock:
+            _, holder = self._holds.pop(ticket.token, (0, None))
+        if holder is not None:
+            holder.close()
+
+    def close(self) -> None:
+        """Release all connections."""
+        with self._lock:
+            self._closed = True
+            holders = [c for _, c in self._holds.values() if c is not None]
+            self._holds.clear()
+            if self._connection is not None:
+                holders.append(self._connection)
+                self._connection = None
+        for connection in holders:
+            connection.close()
+
+    def _ts_at(self, lsn: int) -> int:
+        """Return the chain's ts at a place of the log; while nobody reads, a ts that the next reader raises its chain to there."""
+        ts = self._commits.ts_at(lsn, self._settings.snapshot_wait_s)
+        if ts is not None:
+            return ts
+        if self._commits.reading:
+            raise PenstockError("CONGESTED", f"{self.address.shown}: the log is read too slowly to begin a snapshot at its end")
+        ts = self.current_ts()
+        with self._lock:
+            self._own_marks.append(LogPosition(ts, format_lsn(lsn)))
+        return ts
+
+    def _start_replication(self, start: LogPosition, start_lsn: int) -> Connection:
+        address = self.address
+        replication = self._open(replication=True)
+        try:
+            self._check_server(replication, start)
+            slot = self._ask(lambda c: read_slot(c, address.slot))
+            if slot is None:
+                raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
+            check_slot(slot, address)
+            if slot.confirmed_lsn > start_lsn:
+                raise PenstockError(
+                    "LOG_PURGED",
+                    f"{address.shown}: slot {address.slot} was moved on to {format_lsn(slot.confirmed_lsn)}, past {start.text}",
+                )
+            names = quote_literal(quote_ident(address.publication)).strip()
+            replication.start_copy_both(
+                f"START_REPLICATION SLOT {quote_ident(address.slot)} LOGICAL {format_lsn(start_lsn)} "
+                f"(proto_version '1', publication_names {names})"
+            )
+        except BaseException:
+            replication.close()
+            raise
+        return replication
+
+    def _with_own_marks(self, start: LogPosition, marks: Sequence[LogPosition]) -> list[LogPosition]:
+        with self._lock:
+            own = [m for m in self._own_marks if parse_lsn(m.text) >= parse_lsn(start.text)]
+        return sorted([*marks, *own], key=lambda m: parse_lsn(m.text))
+
+    def _check_server(self, replication: Connection, start: LogPosition) -> None:
+        """Raise where this is another server than the one whose log was read, or the same one at an earlier time."""
+        system, _, end, _ = replication.query("IDENTIFY_SYSTEM")[0]
+        wanted = start.text.partition("@")[2]
+        if wanted and wanted != system:
+            raise PenstockError(
+                "UPSTREAM_MISCONFIGURED",
+                f"{self.address.shown}: the log that was read is of system {wanted}, this server is {system}",
+                "Point the source at the server that was captured, or remove the feed and create it anew.",
+            )
+        if parse_lsn(end or "") < parse_lsn(start.text):
+            raise PenstockError(
+                "LOG_PURGED", f"{self.address.shown}: the log ends at {end}, before {start.text}: the server was restored or failed over"
+            )
+
+    def _text(self, lsn: int) -> str:
+        return f"{format_lsn(lsn)}@{self._system()}"
+
+    def _system(self) -> str:
+        if not self._identity:
+            with self._open(replication=True) as replication:
+                self._identity = replication.query("IDENTIFY_SYSTEM")[0][0] or ""
+        return self._identity
+
+    def _fetch(
+        self, table: TableSchema, _keys: pa.Array, key_columns: list[pa.Array], wanted: list[Column]
+    ) -> tuple[pa.Array, list[pa.Array]]:
+        return self._ask(lambda c: fetch_rows(c, plan_scan(c, table), key_columns, wanted))
+
+    def _open(self, replication: bool = False) -> Connection:
+        if self._closed:
+            raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the upstream is closed")
+        return Connection(self.address, replication)
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        """Ask on the shared connection; one that was lost meanwhile is opened again once."""
+        with self._lock:
+            for attempt in (1, 2):
+                fresh = self._connection is None
+                connection = self._connection or self._open()
+                self._connection = connection
+                try:
+                    return question(connection)
+                except PostgresError as error:
+                    if error.code == "UPSTREAM_UNREACHABLE":
+                        connection.close()
+                        self._connection = None
+                        if attempt == 1 and not fresh:
+                            continue
+                    raise
+                except BaseException:
+                    # A question that was left half way leaves an answer on the wire.
+                    connection.close()
+                    self._connection = None
+                    raise
+        raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: no answer")
