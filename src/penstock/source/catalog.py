@@ -35,4 +35,21 @@ def _open_dataserver(uri: str) -> Upstream:
     return DataServerUpstream(uri)
 
 
-_OPENERS: dict[str, Callable[[str], Upstream]] = {"dataserver": _open_dataserver}
+def _open_postgres(uri: str) -> Upstream:
+    # Imported here: its kernels are nothing that another source should load.
+    from penstock.source.postgres.upstream import PostgresUpstream
+
+    upstream = PostgresUpstream(uri)
+    try:
+        upstream.current_ts()
+    except BaseException:
+        upstream.close()
+        raise
+    return upstream
+
+
+_OPENERS: dict[str, Callable[[str], Upstream]] = {
+    "dataserver": _open_dataserver,
+    "postgres": _open_postgres,
+    "postgresql": _open_postgres,
+}
