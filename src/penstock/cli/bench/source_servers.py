@@ -82,7 +82,35 @@ def mariadb(folder: Path) -> Iterator[Server]:
     ]
     with _running(command, folder, port, user) as pid:
         uri = f"mysql://root@127.0.0.1:{port}/{DATABASE}"
-        _mysql(uri, [f"CREATE DATABASE {DATABASE}", f"CREATE USER {USER}@'%'", f"GRANT ALL ON *.* TO {USER}@'%'"], database="")
+        run_mysql(uri, [f"CREATE DATABASE {DATABASE}", f"CREATE USER {USER}@'%'", f"GRANT ALL ON *.* TO {USER}@'%'"], database="")
+        yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port, pid)
+
+
+def mysql_root() -> Path | None:
+    """Return the folder into which ``scripts/mysql_root.sh`` laid MySQL, or None where it did not."""
+    root = Path(os.environ.get("PENSTOCK_MYSQL_ROOT", "/var/cache/penstock/mysql-root"))
+    return root if (root / "usr/sbin/mysqld").exists() else None
+
+
+@contextlib.contextmanager
+def mysql(folder: Path, root: Path) -> Iterator[Server]:
+    """Run MySQL itself, from a folder of its own with its own loader and libraries, with a row-format log."""
+    user, port = _own(folder), _free_port()
+    loader = next(iter(root.glob("usr/lib64/ld-linux-*.so.*")))
+    libraries = ":".join(str(p) for p in (*root.glob("usr/lib/*-linux-gnu*"), root / "usr/lib/mysql/private"))
+    start = [str(loader), "--library-path", libraries, str(root / "usr/sbin/mysqld"), "--no-defaults", f"--basedir={root}/usr"]
+    start += [f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={folder}/data"]
+    subprocess.run([*start, "--initialize-insecure"], check=True, capture_output=True, user=user, cwd=folder)
+    (folder / "init.sql").write_text(
+        f"CREATE USER {USER}@'%' IDENTIFIED BY '';\nGRANT ALL ON *.* TO {USER}@'%';\nCREATE DATABASE {DATABASE};\n", encoding="utf-8"
+    )
+    command = [
+        *(*start, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder}/s.sock", f"--pid-file={folder}/pid", "--mysqlx=OFF"),
+        *("--secure-file-priv=", "--skip-name-resolve", f"--init-file={folder}/init.sql", "--server-id=1", "--log-bin=binlog"),
+        *("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--binlog-row-metadata=FULL", "--sync-binlog=0"),
+        *("--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=512M", "--innodb-redo-log-capacity=1G"),
+    ]
+    with _running(command, folder, port, user) as pid:
         yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port, pid)
 
 
@@ -126,14 +154,15 @@ def create_mysql_table(server: Server, workload: Workload) -> None:
         "id BIGINT NOT NULL PRIMARY KEY, customer INT UNSIGNED NOT NULL, price DECIMAL(12,2) NOT NULL, quantity SMALLINT NOT NULL, "
         "weight DOUBLE, name VARCHAR(64) NOT NULL, note VARCHAR(200), created DATETIME(6) NOT NULL, flag TINYINT NOT NULL"
     )
-    numbers = f"INSERT INTO numbers SELECT seq - 1 FROM seq_1_to_{TRANSACTION_ROWS}"
+    series = f"WITH RECURSIVE s AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {TRANSACTION_ROWS - 1}) SELECT n FROM s"
+    numbers = f"INSERT INTO numbers {series}"
     statements = ["SET sql_log_bin = 0", "CREATE TABLE IF NOT EXISTS numbers (n INT PRIMARY KEY)", "DELETE FROM numbers", numbers]
-    _mysql(server.uri, [*statements, "SET sql_log_bin = 1", f"CREATE TABLE {workload.table} ({columns})"])
+    run_mysql(server.uri, [*statements, "SET sql_log_bin = 1", f"CREATE TABLE {workload.table} ({columns})"])
 
 
 def load_mysql(server: Server, workload: Workload) -> None:
     """Write the workload's changes."""
-    _mysql(server.uri, _statements(workload, _MYSQL_ROW, "INSERT INTO {t} SELECT {row} FROM numbers", _mysql_loop))
+    run_mysql(server.uri, _statements(workload, _MYSQL_ROW, "INSERT INTO {t} SELECT {row} FROM numbers", _mysql_loop))
 
 
 def create_postgres_table(server: Server, workload: Workload) -> None:
@@ -167,16 +196,16 @@ _POSTGRES_ROW = (
 )
 
 
-def _statements(workload: Workload, row: str, insert: str, loop: Callable[[int, str], str]) -> Iterator[str]:
+def _statements(workload: Workload, row: str, insert: str, loop: Callable[[int, str], list[str]]) -> Iterator[str]:
     """Yield statements, each a transaction (A), or one statement that loops over transactions of one row (B)."""
     inserts, updates, deletes = workload.counts
     table, step = workload.table, workload.rows_per_transaction
     changed = "quantity = quantity + 1, price = price + 1, note = 'changed'"
     if step == 1:
         one = row.format(n="i")
-        yield loop(inserts, f"INSERT INTO {table} SELECT {one}")
-        yield loop(updates, f"UPDATE {table} SET {changed} WHERE id = i")
-        yield loop(deletes, f"DELETE FROM {table} WHERE id = i")
+        yield from loop(inserts, f"INSERT INTO {table} SELECT {one}")
+        yield from loop(updates, f"UPDATE {table} SET {changed} WHERE id = i")
+        yield from loop(deletes, f"DELETE FROM {table} WHERE id = i")
         return
     for first in range(0, inserts, step):
         yield insert.format(t=table, row=row.format(n=f"({first} + n)"))
@@ -186,15 +215,17 @@ def _statements(workload: Workload, row: str, insert: str, loop: Callable[[int, 
         yield f"DELETE FROM {table} WHERE id >= {first} AND id < {first + step}"
 
 
-def _mysql_loop(count: int, statement: str) -> str:
-    return f"BEGIN NOT ATOMIC DECLARE i INT DEFAULT 0; WHILE i < {count} DO {statement}; SET i = i + 1; END WHILE; END"
+def _mysql_loop(count: int, statement: str) -> list[str]:
+    loop = f"BEGIN DECLARE i INT DEFAULT 0; WHILE i < {count} DO {statement}; SET i = i + 1; END WHILE; END"
+    return [f"CREATE PROCEDURE fill() {loop}", "CALL fill()", "DROP PROCEDURE fill"]
 
 
-def _postgres_loop(count: int, statement: str) -> str:
-    return f"DO $$ BEGIN FOR i IN 0..{count - 1} LOOP {statement}; COMMIT; END LOOP; END $$"
+def _postgres_loop(count: int, statement: str) -> list[str]:
+    return [f"DO $$ BEGIN FOR i IN 0..{count - 1} LOOP {statement}; COMMIT; END LOOP; END $$"]
 
 
-def _mysql(uri: str, statements: Sequence[str] | Iterator[str], database: str = DATABASE) -> None:
+def run_mysql(uri: str, statements: Sequence[str] | Iterator[str], database: str = DATABASE) -> None:
+    """Execute statements on MariaDB or MySQL, each committed by itself."""
     import pymysql
     from sqlalchemy.engine import make_url
 

@@ -2,7 +2,7 @@
 
 Same server, same log for every contestant. Penstock goes the whole way that a user's ``penstock run`` goes: log, event store, Spark,
 CSV files in the storage layout; its CPU time counts all its processes, the JVM included. Peers (python-mysql-replication,
-zongji, mariadb-binlog, pg_recvlogical) write JSON or text to a file. Time counts from the first to the last change, start-up is reported
+zongji, mariadb-binlog, pg_recvlogical, and Debezium where MySQL is) write JSON or text to a file. Time counts from the first to the last change, start-up is reported
 beside it. Decoding alone goes from the log to Arrow and is compared with ``mariadb-binlog -v`` to /dev/null.
 """
 
@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.cli.bench import source_peers as peers
 from penstock.cli.bench.report import Bar, Report, say
+from penstock.cli.bench.source_debezium import debezium, prepare_debezium
 from penstock.cli.bench.source_peers import Measured, Watched
 from penstock.cli.bench.source_servers import (
     DATABASE,
@@ -32,6 +33,8 @@ from penstock.cli.bench.source_servers import (
     load_mysql,
     load_postgres,
     mariadb,
+    mysql,
+    mysql_root,
     postgres,
     workload_a,
     workload_b,
@@ -67,6 +70,9 @@ def run(quick: bool) -> Report:
         b = mysql_case(root / "b", workload_b(changes_b))
         smaller = [mysql_ours(root / f"scale-{scale}", workload_a(changes_a // scale)) for scale in SCALES[:-1]]
         ours_pg, recvlogical = postgres_case(root / "pg", workload_a(changes_a))
+        mysql_folder = mysql_root()
+        sizes = (workload_a(changes_a), workload_b(changes_b))
+        on_mysql = [debezium_case(root / f"mysql-{w.name}", w, mysql_folder) for w in sizes] if mysql_folder else []
     finally:
         shutil.rmtree(root, ignore_errors=True)
     costs = [m.cpu_per_million for m in (*smaller, a.ours)]
@@ -84,11 +90,20 @@ def run(quick: bool) -> Report:
         Bar("cost per row at 4 and 16 times the size to the smallest", max(costs) / costs[0], 1.15, at_least=False),
         Bar("peak memory at 4 and 16 times the size to the smallest", max(memory) / memory[0], 1.2, at_least=False),
     ]
+    for name, (ours, peer) in zip(("A", "B"), on_mysql, strict=False):
+        bars += [
+            Bar(f"MySQL {name}: rows/s to Debezium", ours.rows_per_s / peer.rows_per_s, 6),
+            Bar(f"MySQL {name}: CPU to Debezium", ours.cpu_per_million / peer.cpu_per_million, 0.1, at_least=False),
+        ]
+    if not on_mysql:
+        say("  MySQL is not here (make test-mysql lays it out): Debezium is not compared")
     figures: dict[str, float | int | str] = {"changes_a": changes_a, "changes_b": changes_b}
     for name, case in (("a", a), ("b", b)):
         for who in case.__struct_fields__:
             figures |= _figures(f"{name}_{who}", getattr(case, who))
     figures |= _figures("pg_ours", ours_pg) | _figures("pg_recvlogical", recvlogical)
+    for name, (ours, peer) in zip(("a", "b"), on_mysql, strict=False):
+        figures |= _figures(f"mysql_{name}_ours", ours) | _figures(f"mysql_{name}_debezium", peer)
     figures |= {f"cpu_per_million_at_1_{scale}": round(cost, 2) for scale, cost in zip(SCALES, costs, strict=True)}
     figures |= {f"peak_mib_at_1_{scale}": round(peak / 2**20) for scale, peak in zip(SCALES, memory, strict=True)}
     return Report("sources", tuple(bars), figures)
@@ -119,6 +134,19 @@ def mysql_ours(folder: Path, workload: Workload) -> Measured:
         _begin_mysql(server, workload, folder)
         load_mysql(server, workload)
         return ours_whole(server, workload, folder, f"{DATABASE}.{workload.table}").told(f"penstock, {workload.changes:,} changes")
+
+
+def debezium_case(folder: Path, workload: Workload, root: Path) -> tuple[Measured, Measured]:
+    """Run Penstock and Debezium on one workload of MySQL."""
+    folder.mkdir(parents=True)
+    say(f"MySQL, workload {workload.name}: {workload.changes:,} changes")
+    with mysql(folder / "server", root) as server:
+        create_mysql_table(server, workload)
+        prepare_debezium(server, workload, folder)
+        _start_feed(server, folder, f"{DATABASE}.{workload.table}")
+        load_mysql(server, workload)
+        ours = ours_whole(server, workload, folder, f"{DATABASE}.{workload.table}").told("penstock, log to CSV files")
+        return ours, debezium(server, workload, folder).told("Debezium, to JSON")
 
 
 def postgres_case(folder: Path, workload: Workload) -> tuple[Measured, Measured]:
