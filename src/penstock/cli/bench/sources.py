@@ -1,9 +1,9 @@
 """``penstock bench sources``: from the log of a real MariaDB and PostgreSQL to CSV files, against what users run today.
 
 Same server, same log for every contestant. Penstock goes the whole way that a user's ``penstock run`` goes: log, event store, Spark,
-CSV files in the storage layout; its CPU time counts all its processes, the JVM included. Peers (python-mysql-replication,
-zongji, mariadb-binlog, pg_recvlogical, and Debezium where MySQL is) write JSON or text to a file. Time counts from the first to the last change, start-up is reported
-beside it. Decoding alone goes from the log to Arrow and is compared with ``mariadb-binlog -v`` to /dev/null.
+CSV files in the storage layout; its CPU time counts all its processes, the JVM included. Peers (python-mysql-replication, zongji,
+mariadb-binlog, pg_recvlogical, and Debezium where MySQL is) write JSON or text to a file. Time counts from the first to the last
+change, start-up is reported beside it. Decoding alone goes from the log to Arrow and is compared with ``mariadb-binlog -v`` to /dev/null.
 """
 
 from __future__ import annotations
