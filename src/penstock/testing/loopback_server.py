@@ -121,8 +121,8 @@ def postgres(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def mariadb(directory: Path) -> Iterator[str]:
-    """Start MariaDB in a directory; yield the URI of a database in it."""
+def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
+    """Start MariaDB in a directory, with more options of the server; yield the URI of a database in it."""
     directory.mkdir(parents=True, exist_ok=True)
     user = unprivileged(directory)
     data, port = directory / "data", free_port()
@@ -132,7 +132,7 @@ def mariadb(directory: Path) -> Iterator[str]:
     subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
     command = [
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
-        *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid"),
+        *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid", *options),
     ]
     with running(command, directory, answers(port), user):
         import pymysql
