@@ -105,6 +105,77 @@ def test_tables_without_a_key(database: ReplayDatabase) -> None:
     assert found(database, schema, "k", "id, note") == [("1", "a"), ("2", None)]
 
 
+ODD = [
+    "",
+    "\\N",
+    '"',
+    "'",
+    "\\",
+    "\\'",
+    "\r\n",
+    "\t",
+    ",",
+    "%s",
+    "%",
+    "{}",
+    "$1",
+    "é😀",
+    "NULL",
+    "x" * 300_000,
+    " trailing ",
+    "a\u2028b",
+    ";--",
+    "\\.",
+]
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+def test_many_rows_and_odd_texts_arrive_in_bulk(database: ReplayDatabase, keyed: bool) -> None:
+    schema = f"replay_{next(_schemas)}"
+    lab = StorageLab(f"memory://databases-{schema}-{database.dialect.name}/?csv.output-old-value=true")
+    columns = (
+        Column(1, "id", ColumnType(K.BIGINT), not keyed, keyed),
+        Column(2, "text", ColumnType(K.LONGTEXT)),
+        Column(3, "body", ColumnType(K.LONGBLOB)),
+        Column(4, "ratio", ColumnType(K.DOUBLE)),
+    )
+    table = TableSchema(1, schema, "b", T0, columns)
+    size = 3000 if keyed else 90
+    texts = {n: ODD[n % len(ODD)] if n < 60 else f"note {n}" for n in range(-size, size)}
+    rows = {n: (n, text, text.encode()[:9] or None, n / 7) for n, text in texts.items()}
+    lab.write(table, [(T0 + 1, Op.INSERT, *row) for row in rows.values()])
+    changed = {n: (n, f"{rows[n][1]}!", b"\x00\\'", None) for n in range(0, size, 3)}
+    gone = range(1, size, 3)
+    lab.write(
+        table,
+        [
+            *((T0 + 2, Op.BEFORE, *rows[n]) for n in changed),
+            *((T0 + 2, Op.DELETE, *rows[n]) for n in gone),
+            *((T0 + 2, Op.UPDATE, *row) for row in changed.values()),
+        ],
+    )
+    lab.checkpoint(T0 + 9)
+    StorageConsumer(lab.reader(), database).run_round()
+    expected = {n: row for n, row in (rows | changed).items() if n not in gone}
+    answer = database._fetch(f"SELECT id, text, body, ratio FROM {database.dialect.table(schema, 'b')} ORDER BY id", ())
+    assert [(n, t, None if b is None else bytes(b), r) for n, t, b, r in answer] == [expected[n] for n in sorted(expected)]
+    if keyed:
+        assert StorageConsumer(lab.reader(), database).run_round().rows == 0
+
+
+def test_as_many_copies_go_as_went(database: ReplayDatabase) -> None:
+    schema = f"replay_{next(_schemas)}"
+    lab = StorageLab(f"memory://databases-{schema}-{database.dialect.name}/")
+    table = TableSchema(1, schema, "k", T0, (Column(1, "id", ColumnType(K.INT)), Column(2, "note", ColumnType(K.VARCHAR, length=9))))
+    lab.write(table, [*[(T0 + 1, Op.INSERT, 1, None)] * 5, *[(T0 + 1, Op.INSERT, 2, "it's")] * 3, *[(T0 + 1, Op.INSERT, 1, "")] * 2])
+    lab.checkpoint(T0 + 1)
+    StorageConsumer(lab.reader(), database).run_round()
+    lab.write(table, [*[(T0 + 2, Op.DELETE, 1, None)] * 3, *[(T0 + 2, Op.DELETE, 2, "it's")] * 3, (T0 + 2, Op.DELETE, 1, "")])
+    lab.checkpoint(T0 + 2)
+    StorageConsumer(lab.reader(), database).run_round()
+    assert sorted(found(database, schema, "k", "id, note"), key=str) == [("1", ""), ("1", None), ("1", None)]
+
+
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(PenstockError) as caught:
         open_database("postgresql://me:hunter2@127.0.0.1:1/x")

@@ -228,3 +228,13 @@ def test_a_unique_key_names_the_rows_of_a_table_without_a_primary_key(query: str
     source.checkpoint(T0 + 9)
     StorageConsumer(source.reader(), database).run_round()
     assert rows_in(database) == rows_replayed(source, database) == [("1", "b", "1"), ("2", "a", "2"), ("3", "d", "33")]
+
+
+def test_tables_carry_their_primary_key(database: ReplayDatabase) -> None:
+    source = lab()
+    history(source)
+    StorageConsumer(source.reader(), database).run_round()
+    name = database.dialect.table("s", "t")
+    key = database._fetch(f"SELECT id FROM {name} LIMIT 1", ())[0][0]
+    with pytest.raises(PenstockError, match=r"(?i)unique|duplicate|primary"):
+        database.execute(f"INSERT INTO {name} (id) VALUES ({key})")

@@ -20,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.sink.storage.ddl_text import renamed_tables
+from penstock.sink.storage.lineage import origin_of
 from penstock.sink.storage.reader import StorageReader, TableVersion
 from penstock.sink.storage.replay import default_value, keyless_updates, last_of_each, project
 from penstock.sink.storage.replay_database import ReplayDatabase, shown
@@ -69,8 +69,11 @@ class StorageConsumer:
         if self._reader.checkpoint_ts() is None:
             raise PenstockError("CHECKPOINT_MISSING", "the target has no metadata yet")
         ddls = files = rows = 0
-        for step in self._steps(limit):
+        steps = self._steps(limit)
+        for step in steps:
             if step.version is not None:
+                if step.version.type == DdlType.RENAME_TABLE:
+                    self._park([s for s in steps if s.version is not None and s.order[:2] == step.order[:2]])
                 if self._apply_version(step.schema, step.table, step.version):
                     ddls += 1
                     tell(f"{step.schema}.{step.table}: version {step.version.table.version}")
@@ -85,7 +88,8 @@ class StorageConsumer:
         steps = []
         for schema, table in self._reader.tables():
             for version in self._reader.versions(schema, table):
-                order = (version.table.version, 0, "", schema, table, "")
+                # Renames come before what else happens at their ts: a name that they leave may be taken again by the same statement.
+                order = (version.table.version, -1 if version.type == DdlType.RENAME_TABLE else 0, "", schema, table, "")
                 steps.append(_Step(order, schema, table, version))
             for path, index in self._reader.index_files(schema, table):
                 if index.dir.version <= limit:
@@ -101,12 +105,31 @@ class StorageConsumer:
     def _apply_version(self, schema: str, table: str, version: TableVersion) -> bool:
         """Apply a schema file unless it has been; return whether it was."""
         item = f"version/{schema}/{table}"
-        if int(self._notes.get(item, "-1")) >= version.table.version:
+        if not self._is_due(schema, table, version):
             return False
         with self._database.transaction():
             self._restructure(schema, table, version)
             self._note(item, str(version.table.version))
         return True
+
+    def _park(self, renames: list[_Step]) -> None:
+        """Take the tables that one statement renames out of the way, before any of them gets its new name: names may change places."""
+        due = [s for s in renames if s.version is not None and self._is_due(s.schema, s.table, s.version)]
+        for at, step in enumerate(due):
+            assert step.version is not None
+            origin = origin_of(step.version.query, step.schema, step.table)
+            known = None if origin is None else self._structure(*origin)
+            if origin is None or known is None or f"parked/{step.schema}/{step.table}" in self._notes:
+                continue
+            spot = msgspec.structs.replace(known, schema=step.schema, table=f"penstock_moving_{at}_{step.version.table.version}")
+            with self._database.transaction():
+                # Noted first: where a DDL ends the transaction, a stop after it must find where the table went.
+                self._note(f"parked/{step.schema}/{step.table}", spot.to_json().decode())
+                self._database.rename_table(origin, spot)
+                self._note(f"table/{origin[0]}/{origin[1]}", None)
+
+    def _is_due(self, schema: str, table: str, version: TableVersion) -> bool:
+        return int(self._notes.get(f"version/{schema}/{table}", "-1")) < version.table.version
 
     def _restructure(self, schema: str, table: str, version: TableVersion) -> None:
         after, before = version.table, self._structure(schema, table)
@@ -117,15 +140,14 @@ class StorageConsumer:
         if version.type in _DROPS or not after.columns:
             self._drop(schema, table)
             return
-        if version.type == DdlType.RENAME_TABLE:
-            for old, new in renamed_tables(version.query, schema):
-                known = self._structure(*old)
-                if new == (schema, table) and known is not None and before is None:
-                    moved = msgspec.structs.replace(known, schema=schema, table=table, version=after.version)
-                    self._database.rename_table(old, moved)
-                    self._note(f"table/{old[0]}/{old[1]}", None)
-                    # Column ids count from the first version of each name; a rename keeps names.
-                    before = _numbered_as(moved, after)
+        parked = self._notes.get(f"parked/{schema}/{table}")
+        if parked is not None:
+            spot = TableSchema.from_json(parked)
+            moved = msgspec.structs.replace(spot, schema=schema, table=table, version=after.version)
+            self._database.rename_table((spot.schema, spot.table), moved)
+            self._note(f"parked/{schema}/{table}", None)
+            # Column ids count from the first version of each name; a rename keeps names.
+            before = _numbered_as(moved, after)
         if before is None:
             self._database.create_table(after)
         else:
@@ -177,8 +199,8 @@ class StorageConsumer:
     def _apply_rows(self, table: TableSchema, changes: pl.DataFrame) -> None:
         keys = [c.field_name for c in table.handle_columns]
         if keys:
-            last = last_of_each(changes, keys)
-            self._database.replace_rows(table, last, last.filter(pl.col(OP).is_in(_ROW_OPS)))
+            last, alive = last_of_each(changes, keys), pl.col(OP).is_in(_ROW_OPS)
+            self._database.apply_rows(table, last.filter(alive), last.filter(~alive))
             return
         updates = changes.filter(pl.col(OP) == int(Op.UPDATE)).height
         if updates != changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
@@ -186,13 +208,11 @@ class StorageConsumer:
         columns = [c.field_name for c in table.columns]
         sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
         net = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())
-        for want, apply in (
-            (net.filter(pl.col(_COUNT) < 0), self._database.delete_one_of_each),
-            (net.filter(pl.col(_COUNT) > 0), self._database.insert_rows),
-        ):
-            if want.height:
-                copies = want.select(pl.col(c).repeat_by(pl.col(_COUNT).abs()) for c in columns).explode(columns)
-                apply(table, copies)
+        gone = net.filter(pl.col(_COUNT) < 0)
+        self._database.delete_copies(table, gone.select(columns), -gone[_COUNT])
+        come = net.filter(pl.col(_COUNT) > 0)
+        if come.height:
+            self._database.insert_rows(table, come.select(pl.col(c).repeat_by(pl.col(_COUNT)) for c in columns).explode(columns))
 
     def _structure(self, schema: str, table: str) -> TableSchema | None:
         text = self._notes.get(f"table/{schema}/{table}")

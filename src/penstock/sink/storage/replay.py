@@ -55,9 +55,9 @@ def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int |
         for directory, frame in reader.changes(segment.schema, segment.table, segment.to_ts):
             version = segment.version(directory.version)
             if version is not None:
-                frame = project(under_ids(frame, directory, version), version, newest)
-                unexplained += frame.filter(pl.col(OP) == int(Op.UPDATE)).height - frame.filter(pl.col(OP) == int(Op.BEFORE)).height
-                changes.add(share.keep(frame, names))
+                shown = project(under_ids(frame, directory, version), version, newest)
+                unexplained += shown.filter(pl.col(OP) == int(Op.UPDATE)).height - shown.filter(pl.col(OP) == int(Op.BEFORE)).height
+                changes.add(share.keep(shown, names))
     if unexplained and not keys:
         raise keyless_updates(newest)
     rows = _net(changes.all(), newest, keys)

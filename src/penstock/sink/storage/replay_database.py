@@ -8,96 +8,21 @@ tables of the replayed databases and the table of notes. Runs wherever ``penstoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import polars as pl
 
-from penstock.format.canal_json import mysql_type
-from penstock.format.csv_dialect import BinaryEncoding, row_columns
-from penstock.format.csv_encoder import text_values
+from penstock.format.csv_dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
+from penstock.sink.storage.replay_dialect import DIALECTS, TEXT_TYPES, Dialect, shown
+from penstock.sink.storage.replay_loading import LOADERS
 
 NOTES = "penstock_replay"
-ROWS_PER_STATEMENT = 10_000
-
-_TYPES: dict[str, dict[TypeKind, str]] = {
-    "sqlite": {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"},
-    "duckdb": {
-        TypeKind.FLOAT: "FLOAT",
-        TypeKind.DOUBLE: "DOUBLE",
-        TypeKind.DATE: "DATE",
-        TypeKind.DATETIME: "TIMESTAMP",
-        TypeKind.TIMESTAMP: "TIMESTAMP",
-    },
-    "postgresql": {
-        TypeKind.FLOAT: "REAL",
-        TypeKind.DOUBLE: "DOUBLE PRECISION",
-        TypeKind.DECIMAL: "NUMERIC",
-        TypeKind.DATE: "DATE",
-        TypeKind.DATETIME: "TIMESTAMP",
-        TypeKind.TIMESTAMP: "TIMESTAMP",
-    },
-}
-_BINARY = {"sqlite": "BLOB", "duckdb": "BLOB", "postgresql": "BYTEA"}
-_TEXT = {"sqlite": "TEXT", "duckdb": "VARCHAR", "postgresql": "TEXT"}
-_WIDE = {"sqlite": "TEXT", "duckdb": "UBIGINT", "postgresql": "NUMERIC(20,0)"}
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How one kind of database writes things."""
-
-    name: str
-    quote: str
-    mark: str
-    has_schemas: bool
-    keyed: bool
-    """Whether tables carry their primary key; DuckDB does not, because it refuses a delete and an insert of one key in one transaction."""
-
-    def identifier(self, name: str) -> str:
-        """Return a quoted name."""
-        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
-
-    def table(self, schema: str, table: str) -> str:
-        """Return a table's full name; without schemas, ``schema.table`` is one name."""
-        if not self.has_schemas:
-            return self.identifier(f"{schema}.{table}")
-        return f"{self.identifier(schema)}.{self.identifier(table)}"
-
-    def column_type(self, column: Column) -> str:
-        """Return a column's type: the nearest that keeps every value exactly, text where there is none."""
-        ctype, kind = column.type, column.type.kind
-        if self.name == "mysql":
-            return _mysql_type(column)
-        if kind in BINARY_KINDS:
-            return _BINARY[self.name]
-        if kind in INTEGER_KINDS or kind in {TypeKind.BIT, TypeKind.YEAR}:
-            wide = kind is TypeKind.BIT or (kind is TypeKind.BIGINT and ctype.unsigned)
-            return _WIDE[self.name] if wide else "BIGINT"
-        if kind is TypeKind.DECIMAL and self.name == "duckdb" and (ctype.length or 10) <= 38:
-            return f"DECIMAL({ctype.length or 10},{ctype.scale or 0})"
-        return _TYPES[self.name].get(kind, _TEXT[self.name])
-
-
-def _mysql_type(column: Column) -> str:
-    ctype = column.type
-    if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
-        return "LONGTEXT" if not column.primary_key else "VARCHAR(255)"
-    return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
-
-
-DIALECTS = {
-    "sqlite": Dialect("sqlite", '"', "?", has_schemas=False, keyed=True),
-    "duckdb": Dialect("duckdb", '"', "?", has_schemas=True, keyed=False),
-    "mysql": Dialect("mysql", "`", "%s", has_schemas=True, keyed=True),
-    "postgresql": Dialect("postgresql", '"', "%s", has_schemas=True, keyed=True),
-}
 
 
 class ReplayDatabase:
@@ -107,6 +32,7 @@ class ReplayDatabase:
         self.dialect = dialect
         self._connection = connection
         self._fetch = fetch
+        self._rows = LOADERS[dialect.name](dialect, connection, fetch)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -125,7 +51,7 @@ class ReplayDatabase:
 
     def prepare_notes(self) -> None:
         """Make sure of the table of notes."""
-        text = "VARCHAR(700)" if self.dialect.name == "mysql" else _TEXT[self.dialect.name]
+        text = "VARCHAR(700)" if self.dialect.name == "mysql" else TEXT_TYPES[self.dialect.name]
         body = "LONGTEXT" if self.dialect.name == "mysql" else text
         self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {text} NOT NULL PRIMARY KEY, note {body} NOT NULL)")
 
@@ -148,9 +74,10 @@ class ReplayDatabase:
         if self.dialect.has_schemas:
             kind = "DATABASE" if self.dialect.name == "mysql" else "SCHEMA"
             self.execute(f"CREATE {kind} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
-        columns = [f"{self.dialect.identifier(c.name)} {self.dialect.column_type(c)}{self._not_null(c)}" for c in row_columns(table)]
-        keys = [self.dialect.identifier(c.name) for c in table.handle_columns]
-        if keys and self.dialect.keyed:
+        handle = table.handle_columns
+        columns = [self._definition(c, in_key=c in handle) for c in row_columns(table)]
+        keys = [self.dialect.identifier(c.name) for c in handle]
+        if keys:
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
         # Texts are compared byte by byte there, as keys must be here.
         charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if self.dialect.name == "mysql" else ""
@@ -166,7 +93,7 @@ class ReplayDatabase:
 
     def rename_table(self, old: tuple[str, str], new: TableSchema) -> None:
         """Give a table another name; another schema is a copy, which every database can do."""
-        before = TableSchema(0, old[0], old[1], 0, new.columns)
+        before = msgspec.structs.replace(new, schema=old[0], table=old[1], version=0)
         if self.dialect.name == "mysql":
             # A DDL ends the transaction there; one that was done before a stop is recognised and not done again.
             if self._present(before):
@@ -184,7 +111,7 @@ class ReplayDatabase:
             c.name for c in row_columns(before)
         ]:
             return
-        temporary = TableSchema(after.table_id, after.schema, f"{after.table}__penstock", after.version, after.columns)
+        temporary = msgspec.structs.replace(after, table=f"{after.table}__penstock")
         self.drop_table(temporary.schema, temporary.table)
         self.create_table(temporary)
         known = {c.id: c for c in row_columns(before)}
@@ -210,37 +137,22 @@ class ReplayDatabase:
             new = after.table if self.dialect.has_schemas else f"{after.schema}.{after.table}"
             self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {self.dialect.identifier(new)}")
 
-    def replace_rows(self, table: TableSchema, touched: pl.DataFrame, rows: pl.DataFrame) -> None:
-        """Remove the rows of these keys, then put rows in; doing it twice leaves the same."""
-        keys = " AND ".join(f"{self.dialect.identifier(c.name)} = {self.dialect.mark}" for c in table.handle_columns)
-        picked = touched.select(c.field_name for c in table.handle_columns)
-        self._many(f"DELETE FROM {self._name(table)} WHERE {keys}", shown(picked, table.handle_columns, self.dialect))
-        self.insert_rows(table, rows)
+    def apply_rows(self, table: TableSchema, alive: pl.DataFrame, gone: pl.DataFrame) -> None:
+        """Put rows in, in place of those with the same key, and remove those whose keys are gone; doing it twice leaves the same."""
+        self._on_rows(self._rows.delete, table, gone)
+        self._on_rows(self._rows.upsert, table, alive)
 
     def insert_rows(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Put rows in."""
-        columns = row_columns(table)
-        names = ", ".join(self.dialect.identifier(c.name) for c in columns)
-        marks = ", ".join([self.dialect.mark] * len(columns))
-        self._many(f"INSERT INTO {self._name(table)} ({names}) VALUES ({marks})", shown(rows, columns, self.dialect))
+        self._on_rows(self._rows.insert, table, rows)
 
-    def delete_one_of_each(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove one row that equals each of these, for tables without a key."""
-        columns = row_columns(table)
-        same = {
-            "mysql": "{} <=> %s",
-            "sqlite": "{} IS ?",
-            "duckdb": "{} IS NOT DISTINCT FROM ?",
-            "postgresql": "{} IS NOT DISTINCT FROM %s",
-        }
-        where = " AND ".join(same[self.dialect.name].format(self.dialect.identifier(c.name)) for c in columns)
-        name = self._name(table)
-        handle = {"sqlite": "rowid", "duckdb": "rowid", "postgresql": "ctid"}.get(self.dialect.name)
-        if handle is None:
-            sql = f"DELETE FROM {name} WHERE {where} LIMIT 1"
-        else:
-            sql = f"DELETE FROM {name} WHERE {handle} IN (SELECT {handle} FROM {name} WHERE {where} LIMIT 1)"
-        self._many(sql, shown(rows, columns, self.dialect))
+    def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
+        """Remove as many rows of each content as counted, for tables without a key."""
+        self._on_rows(lambda t, r: self._rows.delete_copies(t, r, counts), table, rows)
+
+    def _on_rows(self, operation: Callable[[TableSchema, pl.DataFrame], None], table: TableSchema, rows: pl.DataFrame) -> None:
+        if rows.height:
+            self._guard(lambda: operation(table, rows))
 
     def close(self) -> None:
         """Close the connection."""
@@ -254,28 +166,14 @@ class ReplayDatabase:
         sql = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
         return [str(row[0]) for row in self._guard(lambda: self._fetch(sql, (table.schema, table.table)))]
 
-    def _not_null(self, column: Column) -> str:
-        return " NOT NULL" if column.primary_key else " NULL" if self.dialect.name == "mysql" else ""
+    def _definition(self, column: Column, *, in_key: bool) -> str:
+        nullable = " NOT NULL" if in_key else " NULL" if self.dialect.name == "mysql" else ""
+        return f"{self.dialect.identifier(column.name)} {self.dialect.column_type(column, in_key=in_key)}{nullable}"
 
     def _converted(self, old: Column, new: Column) -> str:
         name, kind = self.dialect.identifier(old.name), self.dialect.column_type(new)
         same = self.dialect.column_type(old) == kind
         return name if same or self.dialect.name == "mysql" else f"CAST({name} AS {kind})"
-
-    def _many(self, sql: str, rows: pl.DataFrame) -> None:
-        # Drivers take rows; batches bound what is held as Python objects.
-        for part in rows.iter_slices(ROWS_PER_STATEMENT):
-            self._guard(lambda part=part: self._run_many(sql, part.rows()))  # type: ignore[misc]
-
-    def _run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        if self.dialect.name == "duckdb":
-            self._connection.executemany(sql, rows)
-        else:
-            cursor = self._connection.cursor()
-            try:
-                cursor.executemany(sql, rows)
-            finally:
-                cursor.close()
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         try:
@@ -285,19 +183,6 @@ class ReplayDatabase:
         except Exception as error:  # noqa: BLE001 - every driver has its own root
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             raise PenstockError("SINK_UNWRITABLE", f"{self.dialect.name}: {cause}") from None
-
-
-def shown(rows: pl.DataFrame, columns: Iterable[Column], dialect: Dialect) -> pl.DataFrame:
-    """Return rows as drivers take them: names of ENUM and SET, text where the database's number is too small."""
-    series = []
-    for column in columns:
-        values = rows[column.field_name]
-        if column.type.kind in {TypeKind.ENUM, TypeKind.SET}:
-            values = text_values(column, values.to_arrow(), BinaryEncoding.BASE64)
-        elif dialect.name == "sqlite" and values.dtype == pl.UInt64:
-            values = values.cast(pl.String)
-        series.append(values.alias(column.field_name))
-    return pl.DataFrame(series)
 
 
 def open_database(uri: str) -> ReplayDatabase:
@@ -385,3 +270,6 @@ def _open_postgresql(uri: str) -> ReplayDatabase:
         return cursor.fetchall() if cursor.description is not None else []
 
     return ReplayDatabase(DIALECTS["postgresql"], connection, fetch)
+
+
+__all__ = ["NOTES", "ReplayDatabase", "open_database", "shown"]
