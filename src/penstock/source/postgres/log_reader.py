@@ -63,12 +63,13 @@ TS_STEP = DDL_SLOTS + 1
 
 @dataclass(frozen=True)
 class LogReaderSettings:
-    """How much is decoded at once, and how often a quiet log is marked."""
+    """How much is decoded at once, how long complete transactions wait for more of them, and how often a quiet log is marked."""
 
     chunk_bytes: int = 4 << 20
     rows_max: int = 1 << 16
     mark_interval_s: float = 0.5
     poll_s: float = 0.2
+    linger_s: float = 0.05
     stream: StreamSettings = field(default_factory=StreamSettings)
 
 
@@ -189,6 +190,7 @@ class LogReader:
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
+        self._waiting_s = 0.0
         self._keepalives = 0
         self._wanted: Callable[[int], bool] = lambda _table_id: True
 
@@ -200,11 +202,17 @@ class LogReader:
         self._marks = [(parse_lsn(m.text), m.ts) for m in marks]
         self._wanted = wanted
         while not stop.is_set():
-            for piece in self._stream.take(self._settings.poll_s, self._settings.chunk_bytes):
+            waits = self._complete() > 0
+            pieces = self._stream.take(self._settings.linger_s if waits else self._settings.poll_s, self._settings.chunk_bytes)
+            for piece in pieces:
                 self._append(piece)
-            yield from self._steps()
+            now_s = self._clock.monotonic_s()
+            if not waits:
+                self._waiting_s = now_s
+            yield from self._steps(not pieces or now_s - self._waiting_s >= self._settings.linger_s)
 
-    def _steps(self) -> Iterator[LogStep]:
+    def _steps(self, due: bool) -> Iterator[LogStep]:
+        """Scan what arrived; yield what is complete if it is due or large."""
         while True:
             self._at = int(scan(self._buf, self._at, self._size, False, self._state, self._rows, self._txns))
             status = int(self._state[STATUS])
@@ -214,7 +222,7 @@ class LogReader:
                 self._take_special()
                 continue
             complete = self._complete()
-            if complete and (status == FULL or self._stream.queued_bytes == 0 or self._size >= self._settings.chunk_bytes):
+            if complete and (due or status == FULL or self._size >= self._settings.chunk_bytes):
                 yield self._decode(complete)
             elif status == FULL:
                 self._grow()

@@ -22,10 +22,11 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How much may wait to be read, and how often the server is answered and asked for its end of log."""
+    """How much may wait to be read, how often the server is answered and asked for its end of log, how long bytes gather at the socket."""
 
     queue_bytes_max: int = 64 << 20
     status_interval_s: float = 0.5
+    linger_s: float = 0.01
 
 
 class ReplicationStream:
@@ -93,7 +94,7 @@ class ReplicationStream:
                     if self._queued_bytes >= self._settings.queue_bytes_max:
                         self._changed.wait(_POLL_S)
                         continue
-                data = self._connection.receive_raw(_POLL_S)
+                data = self._connection.receive_bulk(_POLL_S, self._settings.linger_s)
                 if data is not None:
                     with self._changed:
                         self._queue.append(data)
