@@ -1,0 +1,219 @@
+"""Columns as the server describes them in ``information_schema``, and which bytes of the log they are.
+
+Owns the way from a server's column type to a column of the model, the charset of texts, and the check that a table map fits a table
+version. Runs in the log service, the server and on executors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, ColumnType, TypeKind
+from penstock.source.mysql import wire
+from penstock.source.mysql.connection import Session
+from penstock.source.mysql.images import ImageLayout
+from penstock.source.mysql.tablemap import MapColumn, TableMap
+
+SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
+_COLUMN_TYPE = re.compile(r"^\s*([a-z0-9_]+)\s*(?:\((.*?)\))?\s*(.*)$", re.IGNORECASE | re.DOTALL)
+_ELEMENT = re.compile(r"'((?:[^']|'')*)'")
+_RENAMED = {"integer": "int", "numeric": "decimal", "real": "double", "bool": "tinyint", "boolean": "tinyint"}
+_GEOMETRIES = frozenset(
+    {"point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection"}
+)
+_FRACTIONS = frozenset({TypeKind.TIME, TypeKind.DATETIME, TypeKind.TIMESTAMP})
+_LENGTHS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.BINARY, TypeKind.VARBINARY})
+_LOG_TYPES: dict[int, frozenset[TypeKind]] = {
+    wire.TYPE_TINY: frozenset({TypeKind.TINYINT}),
+    wire.TYPE_SHORT: frozenset({TypeKind.SMALLINT}),
+    wire.TYPE_INT24: frozenset({TypeKind.MEDIUMINT}),
+    wire.TYPE_LONG: frozenset({TypeKind.INT}),
+    wire.TYPE_LONGLONG: frozenset({TypeKind.BIGINT}),
+    wire.TYPE_FLOAT: frozenset({TypeKind.FLOAT}),
+    wire.TYPE_DOUBLE: frozenset({TypeKind.DOUBLE}),
+    wire.TYPE_YEAR: frozenset({TypeKind.YEAR}),
+    wire.TYPE_BIT: frozenset({TypeKind.BIT}),
+    wire.TYPE_NEWDECIMAL: frozenset({TypeKind.DECIMAL}),
+    wire.TYPE_DATE: frozenset({TypeKind.DATE}),
+    wire.TYPE_NEWDATE: frozenset({TypeKind.DATE}),
+    wire.TYPE_TIME: frozenset({TypeKind.TIME}),
+    wire.TYPE_TIME2: frozenset({TypeKind.TIME}),
+    wire.TYPE_DATETIME: frozenset({TypeKind.DATETIME}),
+    wire.TYPE_DATETIME2: frozenset({TypeKind.DATETIME}),
+    wire.TYPE_TIMESTAMP: frozenset({TypeKind.TIMESTAMP}),
+    wire.TYPE_TIMESTAMP2: frozenset({TypeKind.TIMESTAMP}),
+    wire.TYPE_VARCHAR: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY}),
+    wire.TYPE_VAR_STRING: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY}),
+    wire.TYPE_STRING: frozenset({TypeKind.CHAR, TypeKind.BINARY}),
+    wire.TYPE_ENUM: frozenset({TypeKind.ENUM}),
+    wire.TYPE_SET: frozenset({TypeKind.SET}),
+    wire.TYPE_JSON: frozenset({TypeKind.JSON}),
+    wire.TYPE_GEOMETRY: frozenset({TypeKind.GEOMETRY}),
+    wire.TYPE_VECTOR: frozenset({TypeKind.VECTOR}),
+}
+_BLOB_LENGTHS = {
+    TypeKind.TINYTEXT: 1,
+    TypeKind.TINYBLOB: 1,
+    TypeKind.TEXT: 2,
+    TypeKind.BLOB: 2,
+    TypeKind.MEDIUMTEXT: 3,
+    TypeKind.MEDIUMBLOB: 3,
+    TypeKind.LONGTEXT: 4,
+    TypeKind.LONGBLOB: 4,
+}
+
+
+class ServerTable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table as a server describes it now: columns with their places as ids, the charset of each, and what we cannot capture."""
+
+    schema: str
+    table: str
+    columns: tuple[Column, ...]
+    charsets: tuple[str, ...]
+    key_order: tuple[str, ...] = ()
+    """Names of the key's columns in the order of the index."""
+    problem: str = ""
+
+
+def column_type(text: str) -> ColumnType:
+    """Return the type that a server writes as, for example, ``decimal(10,2) unsigned``."""
+    match = _COLUMN_TYPE.match(text)
+    name = match.group(1).lower() if match else ""
+    name = _RENAMED.get(name, name)
+    kind_text = "GEOMETRY" if name in _GEOMETRIES else name.upper()
+    try:
+        kind = TypeKind(kind_text)
+    except ValueError:
+        raise PenstockError("TYPE_UNSUPPORTED", f"type {name!r} is not supported") from None
+    assert match is not None
+    if kind in {TypeKind.ENUM, TypeKind.SET}:
+        inner = text[text.index("(") + 1 : text.rindex(")")]
+        return ColumnType(kind, elems=tuple(e.replace("''", "'") for e in _ELEMENT.findall(inner)))
+    numbers = [int(n) for n in (match.group(2) or "").split(",") if n.strip().isdigit()]
+    rest = match.group(3).lower()
+    length = numbers[0] if numbers else None
+    scale = numbers[1] if len(numbers) > 1 else None
+    if kind in _FRACTIONS:
+        return ColumnType(kind, scale=length or None)
+    if kind is TypeKind.DECIMAL:
+        return ColumnType(kind, "unsigned" in rest, "zerofill" in rest, length or 10, scale or 0)
+    if kind is TypeKind.BIT or (kind in _LENGTHS and kind in {TypeKind.CHAR, TypeKind.BINARY}):
+        return ColumnType(kind, length=length if length is not None else 1)
+    if kind in INTEGER_KINDS or kind in {TypeKind.FLOAT, TypeKind.DOUBLE}:
+        return ColumnType(kind, "unsigned" in rest or "zerofill" in rest, "zerofill" in rest, length, scale)
+    return ColumnType(kind, length=length if kind in _LENGTHS else None)
+
+
+def read_tables(session: Session, schema: str | None = None, table: str | None = None) -> list[ServerTable]:
+    """Return the base tables that the session may see, of all user schemas or of one."""
+    where = f"c.TABLE_SCHEMA NOT IN ({', '.join('%s' for _ in SYSTEM_SCHEMAS)})"
+    arguments: list[object] = list(SYSTEM_SCHEMAS)
+    for name, value in (("TABLE_SCHEMA", schema), ("TABLE_NAME", table)):
+        if value is not None:
+            where += f" AND c.{name} = %s"
+            arguments.append(value)
+    rows = session.rows(
+        "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.IS_NULLABLE, c.COLUMN_DEFAULT, c.CHARACTER_SET_NAME, c.EXTRA"
+        " FROM information_schema.COLUMNS c JOIN information_schema.TABLES t USING (TABLE_SCHEMA, TABLE_NAME)"
+        f" WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND {where}"
+        " ORDER BY c.TABLE_SCHEMA, c.TABLE_NAME, c.ORDINAL_POSITION",
+        arguments,
+    )
+    keys = _keys(session, where.replace("c.", "s."), arguments)
+    grouped: dict[tuple[str, str], list[tuple[Any, ...]]] = defaultdict(list)
+    for row in rows:
+        grouped[str(row[0]), str(row[1])].append(row[2:])
+    return [_server_table(name, columns, keys.get(name, ())) for name, columns in grouped.items()]
+
+
+def _keys(session: Session, where: str, arguments: Sequence[object]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return for each table the primary key, or the first unique key whose columns are whole and cannot be NULL."""
+    rows = session.rows(
+        "SELECT s.TABLE_SCHEMA, s.TABLE_NAME, s.INDEX_NAME, s.COLUMN_NAME, s.NULLABLE, s.SUB_PART FROM information_schema.STATISTICS s"
+        f" WHERE s.NON_UNIQUE = 0 AND {where}"
+        " ORDER BY s.TABLE_SCHEMA, s.TABLE_NAME, s.INDEX_NAME != 'PRIMARY', s.INDEX_NAME, s.SEQ_IN_INDEX",
+        arguments,
+    )
+    indexes: dict[tuple[str, str], dict[str, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        indexes[str(row[0]), str(row[1])][str(row[2])].append(row[3:])
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for name, of_table in indexes.items():
+        for index, parts in of_table.items():
+            whole = all(nullable != "YES" and sub_part is None and column is not None for column, nullable, sub_part in parts)
+            if index == "PRIMARY" or whole:
+                found[name] = tuple(str(p[0]) for p in parts)
+                break
+    return found
+
+
+def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: tuple[str, ...]) -> ServerTable:
+    columns: list[Column] = []
+    charsets: list[str] = []
+    problem = ""
+    lowered = {k.lower() for k in key}
+    for number, (column, type_text, nullable, default, charset, extra) in enumerate(rows, 1):
+        try:
+            kind = column_type(str(type_text))
+        except PenstockError as error:
+            problem = f"column {column}: {error.detail}"
+            kind = ColumnType(TypeKind.LONGBLOB)
+        marks = str(extra or "").upper()
+        generated = "STORED" if "STORED" in marks or "PERSISTENT" in marks else "VIRTUAL" if "VIRTUAL" in marks else ""
+        is_key = str(column).lower() in lowered
+        text = default_text(default)
+        columns.append(Column(number, str(column), kind, nullable == "YES" and not is_key, is_key, text, generated))
+        charsets.append(str(charset or ""))
+    return ServerTable(name[0], name[1], tuple(columns), tuple(charsets), key, problem)
+
+
+def default_text(default: object) -> str | None:
+    """Return a default as MySQL shows it; MariaDB shows texts in quotes and NULL by name."""
+    if default is None:
+        return None
+    text = default.decode("utf-8", errors="replace") if isinstance(default, bytes) else str(default)
+    if text == "NULL":
+        return None
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'").replace("\\'", "'").replace("\\\\", "\\")
+    return text
+
+
+def fits(column: Column, mapped: MapColumn) -> bool:
+    """Return whether a column of a table version can be the one that a table map describes."""
+    kind, real = column.type.kind, mapped.real_type
+    if real in {wire.TYPE_BLOB, wire.TYPE_TINY_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB}:
+        return _BLOB_LENGTHS.get(kind) == mapped.meta or (kind is TypeKind.JSON and mapped.meta == 4)
+    if kind not in _LOG_TYPES.get(real, frozenset()):
+        return False
+    if kind is TypeKind.DECIMAL:
+        return (column.type.length, column.type.scale) == (mapped.meta & 255, mapped.meta >> 8)
+    if real in {wire.TYPE_TIME2, wire.TYPE_DATETIME2, wire.TYPE_TIMESTAMP2}:
+        return (column.type.scale or 0) == mapped.meta
+    if mapped.unsigned is not None and kind in INTEGER_KINDS and mapped.unsigned != column.type.unsigned:
+        return False
+    return mapped.name is None or mapped.name.lower() == column.name.lower()
+
+
+@lru_cache(maxsize=4096)
+def layout_of(table: TableSchema, mapped: TableMap) -> ImageLayout | None:
+    """Return how rows of a table version stand in the log, None where the table map is of another version."""
+    if len(table.columns) != len(mapped.columns):
+        return None
+    pairs = list(zip(table.columns, mapped.columns, strict=True))
+    if not all(fits(column, m) for column, m in pairs):
+        return None
+    return ImageLayout(tuple(m.wire_column(c.type.unsigned, c.type.kind is TypeKind.BINARY) for c, m in pairs))
+
+
+def is_text(column: Column) -> bool:
+    """Return whether a column's bytes in the log are of a charset."""
+    return column.type.kind in TEXT_KINDS

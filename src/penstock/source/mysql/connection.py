@@ -1,0 +1,170 @@
+"""Connections to a MariaDB or MySQL server: the URI, sessions for queries, and what a server's errors mean.
+
+Sessions read only. A password stands in no text that leaves this module. Runs in the log service, the server and on executors.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+import pymysql.cursors
+from pymysql.constants import CLIENT
+
+from penstock.model.errors import PenstockError
+
+DEFAULT_PORT = 3306
+SCHEMES = frozenset({"mysql", "mariadb"})
+_OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s"})
+_SSL_MODES = frozenset({"off", "preferred", "required", "verify-ca", "verify-identity"})
+_REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151})
+"""Access denied in its many forms, expired and locked accounts."""
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where a server is and how to log in."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False, default="")
+    ssl_mode: str = "preferred"
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    server_id: int = 0
+    """Under which id the binlog is read; 0 chooses one."""
+    connect_timeout_s: float = 10.0
+
+    @property
+    def shown(self) -> str:
+        """Return the address without the password."""
+        return f"mysql://{self.user}@{self.host}:{self.port}"
+
+
+def parse_uri(uri: str) -> ServerAddress:
+    """Read ``mysql://user:password@host:port/?ssl=required``; every problem names what is wrong, none the password."""
+    parts = urlsplit(uri)
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise PenstockError("CONFIG_INVALID", "upstream: the port of a mysql:// URI must be a number up to 65535") from None
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise PenstockError("CONFIG_INVALID", f"upstream: expected mysql://user@host:port, got {parts.scheme}://{parts.hostname or ''}")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(options) - _OPTIONS)
+    mode = options.get("ssl", "preferred")
+    if unknown or mode not in _SSL_MODES:
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"upstream: option {unknown[0]!r} is not known" if unknown else f"upstream: ssl={mode!r} is not a mode",
+            f"Options are {', '.join(sorted(_OPTIONS))}; ssl is one of {', '.join(sorted(_SSL_MODES))}.",
+        )
+    try:
+        server_id, timeout_s = int(options.get("server-id", "0")), float(options.get("connect-timeout-s", "10"))
+    except ValueError:
+        raise PenstockError("CONFIG_INVALID", "upstream: server-id and connect-timeout-s must be numbers") from None
+    return ServerAddress(
+        parts.hostname,
+        port,
+        unquote(parts.username or "root"),
+        unquote(parts.password or ""),
+        mode,
+        options.get("ssl-ca", ""),
+        options.get("ssl-cert", ""),
+        options.get("ssl-key", ""),
+        server_id,
+        timeout_s,
+    )
+
+
+class Session:
+    """One connection for queries. One thread at a time."""
+
+    def __init__(self, address: ServerAddress, read_timeout_s: float | None = 60.0) -> None:
+        self.address = address
+        self.raw: Any = connect(address, read_timeout_s)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def rows(self, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows."""
+        try:
+            with self.raw.cursor() as cursor:
+                cursor.execute(query, tuple(arguments) or None)
+                return list(cursor.fetchall())
+        except pymysql.Error as error:
+            raise translated(error, self.address) from error
+
+    def records(self, query: str) -> list[dict[str, Any]]:
+        """Run a statement and return its rows by column name, in lower case."""
+        try:
+            with self.raw.cursor(pymysql.cursors.DictCursor) as cursor:
+                cursor.execute(query)
+                return [{str(k).lower(): v for k, v in row.items()} for row in cursor.fetchall()]
+        except pymysql.Error as error:
+            raise translated(error, self.address) from error
+
+    def variable(self, name: str) -> str | None:
+        """Return a global variable, None where the server has none of that name."""
+        found = self.rows("SHOW GLOBAL VARIABLES LIKE %s", (name,))
+        return str(found[0][1]) if found else None
+
+    def close(self) -> None:
+        """Close the connection; may be called twice."""
+        if self.raw.open:
+            self.raw.close()
+
+
+def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
+    """Return a logged-in connection of the driver, in UTC and utf8mb4."""
+    try:
+        return pymysql.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=max(1, int(address.connect_timeout_s)),
+            read_timeout=read_timeout_s,
+            client_flag=CLIENT.MULTI_RESULTS,
+            init_command="SET time_zone='+00:00'",
+            **_tls(address),
+        )
+    except pymysql.Error as error:
+        raise translated(error, address) from error
+
+
+def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
+    """Return what a driver's error means to us, by its number."""
+    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
+    if number in _REFUSED:
+        return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}")
+    if isinstance(error, pymysql.OperationalError | pymysql.InterfaceError):
+        return PenstockError("UPSTREAM_UNREACHABLE", f"{address.shown}: {number} {text}")
+    return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}")
+
+
+def _tls(address: ServerAddress) -> dict[str, Any]:
+    if address.ssl_mode in {"off", "preferred"} and not address.ssl_ca and not address.ssl_cert:
+        # The driver speaks TLS only when told to; "preferred" without certificates would not protect against anyone in between.
+        return {"ssl_disabled": True} if address.ssl_mode == "off" else {}
+    context = ssl.create_default_context(cafile=address.ssl_ca or None)
+    context.check_hostname = address.ssl_mode == "verify-identity"
+    if address.ssl_mode not in {"verify-ca", "verify-identity"}:
+        context.verify_mode = ssl.CERT_NONE
+    if address.ssl_cert:
+        context.load_cert_chain(address.ssl_cert, address.ssl_key or None)
+    return {"ssl": context}

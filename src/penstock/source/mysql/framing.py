@@ -1,0 +1,276 @@
+"""Framing: the kernels between the socket and the row images.
+
+``unpack`` takes the packets of the protocol apart, so that binlog events stand one behind the other as in a log file. ``scan`` goes over
+events: it follows transactions, notes where each rows event of a wanted table begins, and stops at what only Python can understand (a
+statement's text, an unknown table map, a new log file). Nothing here runs per event in Python. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.source.dataserver.kernel import I64, U8, kernel
+from penstock.source.mysql import wire
+from penstock.source.mysql.texts import little_endian
+
+PIECE_BYTES = 32 << 20
+"""A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it."""
+
+# State of ``unpack``.
+LEFT, CONTINUED = 0, 1
+UNPACK_STATE = 2
+PACKET_BYTES_MAX = 0xFFFFFF
+MORE, REFUSED, ENDED = 0, 1, 2
+"""What ``unpack`` says: go on, an error packet stands at the place, the server ended the stream."""
+
+# State of ``scan``; everything of the transaction that is open.
+OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN = range(10)
+SCAN_STATE = 10
+
+# Why ``scan`` stopped.
+STOP_END, STOP_EVENT, STOP_TABLE, STOP_FULL, STOP_BAD, STOP_CUT, STOP_SID = range(7)
+
+# What an event type asks for.
+A_SKIP, A_ROWS, A_TABLE, A_MARIADB_GTID, A_GTID, A_XID, A_QUERY, A_PYTHON = range(8)
+
+
+def _actions() -> U8:
+    actions = np.full(256, A_PYTHON, dtype=np.uint8)
+    for skipped in (
+        *(wire.INTVAR, wire.RAND, wire.USER_VAR, wire.IGNORABLE, wire.ROWS_QUERY, wire.PREVIOUS_GTIDS, wire.STOP, wire.ANNOTATE_ROWS),
+        *(wire.BINLOG_CHECKPOINT, wire.GTID_LIST, wire.START_ENCRYPTION, wire.TRANSACTION_CONTEXT, wire.VIEW_CHANGE),
+    ):
+        actions[skipped] = A_SKIP
+    for first in (wire.WRITE_ROWS_V1, wire.WRITE_ROWS_V2, wire.WRITE_ROWS_COMPRESSED_V1, wire.WRITE_ROWS_COMPRESSED):
+        actions[first : first + 3] = A_ROWS
+    actions[wire.TABLE_MAP] = A_TABLE
+    actions[wire.MARIADB_GTID] = A_MARIADB_GTID
+    actions[wire.GTID] = actions[wire.ANONYMOUS_GTID] = A_GTID
+    actions[wire.XID] = A_XID
+    actions[wire.QUERY] = A_QUERY
+    return actions
+
+
+ACTIONS = _actions()
+
+
+@kernel
+def unpack(raw: U8, raw_end: int, state: I64, out: U8, out_at: int) -> tuple[int, int, int]:
+    """Copy the events out of packets; return how much of ``raw`` is used up, where the events end, and what to do."""
+    at = 0
+    while at < raw_end:
+        if state[LEFT] > 0:
+            count = min(state[LEFT], raw_end - at)
+            out[out_at : out_at + count] = raw[at : at + count]
+            at += count
+            out_at += count
+            state[LEFT] -= count
+            continue
+        fresh = state[CONTINUED] == 0
+        if raw_end - at < (5 if fresh else 4):
+            break
+        length = little_endian(raw, at, 3)
+        if fresh:
+            if raw[at + 4] == 0xFF:
+                return at, out_at, REFUSED
+            if raw[at + 4] == 0xFE and length < 9:
+                return at, out_at, ENDED
+            at += 5
+            state[LEFT] = length - 1
+        else:
+            at += 4
+            state[LEFT] = length
+        state[CONTINUED] = 1 if length == PACKET_BYTES_MAX else 0
+    return at, out_at, MORE
+
+
+@kernel
+def table_slot(ids: I64, table_id: int) -> int:
+    """Return where a table id stands, or its free place, in a table of open addresses (id + 1, 0 is free)."""
+    mask = len(ids) - 1
+    place = (table_id * 0x9E3779B1) & mask
+    while ids[place] != 0 and ids[place] != table_id + 1:
+        place = (place + 1) & mask
+    return place
+
+
+@kernel
+def _same(events: U8, at: int, end: int, known: U8, from_: int, to: int) -> bool:
+    if end - at != to - from_:
+        return False
+    for p in range(end - at):  # noqa: SIM110 - numba compiles no generators
+        if events[at + p] != known[from_ + p]:
+            return False
+    return True
+
+
+@kernel
+def _text_is(events: U8, at: int, end: int, text: U8) -> bool:
+    if end - at != len(text):
+        return False
+    for p in range(len(text)):  # noqa: SIM110 - as above
+        if events[at + p] != text[p]:
+            return False
+    return True
+
+
+@kernel
+def _open(state: I64, at: int, time_ms: int, rows: int) -> None:
+    state[OPEN] = 1
+    state[STANDALONE] = 0
+    state[TIME_MS] = time_ms
+    state[BEGAN] = at
+    state[BYTES] = 0
+    state[CUT] = 0
+    state[ROWS_BEGAN] = rows
+
+
+@kernel
+def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call per event would cost more than the event
+    events: U8,
+    at: int,
+    end: int,
+    checksum: int,
+    piece_bytes: int,
+    actions: U8,
+    state: I64,
+    ids: I64,
+    id_slot: I64,
+    maps: U8,
+    map_from: I64,
+    map_to: I64,
+    wanted: U8,
+    sids: U8,
+    begin_text: U8,
+    commit_text: U8,
+    rows: I64,
+    txns: I64,
+    counts: I64,
+) -> tuple[int, int]:
+    """Scan whole events from ``at``; return where it stopped and why.
+
+    ``rows`` gets (transaction, table slot, event type, start, end, piece) of each rows event of a wanted table; ``txns`` gets (commit
+    time, domain, server, sequence, end in ``events``, end position, cut) of each whole transaction; ``counts`` how many of both.
+    The rows after the last whole transaction belong to the open one. Stops behind a transaction that was cut into pieces.
+    """
+    while True:
+        if end - at < 19:
+            return at, STOP_END
+        size = little_endian(events, at + 9, 4)
+        if size < 19 + checksum:
+            return at, STOP_BAD
+        if end - at < size:
+            return at, STOP_END
+        kind = int(events[at + 4])
+        action = actions[kind]
+        body = at + 19
+        body_end = at + size - checksum
+        if action == A_PYTHON:
+            return at, STOP_EVENT
+        if counts[0] >= rows.shape[0] or counts[1] >= txns.shape[0]:
+            return at, STOP_FULL
+        ended = False
+        if action == A_TABLE:
+            if body_end - body < 8:
+                return at, STOP_BAD
+            place = table_slot(ids, little_endian(events, body, 6))
+            if ids[place] == 0:
+                return at, STOP_TABLE
+            slot = id_slot[place]
+            if not _same(events, body + 6, body_end, maps, map_from[slot], map_to[slot]):
+                return at, STOP_TABLE
+        elif action == A_ROWS:
+            head = 8 if kind <= 25 or 166 <= kind <= 168 else 10
+            if body_end - body < head + 1 or state[OPEN] == 0:
+                return at, STOP_BAD
+            table_id = little_endian(events, body, 6)
+            if head == 10:
+                head = 8 + little_endian(events, body + 8, 2)
+                if head < 10 or body_end - body < head + 1:
+                    return at, STOP_BAD
+            place = table_slot(ids, table_id)
+            if ids[place] != 0:
+                slot = id_slot[place]
+                piece = state[BYTES] // piece_bytes
+                if wanted[slot] != 0:
+                    n = counts[0]
+                    rows[n, 0] = counts[1]
+                    rows[n, 1] = slot
+                    rows[n, 2] = kind
+                    rows[n, 3] = body + head
+                    rows[n, 4] = body_end
+                    rows[n, 5] = piece
+                    counts[0] = n + 1
+            elif table_id != 0x00FFFFFF:
+                return at, STOP_BAD
+        elif action == A_XID:
+            ended = True
+        elif action == A_MARIADB_GTID:
+            if body_end - body < 13:
+                return at, STOP_BAD
+            _open(state, at, little_endian(events, at, 4) * 1000, counts[0])
+            state[SEQUENCE] = little_endian(events, body, 4) | (little_endian(events, body + 4, 4) << 32)
+            state[DOMAIN] = little_endian(events, body + 8, 4)
+            state[SERVER] = little_endian(events, at + 5, 4)
+            flags = events[body + 12]
+            state[STANDALONE] = flags & 1
+            # A prepared XA transaction is not committed by its own group, and the commit of one is another group.
+            if flags & 0xC0 != 0:
+                return at, STOP_EVENT
+        elif action == A_GTID:
+            if body_end - body < 25:
+                return at, STOP_BAD
+            sid = -1
+            for known in range(sids.shape[0]):
+                equal = True
+                for p in range(16):
+                    if sids[known, p] != events[body + 1 + p]:
+                        equal = False
+                        break
+                if equal:
+                    sid = known
+                    break
+            if sid < 0 and kind == 33:
+                return at, STOP_SID
+            time_ms = little_endian(events, at, 4) * 1000
+            if body_end - body >= 49:
+                time_us = little_endian(events, body + 42, 7) & 0x7FFFFFFFFFFFFF
+                if time_us > 0:
+                    time_ms = time_us // 1000
+            _open(state, at, time_ms, counts[0])
+            state[STANDALONE] = 1
+            state[DOMAIN] = sid if kind == 33 else -1
+            state[SERVER] = 0
+            state[SEQUENCE] = little_endian(events, body + 17, 4) | (little_endian(events, body + 21, 4) << 32)
+        elif action == A_QUERY:
+            if body_end - body < 13:
+                return at, STOP_BAD
+            text = body + 13 + little_endian(events, body + 11, 2) + int(events[body + 8]) + 1
+            if text > body_end:
+                return at, STOP_BAD
+            if _text_is(events, text, body_end, begin_text):
+                if state[OPEN] == 0:
+                    _open(state, at, little_endian(events, at, 4) * 1000, counts[0])
+                    state[DOMAIN] = -1
+                state[STANDALONE] = 0
+            elif _text_is(events, text, body_end, commit_text) and state[OPEN] == 1:
+                ended = True
+            else:
+                return at, STOP_EVENT
+        at += size
+        state[BYTES] += size
+        if ended:
+            if state[OPEN] == 0:
+                return at - size, STOP_BAD
+            n = counts[1]
+            txns[n, 0] = state[TIME_MS]
+            txns[n, 1] = state[DOMAIN]
+            txns[n, 2] = state[SERVER]
+            txns[n, 3] = state[SEQUENCE]
+            txns[n, 4] = at
+            txns[n, 5] = little_endian(events, at - size + 13, 4)
+            txns[n, 6] = state[CUT]
+            counts[1] = n + 1
+            state[OPEN] = 0
+            if state[CUT] != 0:
+                return at, STOP_CUT

@@ -1,0 +1,94 @@
+"""Events that Python reads: statements, new files, format descriptions, compressed transactions. All of them are rare.
+
+Bytes in, values out; malformed ones are ``DECODE_FAILED``. Runs in the log service, in the thread that reads the log.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from penstock.model.errors import PenstockError
+from penstock.source.mysql import wire
+from penstock.source.mysql.rows_decoder import INFLATED_BYTES_MAX, inflate
+
+_CHECKSUM_CRC32 = 1
+_PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3
+_ZSTD, _PLAIN = 0, 255
+
+
+class QueryEvent(msgspec.Struct, frozen=True):
+    """A statement in the log and the database in which it ran."""
+
+    schema: str
+    text: str
+
+
+def parse_query(body: bytes, compressed: bool) -> QueryEvent:
+    """Read the body of a QUERY event."""
+    if len(body) < 13:
+        raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
+    name = 13 + int.from_bytes(body[11:13], "little")
+    text = name + body[8] + 1
+    if text > len(body):
+        raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
+    query = inflate(body[text:]) if compressed else body[text:]
+    # A statement in another charset than UTF-8 keeps its ASCII part, which holds the keywords.
+    return QueryEvent(body[name : text - 1].decode("utf-8", errors="replace"), query.rstrip(b"\x00").decode("utf-8", errors="replace"))
+
+
+def parse_rotate(body: bytes) -> tuple[str, int]:
+    """Return the file that comes next and where it begins."""
+    if len(body) < 9:
+        raise PenstockError("DECODE_FAILED", "a rotate event is malformed")
+    return body[8:].rstrip(b"\x00").decode("utf-8", errors="replace"), int.from_bytes(body[:8], "little")
+
+
+def parse_format(body: bytes) -> int:
+    """Return how many bytes of checksum the events that follow have. This event has its own checksum in any case."""
+    if len(body) < 57 + 5 or body[56] != wire.HEADER_BYTES:
+        raise PenstockError("DECODE_FAILED", "the log's format is not supported: MariaDB 10.2 or MySQL 5.7 is the oldest that is")
+    return 4 if body[-5] == _CHECKSUM_CRC32 else 0
+
+
+def parse_payload(body: bytes, end_position: bytes) -> bytes:
+    """Return the events of a compressed transaction; the last of them gets the position at which the whole ends."""
+    at, compression, size = 0, _PLAIN, 0
+    while True:
+        kind, at = _packed(body, at)
+        if kind == _PAYLOAD_END:
+            break
+        length, at = _packed(body, at)
+        value, _ = _packed(body, at)
+        at += length
+        if kind == _PAYLOAD_COMPRESSION:
+            compression = value
+        elif kind == _PAYLOAD_SIZE:
+            size = value
+    if compression == _PLAIN:
+        events = bytearray(body[at:])
+    elif compression == _ZSTD and 0 < size <= INFLATED_BYTES_MAX:
+        try:
+            events = bytearray(pa.Codec("zstd").decompress(body[at:], size, asbytes=True))
+        except (pa.ArrowException, OSError) as error:
+            raise PenstockError("DECODE_FAILED", "a compressed transaction does not inflate") from error
+    else:
+        raise PenstockError("DECODE_FAILED", f"a transaction is compressed in an unknown way ({compression})")
+    last = at = 0
+    while at + wire.HEADER_BYTES <= len(events):
+        last = at
+        at += max(wire.HEADER_BYTES, int.from_bytes(events[at + 9 : at + 13], "little"))
+    if at != len(events):
+        raise PenstockError("DECODE_FAILED", "a compressed transaction ends inside an event")
+    events[last + 13 : last + 17] = end_position
+    return bytes(events)
+
+
+def _packed(body: bytes, at: int) -> tuple[int, int]:
+    if at >= len(body):
+        raise PenstockError("DECODE_FAILED", "a compressed transaction is malformed")
+    first = body[at]
+    size = {252: 2, 253: 3, 254: 8}.get(first, 0)
+    if not size:
+        return first, at + 1
+    return int.from_bytes(body[at + 1 : at + 1 + size], "little"), at + 1 + size

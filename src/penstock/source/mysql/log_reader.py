@@ -1,0 +1,406 @@
+"""The reader of the binlog: raw events to log steps, transaction by transaction, as large as they come.
+
+Owns the place in the log, the chain of commit ts and the open transaction. A step holds every whole transaction that has arrived; rows of
+one table are decoded together, whatever transactions they are of. A transaction's ts is known from its first event, so one that is
+larger than ``PIECE_BYTES`` is given in pieces at one ts, without a position until its end; where a later piece changes a key
+of an earlier one again, it gets the next ts, because a store holds a key once per ts. Pieces depend on the log alone, so do their ts.
+Runs in the log service; one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.batch import KEY, ChangeBatch
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.timestamp import compose_ts
+from penstock.source.dataserver.kernel import I64, U8, U64, binary_view
+from penstock.source.mysql import framing, wire
+from penstock.source.mysql.ddl_text import Statement, parse_statement, tokens
+from penstock.source.mysql.dump import BinlogStream, DumpSettings
+from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
+from penstock.source.mysql.log_events import parse_format, parse_payload, parse_query, parse_rotate
+from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.row_keys import hash_keys
+from penstock.source.mysql.rows_decoder import decode_rows
+from penstock.source.mysql.table_slots import TableSlots
+from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.single_log import CommitChain, LogPosition, LogStep
+
+_BEGIN: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)
+_COMMIT: U8 = np.frombuffer(b"COMMIT", dtype=np.uint8)
+_EVENTS_MAX = 1 << 16
+_STATEMENT_DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "MERGE"})
+_REFUSED = {
+    wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
+    wire.XA_PREPARE: ("UPSTREAM_MISCONFIGURED", "the log holds an XA transaction", "XA transactions are not supported: use ordinary ones."),
+    wire.PARTIAL_UPDATE_ROWS: (
+        "UPSTREAM_MISCONFIGURED",
+        "the log holds partial updates of JSON columns",
+        "Run SET GLOBAL binlog_row_value_options = '', reconnect the writers, and take a new snapshot.",
+    ),
+    wire.GTID_TAGGED: ("UPSTREAM_MISCONFIGURED", "the log holds tagged GTIDs", "Write with untagged GTIDs: gtid_next = 'AUTOMATIC'."),
+    wire.MARIADB_GTID: (
+        "UPSTREAM_MISCONFIGURED",
+        "the log holds an XA transaction",
+        "XA transactions are not supported: use ordinary ones.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LogReaderSettings:
+    """How the log is read."""
+
+    idle_s: float = 0.2
+    """A log that brings nothing for so long is quiet."""
+    mark_interval_s: float = 1.0
+    """How often the resolved ts of a quiet log moves on."""
+    piece_bytes: int = framing.PIECE_BYTES
+    dump: DumpSettings = field(default_factory=DumpSettings)
+
+
+class LogReader:
+    """Reads one stream to its end. Not thread safe."""
+
+    def __init__(
+        self,
+        stream: BinlogStream,
+        tables: TableVersions,
+        start: LogPosition,
+        marks: Sequence[LogPosition],
+        wanted: Callable[[int], bool],
+        settings: LogReaderSettings,
+        clock: Clock,
+    ) -> None:
+        self._stream = stream
+        self._tables = tables
+        self._wanted = wanted
+        self._settings = settings
+        self._clock = clock
+        self._place = LogPlace.parse(start.text)
+        self._chain = CommitChain(start.ts)
+        self._marks = deque((LogPlace.parse(m.text), m.ts) for m in marks if m.ts > start.ts)
+        self._slots = TableSlots(tables)
+        self._sids: list[str] = []
+        self._sid_bytes: U8 = np.zeros((0, 16), dtype=np.uint8)
+        self._checksum = 0
+        self._state: I64 = np.zeros(framing.SCAN_STATE, dtype=np.int64)
+        self._rows: I64 = np.zeros((_EVENTS_MAX, 6), dtype=np.int64)
+        self._txns: I64 = np.zeros((_EVENTS_MAX, 7), dtype=np.int64)
+        self._counts: I64 = np.zeros(2, dtype=np.int64)
+        self._at = 0
+        self._cut_ts = 0
+        self._cut_keys: dict[int, list[U64]] = {}
+        self._savepoints: dict[str, int] = {}
+        self._marked_s = clock.monotonic_s()
+
+    @property
+    def position(self) -> LogPosition:
+        """Return where the reader is."""
+        return LogPosition(self._chain.last_ts, str(self._place))
+
+    def steps(self, stop: threading.Event) -> Iterator[LogStep]:
+        """Yield the log until it is stopped."""
+        while not stop.is_set():
+            self._slots.choose(self._wanted)
+            yield from self._scan()
+            self._compact()
+            if not self._stream.receive(self._settings.idle_s):
+                yield from self._mark()
+
+    # -- scanning
+
+    def _scan(self) -> Iterator[LogStep]:
+        """Go over all whole events of the buffer."""
+        while True:
+            stream, slots = self._stream, self._slots
+            self._at, why = framing.scan(
+                stream.events, self._at, stream.end, self._checksum, self._settings.piece_bytes, framing.ACTIONS, self._state,
+                slots.ids, slots.id_slot, slots.maps, slots.map_from, slots.map_to, slots.wanted, self._sid_bytes, _BEGIN, _COMMIT,
+                self._rows, self._txns, self._counts,
+            )  # fmt: skip
+            if why == framing.STOP_END:
+                yield from self._flush()
+                yield from self._give_piece()
+                return
+            if why == framing.STOP_TABLE:
+                body = self._body()
+                self._slots.add(int.from_bytes(body[:6], "little"), body[6:])
+                self._slots.choose(self._wanted)
+            elif why == framing.STOP_SID:
+                sid = self._body()[1:17]
+                self._sids.append(_uuid_text(sid))
+                self._sid_bytes = np.concatenate([self._sid_bytes, np.frombuffer(sid, dtype=np.uint8).reshape(1, 16)])
+            elif why == framing.STOP_EVENT:
+                yield from self._on_event()
+            elif why == framing.STOP_BAD:
+                raise PenstockError("DECODE_FAILED", f"the log holds a malformed event near {self._place.file}:{self._place.offset}")
+            elif why == framing.STOP_FULL and self._counts[1] == 0:
+                self._grow()
+            else:
+                yield from self._flush()
+
+    def _body(self) -> bytes:
+        """Return the body of the event at which the scan stopped."""
+        size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
+        return self._stream.events[self._at + wire.HEADER_BYTES : self._at + size - self._checksum].tobytes()
+
+    def _skip(self) -> None:
+        size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
+        self._at += size
+        self._state[framing.BYTES] += size
+
+    def _grow(self) -> None:
+        self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._txns = np.concatenate([self._txns, np.zeros_like(self._txns)])
+
+    def _compact(self) -> None:
+        """Free the buffer in front of the first rows event that is still needed."""
+        open_rows = int(self._counts[0])
+        self._stream.consume(int(self._rows[0, 3]) if open_rows else self._at)
+        moved = self._stream.compact()
+        if moved:
+            self._at -= moved
+            self._rows[:open_rows, 3:5] -= moved
+
+    # -- giving
+
+    def _flush(self) -> Iterator[LogStep]:
+        """Give every whole transaction; the rows of the open one stay."""
+        done, total = int(self._counts[1]), int(self._counts[0])
+        if done == 0:
+            return
+        txns = self._txns[:done]
+        after = self._after(txns)
+        ts = np.array([self._cut_ts], dtype=np.uint64) if txns[0, 6] else self._chained(txns, after)
+        rows = self._rows[:total]
+        mine = int(np.searchsorted(rows[:, 0], done))
+        changes = self._decoded(rows[:mine], ts[rows[:mine, 0]])
+        if txns[0, 6]:
+            changes = self._separated(changes)
+            self._cut_keys = {}
+        self._place = after
+        kept = total - mine
+        self._rows[:kept] = self._rows[mine:total].copy()
+        self._rows[:kept, 0] = 0
+        self._counts[:] = (kept, 0)
+        yield LogStep(tuple(changes), position=self.position)
+
+    def _after(self, txns: I64) -> LogPlace:
+        """Return the place behind some transactions."""
+        gtids = self._place.gtids
+        if isinstance(gtids, MariadbGtids):
+            gtids = gtids.advanced(txns[:, 1], txns[:, 2], txns[:, 3])
+        elif isinstance(gtids, MysqlGtids):
+            gtids = gtids.advanced(self._sids, txns[:, 1], txns[:, 3])
+        return LogPlace(self._place.file, int(txns[-1, 5]), gtids)
+
+    def _chained(self, txns: I64, after: LogPlace) -> U64:
+        """Return the ts of transactions, raising the chain at every mark among them."""
+        parts = []
+        first = 0
+        while self._marks and after.reached(self._marks[0][0]):
+            place, mark_ts = self._marks.popleft()
+            low, high = first, len(txns)
+            # The smallest number of transactions behind which the mark's place is reached.
+            while low < high:
+                middle = (low + high) // 2
+                here = self._after(txns[:middle]) if middle else self._place
+                low, high = (low, middle) if here.reached(place) else (middle + 1, high)
+            parts.append(self._chain.next_many(txns[first:low, 0]))
+            self._chain.raise_to(mark_ts)
+            first = low
+        parts.append(self._chain.next_many(txns[first:, 0]))
+        return np.concatenate(parts)
+
+    def _next_ts(self, after: LogPlace) -> int:
+        """Return the ts of the one transaction that begins here."""
+        while self._marks and self._place.reached(self._marks[0][0]):
+            self._chain.raise_to(self._marks.popleft()[1])
+        ts = self._chain.next(int(self._state[framing.TIME_MS]))
+        while self._marks and after.reached(self._marks[0][0]):
+            self._chain.raise_to(self._marks.popleft()[1])
+        return ts
+
+    def _decoded(self, rows: I64, ts: U64) -> list[ChangeBatch]:
+        changes: list[ChangeBatch] = []
+        if len(rows) == 0:
+            return changes
+        slots = np.unique(rows[:, 1])
+        for slot in slots:
+            mine, when = (rows, ts) if len(slots) == 1 else (rows[rows[:, 1] == slot], ts[rows[:, 1] == slot])
+            binding = self._slots.bind(int(slot))
+            changes += decode_rows(self._stream.events, binding, mine, when, lambda t, c: self._tables.charset((t.schema, t.table), c))
+        return changes
+
+    def _give_piece(self) -> Iterator[LogStep]:
+        """Give the finished pieces of a transaction that does not end yet."""
+        total = int(self._counts[0])
+        pieces = self._rows[:total, 5]
+        if total == 0 or pieces[0] == pieces[-1]:
+            return
+        if not self._state[framing.CUT]:
+            self._cut_ts = self._next_ts(self._place)
+            self._state[framing.CUT] = 1
+        while pieces[0] != pieces[-1]:
+            mine = int(np.searchsorted(pieces, pieces[0], side="right"))
+            changes = self._decoded(self._rows[:mine], np.full(mine, self._cut_ts, dtype=np.uint64))
+            changes = self._separated(changes)
+            kept = total - mine
+            self._rows[:kept] = self._rows[mine:total].copy()
+            self._counts[0] = total = kept
+            pieces = self._rows[:total, 5]
+            yield LogStep(tuple(changes))
+
+    def _separated(self, changes: list[ChangeBatch]) -> list[ChangeBatch]:
+        """Give a piece the next ts where it changes a key that an earlier piece at this ts has changed."""
+        hashes: dict[int, list[U64]] = {}
+        for change in changes:
+            data, offsets = binary_view(change.records.column(KEY))
+            out = np.empty(change.header.rows, dtype=np.uint64)
+            hash_keys(data, offsets, out)
+            hashes.setdefault(change.header.table_id, []).append(out)
+        repeated = any(
+            bool(np.isin(np.concatenate(found), np.concatenate(self._cut_keys[table])).any())
+            for table, found in hashes.items()
+            if table in self._cut_keys
+        )
+        if repeated:
+            self._cut_ts = self._chain.next(int(self._state[framing.TIME_MS]))
+            self._cut_keys = {}
+            changes = [_at_ts(change, self._cut_ts) for change in changes]
+        for table, found in hashes.items():
+            self._cut_keys.setdefault(table, []).extend(found)
+        return changes
+
+    def _mark(self) -> Iterator[LogStep]:
+        """Raise the chain to the present while the log is quiet."""
+        now_s = self._clock.monotonic_s()
+        now_ts = compose_ts(self._clock.now_ms())
+        quiet = not self._state[framing.OPEN] and not self._counts.any()
+        if quiet and now_s - self._marked_s >= self._settings.mark_interval_s and now_ts > self._chain.last_ts:
+            while self._marks and self._place.reached(self._marks[0][0]):
+                self._chain.raise_to(self._marks.popleft()[1])
+            self._marked_s = now_s
+            self._chain.raise_to(now_ts)
+            yield LogStep(position=self.position, mark=True)
+
+    # -- events
+
+    def _on_event(self) -> Iterator[LogStep]:
+        kind = int(self._stream.events[self._at + 4])
+        if kind in {wire.QUERY, wire.QUERY_COMPRESSED}:
+            yield from self._on_query(kind == wire.QUERY_COMPRESSED)
+            return
+        if kind == wire.TRANSACTION_PAYLOAD:
+            position = self._stream.events[self._at + 13 : self._at + 17].tobytes()
+            size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
+            self._stream.splice(self._at, self._at + size, parse_payload(self._body(), position))
+            return
+        if kind in _REFUSED:
+            code, text, hint = _REFUSED[kind]
+            yield from self._flush()
+            raise PenstockError(code, text, hint)
+        if kind == wire.ROTATE:
+            yield from self._flush()
+            file, offset = parse_rotate(self._body())
+            self._place = LogPlace(file, offset, self._place.gtids)
+        elif kind == wire.FORMAT_DESCRIPTION:
+            self._checksum = 0
+            self._checksum = parse_format(self._body())
+            self._slots.forget_ids()
+        elif kind not in {wire.HEARTBEAT, wire.HEARTBEAT_V2}:
+            ignorable = int.from_bytes(self._stream.events[self._at + 17 : self._at + 19].tobytes(), "little") & 0x80
+            if not ignorable:
+                raise PenstockError("DECODE_FAILED", f"the log holds an event of type {kind}, which is not supported")
+        self._skip()
+
+    def _on_query(self, compressed: bool) -> Iterator[LogStep]:
+        state = self._state
+        query = parse_query(self._body(), compressed)
+        words = [t.upper() for t in tokens(query.text)[:4]]
+        inside = bool(state[framing.OPEN]) and not state[framing.STANDALONE]
+        if words[:1] == ["XA"]:
+            raise PenstockError("UPSTREAM_MISCONFIGURED", "the log holds an XA transaction", "Use ordinary transactions.")
+        if inside and words[:1] == ["SAVEPOINT"]:
+            self._savepoints[tokens(query.text)[1]] = int(self._counts[0])
+            self._skip()
+            return
+        if inside and words[:1] == ["ROLLBACK"]:
+            self._roll_back(words, tokens(query.text))
+            self._skip()
+            return
+        statement = parse_statement(query.text, query.schema)
+        if inside and statement is None:
+            if words and words[0] in _STATEMENT_DML:
+                raise PenstockError(
+                    "UPSTREAM_MISCONFIGURED",
+                    f"the log holds a {words[0]} as text: binlog_format is not ROW",
+                    "Run SET GLOBAL binlog_format = 'ROW', reconnect the writers, and take a new snapshot.",
+                )
+            self._skip()
+            return
+        yield from self._flush()
+        yield from self._on_statement(statement, query.text, inside)
+
+    def _on_statement(self, statement: Statement | None, text: str, inside: bool) -> Iterator[LogStep]:
+        """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
+        state = self._state
+        header = self._stream.events[self._at : self._at + wire.HEADER_BYTES].tobytes()
+        if not state[framing.OPEN]:
+            state[framing.TIME_MS] = int.from_bytes(header[:4], "little") * 1000
+            state[framing.DOMAIN] = -1
+        entry = np.zeros((1, 7), dtype=np.int64)
+        entry[0, :4] = state[[framing.TIME_MS, framing.DOMAIN, framing.SERVER, framing.SEQUENCE]]
+        entry[0, 5] = int.from_bytes(header[13:17], "little")
+        after = self._place if inside else self._after(entry)
+        ts = self._next_ts(after)
+        event = self._tables.apply(statement, text, ts) if statement is not None else None
+        if event is not None:
+            self._slots.unbind()
+            self._slots.choose(self._wanted)
+        self._skip()
+        if inside:
+            if event is not None:
+                yield LogStep(ddls=(event,))
+            return
+        self._place = after
+        state[framing.OPEN] = 0
+        yield LogStep(ddls=(event,) if event is not None else (), position=self.position)
+
+    def _roll_back(self, words: Sequence[str], exact: Sequence[str]) -> None:
+        """Forget rows of the open transaction: those since a savepoint, or all and with them the transaction."""
+        kept = int(np.searchsorted(self._rows[: self._counts[0], 0], self._counts[1]))
+        if "TO" in words:
+            name = exact[3] if words[2:3] == ["SAVEPOINT"] else exact[words.index("TO") + 1]
+            self._counts[0] = max(kept, self._savepoints.get(name, kept))
+            return
+        self._counts[0] = kept
+        done = int(self._counts[1])
+        state = self._state
+        self._txns[done, :4] = state[[framing.TIME_MS, framing.DOMAIN, framing.SERVER, framing.SEQUENCE]]
+        self._txns[done, 5] = int.from_bytes(self._stream.events[self._at + 13 : self._at + 17].tobytes(), "little")
+        self._txns[done, 6] = state[framing.CUT]
+        self._counts[1] = done + 1
+        state[framing.OPEN] = 0
+        self._savepoints.clear()
+
+
+def _at_ts(change: ChangeBatch, ts: int) -> ChangeBatch:
+    column = pa.array(np.full(change.header.rows, ts, dtype=np.uint64))
+    records = change.records.set_column(0, change.records.schema.field(0), column)
+    return ChangeBatch(msgspec.structs.replace(change.header, min_ts=ts, max_ts=ts), records)
+
+
+def _uuid_text(sid: bytes) -> str:
+    text = sid.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -1,0 +1,168 @@
+"""From rows events of one table to change batches.
+
+Owns the way through the kernels: images to columns, texts to UTF-8, keys, folding, batches. Columns that an image leaves out are taken from
+the before-image where it has them; an update that gives neither cannot be told in full and is refused. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.source.dataserver.kernel import I64, U8, U64
+from penstock.source.mysql import wire
+from penstock.source.mysql.charsets import to_utf8
+from penstock.source.mysql.columns import is_text
+from penstock.source.mysql.folding import fold, is_identity
+from penstock.source.mysql.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
+from penstock.source.mysql.row_keys import row_keys
+from penstock.source.mysql.table_slots import Binding
+
+Charset = Callable[[TableSchema, str], str]
+INFLATED_BYTES_MAX = 1 << 30
+
+
+def _ops() -> U8:
+    ops = np.zeros(256, dtype=np.uint8)
+    for first in (wire.WRITE_ROWS_V1, wire.WRITE_ROWS_V2, wire.WRITE_ROWS_COMPRESSED_V1, wire.WRITE_ROWS_COMPRESSED):
+        ops[first : first + 3] = [INSERT, UPDATE, DELETE]
+    return ops
+
+
+_OPS = _ops()
+
+
+def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset) -> list[ChangeBatch]:
+    """Decode the rows events of one table; ``rows`` is the scan kernel's table, ``ts`` the commit ts of each of them."""
+    table = binding.table
+    starts, ends, kinds = rows[:, 3], rows[:, 4], rows[:, 2]
+    if bool((kinds >= wire.WRITE_ROWS_COMPRESSED_V1).any()):
+        events, starts, ends = _inflated(events, starts, ends, kinds, binding.layout.columns)
+    ops = _OPS[kinds]
+    walked = walk_events(events, binding.layout, np.ascontiguousarray(starts), np.ascontiguousarray(ends), ops)
+    types = tuple(c.type.arrow() for c in table.columns)
+    ceased = fill_columns(events, binding.layout, walked.ceased, types)
+    became = fill_columns(events, binding.layout, walked.became, types)
+    ceased_arrays, became_arrays = _finished(table, ceased, charset), _finished(table, became, charset)
+    if became.missing is not None:
+        updated = ops[walked.became.event] == UPDATE
+        became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays)
+    ceased_ts, became_ts = ts[walked.ceased.event], ts[walked.became.event]
+    ceased_keys, became_keys = row_keys(table, ceased_arrays), row_keys(table, became_arrays)
+    folded = fold(walked.sides, ceased_ts, ceased_keys, became_ts, became_keys)
+    batches: list[ChangeBatch] = []
+    batches += _batches(table, BatchKind.TOMBSTONE, folded.ceased, folded.ceased_ops, ceased_ts, ceased_keys, ceased_arrays)
+    batches += _batches(table, BatchKind.DATA, folded.became, folded.became_ops, became_ts, became_keys, became_arrays)
+    return batches
+
+
+def snapshot_batches(span_id: int, table: TableSchema, ts: int, arrays: tuple[pa.Array, ...], keys: pa.Array) -> Iterator[ChangeBatch]:
+    """Yield rows of a snapshot as INSERTs at one ts, in the order in which they are given."""
+    rows = len(keys)
+    ops = np.full(rows, int(Op.INSERT), dtype=np.uint8)
+    records = _records(table, np.full(rows, ts, dtype=np.uint64), ops, keys, arrays)
+    for start in range(0, rows, BATCH_ROWS_MAX):
+        yield ChangeBatch.of(span_id, table, BatchKind.DATA, records.slice(start, BATCH_ROWS_MAX))
+
+
+def _finished(table: TableSchema, side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
+    """Give every column its type of the model."""
+    arrays = []
+    for column, array in zip(table.columns, side.arrays, strict=True):
+        if pa.types.is_string(column.type.arrow()):
+            arrays.append(to_utf8(array, charset(table, column.name) if is_text(column) else "utf8mb4", column.name))
+        else:
+            arrays.append(array)
+    return tuple(arrays)
+
+
+def _completed(
+    table: TableSchema,
+    sides: U8,
+    updated: npt.NDArray[np.bool_],
+    ceased: SideColumns,
+    before: tuple[pa.Array, ...],
+    became: SideColumns,
+    after: tuple[pa.Array, ...],
+) -> tuple[pa.Array, ...]:
+    """Fill what after-images leave out from the before-images of the same updates."""
+    assert became.missing is not None
+    assert ceased.missing is not None
+    # An update's two images follow each other, so its before-image is the last one that ceased.
+    partner = np.cumsum(sides == 0)[sides == 1] - 1
+    filled = []
+    for number, (column, array) in enumerate(zip(table.columns, after, strict=True)):
+        lacking = became.missing[number]
+        full = array
+        if bool(lacking.any()):
+            known = updated & ~ceased.missing[number][np.maximum(partner, 0)] if len(before[number]) else np.zeros_like(updated)
+            if bool((lacking & ~known).any()):
+                raise PenstockError(
+                    "UPSTREAM_MISCONFIGURED",
+                    f"the log leaves out column {column.name} of {table.full_name}: binlog_row_image is not FULL",
+                    "Run SET GLOBAL binlog_row_image = 'FULL', reconnect the writers, and take a new snapshot of the table.",
+                )
+            source = before[number].take(pa.array(np.maximum(partner, 0)))
+            full = pc.if_else(pa.array(lacking), source, array)
+        filled.append(full)
+    return tuple(filled)
+
+
+def _batches(
+    table: TableSchema, kind: BatchKind, rows: I64, ops: U8, ts: U64, keys: pa.Array, arrays: tuple[pa.Array, ...]
+) -> list[ChangeBatch]:
+    if len(rows) == 0:
+        return []
+    if is_identity(rows, len(ts)):
+        records = _records(table, ts, ops, keys, arrays)
+    else:
+        chosen = pa.array(rows)
+        records = _records(table, ts[rows], ops, keys.take(chosen), tuple(a.take(chosen) for a in arrays))
+    return [ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX)) for start in range(0, records.num_rows, BATCH_ROWS_MAX)]
+
+
+def _records(table: TableSchema, ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, arrays: tuple[pa.Array, ...]) -> pa.RecordBatch:
+    columns = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *arrays]
+    return pa.RecordBatch.from_arrays(columns, schema=table.batch_schema())
+
+
+def _inflated(events: U8, starts: I64, ends: I64, kinds: I64, columns: int) -> tuple[U8, I64, I64]:
+    """Return events in which MariaDB's compressed rows stand behind the rest, in full."""
+    starts, ends = starts.copy(), ends.copy()
+    pieces: list[U8] = [events]
+    at = len(events)
+    # One call per event: the server compresses only events that are worth it (log_bin_compress_min_len).
+    for number in np.flatnonzero(kinds >= wire.WRITE_ROWS_COMPRESSED_V1):
+        start, end = int(starts[number]), int(ends[number])
+        bitmaps = 2 if _OPS[kinds[number]] == UPDATE else 1
+        head = (3 if columns > 250 else 1) + bitmaps * ((columns + 7) // 8)
+        if start + head > end:
+            raise PenstockError("DECODE_FAILED", "a compressed rows event is malformed")
+        body = events[start : start + head].tobytes() + inflate(events[start + head : end].tobytes())
+        pieces.append(np.frombuffer(body, dtype=np.uint8))
+        starts[number], ends[number] = at, at + len(body)
+        at += len(body)
+    return np.concatenate(pieces), starts, ends
+
+
+def inflate(record: bytes) -> bytes:
+    """Return what a compressed record of MariaDB holds: a byte of flags and length, the size big endian, a zlib stream."""
+    size_bytes = record[0] & 7 if record else 0
+    size = int.from_bytes(record[1 : 1 + size_bytes], "big")
+    if size > INFLATED_BYTES_MAX:
+        raise PenstockError("DECODE_FAILED", "a compressed event claims more than 1 GiB")
+    try:
+        text = zlib.decompressobj().decompress(record[1 + size_bytes :], size)
+    except zlib.error as error:
+        raise PenstockError("DECODE_FAILED", "a compressed event does not inflate") from error
+    if len(text) != size or not size_bytes:
+        raise PenstockError("DECODE_FAILED", "a compressed event has another size than it claims")
+    return text

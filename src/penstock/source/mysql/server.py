@@ -1,0 +1,91 @@
+"""What we ask a server: its dialect, the end of its log, its clock, its tables.
+
+MariaDB and MySQL answer the same questions in different words; this module knows both. Every question opens a connection of its own, so any
+thread may ask. Runs in the log service, the server and on executors.
+"""
+
+from __future__ import annotations
+
+from penstock.model.errors import PenstockError
+from penstock.source.mysql.columns import ServerTable, read_tables
+from penstock.source.mysql.connection import ServerAddress, Session
+from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
+from penstock.source.mysql.position import LogPlace
+
+_BINARY_LOG_STATUS_SINCE = (8, 2)
+"""MySQL from here on says BINARY LOG STATUS where it said MASTER STATUS."""
+
+
+class Server:
+    """One server, asked over short connections. Safe for many threads."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+        with self.session() as session:
+            self.version = str(session.rows("SELECT VERSION()")[0][0])
+        self.mariadb = "mariadb" in self.version.lower()
+
+    def session(self) -> Session:
+        """Return a connection; its caller closes it."""
+        return Session(self.address)
+
+    def now_ms(self) -> int:
+        """Return the server's clock."""
+        with self.session() as session:
+            return int(session.rows("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)")[0][0])
+
+    def log_end(self) -> LogPlace:
+        """Return the end of the log."""
+        with self.session() as session:
+            status = session.records(self._status_statement())
+            if not status:
+                raise PenstockError(
+                    "UPSTREAM_MISCONFIGURED",
+                    f"{self.address.shown} writes no binlog",
+                    "Start the server with log_bin; see `penstock doctor`.",
+                )
+            file, offset = str(status[0]["file"]), int(status[0]["position"])
+            if self.mariadb:
+                # The position is that of the whole state of GTIDs; reading it after the file's end only makes it later.
+                return LogPlace(file, offset, MariadbGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_binlog_pos")[0][0] or "")))
+            executed = str(status[0].get("executed_gtid_set") or "")
+            return LogPlace(file, offset, MysqlGtids.parse(executed) if self._gtid_mode(session) else None)
+
+    def visible_place(self) -> LogPlace:
+        """Return a place of the log at or before which every commit is seen by every query that begins from now on.
+
+        A transaction stands in the log before its rows can be read, so the end of the log is no such place.
+        """
+        with self.session() as session:
+            if not self.mariadb:
+                if not self._gtid_mode(session):
+                    raise PenstockError(
+                        "UPSTREAM_MISCONFIGURED", "a snapshot of MySQL needs GTIDs", "Set gtid_mode=ON and enforce_gtid_consistency=ON."
+                    )
+                return LogPlace("", 0, MysqlGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_executed")[0][0] or "")))
+            session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            found = {str(k).lower(): str(v) for k, v in session.rows("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")}
+            file, offset = found.get("binlog_snapshot_file", ""), int(found.get("binlog_snapshot_position", "0") or 0)
+            gtids = session.rows("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
+            return LogPlace(file, offset, MariadbGtids.parse(str(gtids or "")))
+
+    def tables(self) -> list[ServerTable]:
+        """Return all tables of users."""
+        with self.session() as session:
+            return read_tables(session)
+
+    def table(self, schema: str, table: str) -> ServerTable | None:
+        """Return one table as it is now, None where there is none."""
+        with self.session() as session:
+            found = read_tables(session, schema, table)
+            return found[0] if found else None
+
+    def _status_statement(self) -> str:
+        if self.mariadb:
+            return "SHOW MASTER STATUS"
+        major, minor = (int(n) for n in self.version.split(".")[:2])
+        return "SHOW BINARY LOG STATUS" if (major, minor) >= _BINARY_LOG_STATUS_SINCE else "SHOW MASTER STATUS"
+
+    @staticmethod
+    def _gtid_mode(session: Session) -> bool:
+        return str(session.rows("SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"

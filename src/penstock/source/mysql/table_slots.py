@@ -1,0 +1,108 @@
+"""Table slots: the table maps that the framing kernel knows, as arrays, and what each of them is bound to.
+
+The kernel finds a table id by open addressing and compares the bytes of each table map with those of its slot; only unknown ones come to
+Python. A slot is bound to a table version when its rows are decoded, and bound anew after every DDL. Runs in the log service, in the
+thread that reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.source.dataserver.kernel import I64, U8
+from penstock.source.mysql.columns import layout_of
+from penstock.source.mysql.framing import table_slot
+from penstock.source.mysql.images import ImageLayout
+from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.tablemap import TableMap, parse_table_map
+
+_IDS_MIN = 1024
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """The table version whose rows a slot's events hold, and how they stand in the log."""
+
+    table: TableSchema
+    layout: ImageLayout
+
+
+class TableSlots:
+    """The known table maps. Not thread safe."""
+
+    def __init__(self, tables: TableVersions) -> None:
+        self._tables = tables
+        self._slots: dict[bytes, int] = {}
+        self._mapped: list[TableMap] = []
+        self._bound: dict[int, Binding] = {}
+        self._known = 0
+        self.ids: I64 = np.zeros(_IDS_MIN, dtype=np.int64)
+        self.id_slot: I64 = np.zeros(_IDS_MIN, dtype=np.int64)
+        self.maps: U8 = np.zeros(0, dtype=np.uint8)
+        self.map_from: I64 = np.zeros(0, dtype=np.int64)
+        self.map_to: I64 = np.zeros(0, dtype=np.int64)
+        self.wanted: U8 = np.zeros(0, dtype=np.uint8)
+
+    def forget_ids(self) -> None:
+        """Forget which id means which table: a server that restarted gives them anew."""
+        self.ids[:] = 0
+        self._known = 0
+
+    def unbind(self) -> None:
+        """Bind every slot anew, because the tables changed."""
+        self._bound.clear()
+
+    def add(self, table_id: int, body: bytes) -> None:
+        """Make a table map known under an id; ``body`` is the event behind the id."""
+        slot = self._slots.get(body)
+        if slot is None:
+            slot = len(self._mapped)
+            self._mapped.append(parse_table_map(body))
+            self._slots[body] = slot
+            start = len(self.maps)
+            self.maps = np.concatenate([self.maps, np.frombuffer(body, dtype=np.uint8)])
+            self.map_from = np.append(self.map_from, start)
+            self.map_to = np.append(self.map_to, start + len(body))
+            self.wanted = np.append(self.wanted, np.uint8(0))
+        if 2 * (self._known + 1) > len(self.ids):
+            self._grow()
+        place = table_slot(self.ids, table_id)
+        self._known += int(self.ids[place] == 0)
+        self.ids[place] = table_id + 1
+        self.id_slot[place] = slot
+
+    def choose(self, wanted: Callable[[int], bool]) -> None:
+        """Ask anew whose rows are decoded."""
+        for slot, mapped in enumerate(self._mapped):
+            table = self._tables.live((mapped.schema, mapped.table))
+            self.wanted[slot] = table is not None and wanted(table.table_id)
+
+    def bind(self, slot: int) -> Binding:
+        """Return what a slot's rows are; raise where the table map fits no version that is known at the reader's place."""
+        found = self._bound.get(slot)
+        if found is None:
+            mapped = self._mapped[slot]
+            name = (mapped.schema, mapped.table)
+            table = self._tables.live(name)
+            layout = layout_of(table, mapped) if table is not None else None
+            if table is None or layout is None:
+                raise PenstockError(
+                    "SCHEMA_UNKNOWN",
+                    f"the log describes {mapped.schema}.{mapped.table} with {len(mapped.columns)} columns that no known version of it has",
+                    "Set binlog_row_metadata=FULL, or take a new snapshot of the table.",
+                )
+            found = self._bound[slot] = Binding(table, layout)
+        return found
+
+    def _grow(self) -> None:
+        old_ids, old_slots = self.ids, self.id_slot
+        self.ids = np.zeros(2 * len(old_ids), dtype=np.int64)
+        self.id_slot = np.zeros(2 * len(old_ids), dtype=np.int64)
+        for at in np.flatnonzero(old_ids):
+            place = table_slot(self.ids, int(old_ids[at]) - 1)
+            self.ids[place] = old_ids[at]
+            self.id_slot[place] = old_slots[at]

@@ -1,0 +1,175 @@
+"""MariaDB and MySQL as an upstream with one log.
+
+Owns the table versions and the places that the reader has passed, from which a snapshot's start is chosen. Nothing is ever written to the
+server. Runs in the log service and the server; snapshots are read on executors, each from a connection of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import InvariantError
+from penstock.model.raw import RawBatch
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import compose_ts
+from penstock.source.contract import Decoded, RangeInfo, RowDecoder
+from penstock.source.dataserver.keys import full_span
+from penstock.source.mysql.connection import parse_uri
+from penstock.source.mysql.dump import BinlogStream
+from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
+from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.server import Server
+from penstock.source.mysql.snapshot import read_ranges, read_rows
+from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
+
+_PASSED_MAX = 4096
+_SERVER_IDS = range(1 << 30, (1 << 32) - 1)
+"""Far above what administrators give their servers."""
+
+
+class MySqlUpstream:
+    """A MariaDB or MySQL server. Implements ``SingleLogUpstream``."""
+
+    def __init__(self, uri: str, settings: LogReaderSettings | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings or LogReaderSettings()
+        self._clock = clock or SystemClock()
+        address = parse_uri(uri)
+        self.address = address.shown
+        self._server = Server(address)
+        self._server_id = address.server_id or system_random().choice(_SERVER_IDS)
+        self._tables = TableVersions(self._server.table)
+        self._lock = threading.Lock()
+        self._passed: deque[tuple[LogPosition, LogPlace]] = deque(maxlen=_PASSED_MAX)
+        self._streams: set[BinlogStream] = set()
+
+    # -- Upstream
+
+    def current_ts(self) -> int:
+        """Return a ts above every commit that the reader has seen and above the server's clock."""
+        now_ts = compose_ts(self._server.now_ms())
+        with self._lock:
+            newest = self._passed[-1][0].ts if self._passed else 0
+        return max(now_ts, newest) + 1
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return the newest version of every table."""
+        self._load(compose_ts(self._server.now_ms()))
+        return self._tables.list()
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table, oldest first."""
+        self._load(compose_ts(self._server.now_ms()))
+        return self._tables.history(table_id)
+
+    def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Take over table versions of earlier runs."""
+        self._tables.adopt(versions)
+
+    def key_span(self, span: Span) -> tuple[bytes, bytes]:
+        """Return the full keys of a span."""
+        return full_span(span)
+
+    def ranges(self, span: Span) -> Sequence[RangeInfo]:
+        """Return key ranges of about equal width that cover a span."""
+        return read_ranges(self._server, self._newest(span.table_id), span)
+
+    def decoder(self) -> RowDecoder:
+        """Return a decoder that is never needed: the log is decoded where it is read."""
+        return _NoDecoder()
+
+    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+        """Yield the state of a span now, seen at one moment, as INSERT rows at a ts."""
+        return read_rows(self._server, span, self._newest(span.table_id), ts, consistent=True)
+
+    def close(self) -> None:
+        """End every stream."""
+        with self._lock:
+            streams, self._streams = list(self._streams), set()
+        for stream in streams:
+            stream.close()
+
+    # -- SingleLogUpstream
+
+    def log_end(self) -> str:
+        """Return the end of the log."""
+        return str(self._server.log_end())
+
+    def reached(self, position: str, end: str) -> bool:
+        """Return whether a position lies at or behind an end."""
+        return LogPlace.parse(position).reached(LogPlace.parse(end))
+
+    def first_position(self) -> LogPosition:
+        """Return the end of the log with the server's time; the tables as they are now are known from there on."""
+        place = self._server.log_end()
+        position = LogPosition(compose_ts(self._server.now_ms()), str(place))
+        self._load(position.ts)
+        return position
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        """Yield the log from a position on."""
+        self._load(start.ts)
+        self._tables.rewind(start.ts)
+        place = LogPlace.parse(start.text)
+        stream = BinlogStream(self._server.address, self._server.mariadb, place, self._server_id, self.settings.dump, self._clock)
+        with self._lock:
+            self._streams.add(stream)
+        self._note(start)
+        try:
+            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock)
+            for step in reader.steps(stop):
+                if step.position is not None:
+                    self._note(step.position)
+                yield step
+        finally:
+            stream.close()
+            with self._lock:
+                self._streams.discard(stream)
+
+    def confirm(self, position: LogPosition) -> None:
+        """Do nothing: the server keeps its logs by its own rules."""
+
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Return the newest place that the reader has passed and whose commits every query sees."""
+        visible = self._server.visible_place()
+        with self._lock:
+            passed = list(self._passed)
+        for position, place in reversed(passed):
+            if visible.reached(place):
+                return SnapshotTicket(position)
+        return SnapshotTicket(passed[0][0] if passed else self.first_position())
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span as they are when each page is read, as INSERT at the ticket's ts."""
+        return read_rows(self._server, span, table, ticket.start.ts, page_rows)
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Do nothing: a snapshot holds nothing open."""
+
+    # -- parts
+
+    def _load(self, ts: int) -> None:
+        if not self._tables.loaded:
+            self._tables.load(self._server.tables(), ts)
+
+    def _newest(self, table_id: int) -> TableSchema:
+        return self.schema_history(table_id)[-1]
+
+    def _note(self, position: LogPosition) -> None:
+        with self._lock:
+            if self._passed and self._passed[-1][0].ts > position.ts:
+                self._passed.clear()
+            self._passed.append((position, LogPlace.parse(position.text)))
+
+
+class _NoDecoder:
+    def decode(self, span_id: int, raw: RawBatch) -> Decoded:
+        """Refuse: nothing hands raw batches to this source."""
+        raise InvariantError(f"span {span_id}: the binlog's changes are decoded where they are read")
