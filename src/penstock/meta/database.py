@@ -26,7 +26,7 @@ from penstock.meta.records import (
     RequestedState,
     SubscribeRecord,
 )
-from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, subscribe
+from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
 from penstock.meta.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
@@ -115,6 +115,7 @@ class MetaDatabase:
             connection.execute(progress.delete().where(progress.c.subscribe_name == name))
             connection.execute(subscribe.delete().where(subscribe.c.subscribe_name == name))
             connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
+            connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
             connection.execute(feed.delete().where(feed.c.name == name))
 
     # States
@@ -189,6 +190,17 @@ class MetaDatabase:
         wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
         with self._engine.write() as connection:
             return windows.begin(connection, wanted)
+
+    def begin_resnapshot(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
+        """Record a window that takes the place of lost history, also in the place of a recorded one that cannot be delivered. Fenced."""
+        wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
+        with self._engine.write() as connection:
+            return windows.begin_resnapshot(connection, wanted)
+
+    def resnapshots(self, name: str) -> int:
+        """Return how often a feed began to deliver what differed from a new snapshot, because its history was gone."""
+        with self._engine.read() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).where(resnapshot.c.feed == name)).scalar_one())
 
     def pending_window(self, name: str) -> PendingWindow | None:
         """Return the recorded window of a feed, or None."""

@@ -109,3 +109,13 @@ pending_window = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("begun_ms", sa.BigInteger, nullable=False),
 )
+
+resnapshot = sa.Table(
+    "resnapshot",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("from_ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("to_ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("begun_ms", sa.BigInteger, nullable=False),
+    comment="Windows in which a feed delivered what differed from a new snapshot, because the history was gone.",
+)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from penstock.meta import dispatchers
 from penstock.meta.ownership import fenced_feed
 from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow, ProgressStage
-from penstock.meta.tables import feed, pending_window, progress, subscribe
+from penstock.meta.tables import feed, pending_window, progress, resnapshot, subscribe
 from penstock.model.errors import InvariantError, PenstockError
 
 Positions = Mapping[str, Mapping[str, int]]
@@ -47,6 +47,18 @@ def begin(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
     if recorded.epoch != wanted.epoch:
         connection.execute(pending_window.update().where(pending_window.c.feed == wanted.feed).values(epoch=wanted.epoch))
     return msgspec.structs.replace(recorded, epoch=wanted.epoch)
+
+
+def begin_resnapshot(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
+    """Record a window that takes the place of lost history; one that was recorded before and cannot be delivered any more gives way."""
+    fenced_feed(connection, wanted.feed, wanted.epoch)
+    connection.execute(pending_window.delete().where(pending_window.c.feed == wanted.feed))
+    begun = begin(connection, wanted)
+    row = {"feed": wanted.feed, "from_ts": wanted.from_ts, "to_ts": wanted.to_ts}
+    # A window that is planned anew to the same end counts once.
+    connection.execute(resnapshot.delete().where(*(resnapshot.c[name] == value for name, value in row.items())))
+    connection.execute(resnapshot.insert().values(**row, begun_ms=wanted.begun_ms))
+    return begun
 
 
 def commit(

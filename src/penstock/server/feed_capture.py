@@ -28,21 +28,21 @@ class FeedCapture:
     """The capture of one run of a feed. One thread calls ``begin`` and another one ``capture``; the rest may be called by any."""
 
     def __init__(
-        self, start_ts: int, log_service: LogService, store: ColumnarEventStore, bootstrap: Bootstrap | None, *, one_log: bool
+        self, start_ts: int, log_service: LogService, store: ColumnarEventStore, bootstrap: Bootstrap | None, *, by_job: bool, one_log: bool
     ) -> None:
-        """``bootstrap`` is None where the stream of the upstream gives the state, or the feed begins without one."""
+        """``bootstrap`` is None where the feed begins without a state; ``by_job`` says whether it is used for spans that are new."""
         self._start_ts = start_ts
         self._log_service = log_service
         self._store = store
         self._bootstrap = bootstrap
+        self._by_job = by_job
         self._one_log = one_log
         self._span_ids = {DDL_SPAN.span_id}
         self._reading = threading.Event()
 
-    @property
-    def reads_state(self) -> bool:
-        """Return whether ``begin`` may read the state of tables, which takes its time."""
-        return self._bootstrap is not None
+    def reads_state(self, dispatchers: Sequence[Dispatcher]) -> bool:
+        """Return whether ``begin`` would read the state of tables, which takes its time."""
+        return self._bootstrap is not None and (self.purged() or any(map(self._needs_state, dispatchers)))
 
     def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
         """Read the state of spans that need it; may take as long as reading all tables."""
@@ -74,7 +74,10 @@ class FeedCapture:
 
     def _needs_state(self, dispatcher: Dispatcher) -> bool:
         begins_with_state = dispatcher.with_state or dispatcher.begin_ts == TS_ZERO
-        return begins_with_state and self._store.base_ts(dispatcher.span.span_id) is None
+        if not begins_with_state or self._store.base_ts(dispatcher.span.span_id) is not None:
+            return False
+        # The stream of an upstream with ranges gives the state of a span that is new; one whose history was given up must be read again.
+        return self._by_job or dispatcher.span.span_id in self._store.span_ids()
 
     def _read(self, bootstrap: Bootstrap, spans: Sequence[Span], purged: frozenset[int]) -> None:
         self._reading.set()

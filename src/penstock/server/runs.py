@@ -24,6 +24,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
+from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.capture import DispatcherCapture, needed_spans
 from penstock.server.creation import FeedDocument, claimant, reads_state_by_job
@@ -71,7 +72,7 @@ class CapturedFeedRun:
 
     def start(self) -> None:
         """Capture the spans, then start the query; where their state is read first, that goes on after this returns."""
-        if self._capture.reads_state:
+        if self._capture.reads_state(live_dispatchers(self._context, self._meta)):
             self._beginning.start()
         else:
             self._prepare()
@@ -96,7 +97,12 @@ class CapturedFeedRun:
 
     def error(self) -> PenstockError | None:
         """Return why the run ended by itself, or None."""
-        return self._error or self._run.error()
+        error = self._error or self._run.error()
+        settings = self._context.settings
+        if error is not None and error.code == "STALE_READ" and settings.on_stale_read == "resnapshot" and settings.start_ts == TS_ZERO:
+            # History went between plan and read; the next run plans for that.
+            return PenstockError("SNAPSHOT_DUE", error.detail)
+        return error
 
     def status(self) -> RunStatus:
         """Return whether the run goes on, up to where its spans are captured, which are not, and how far reading the state is."""
@@ -184,8 +190,15 @@ class SparkFeedRunFactory:
             tables=tuple(config.tables),
         )
         run = SparkFeedRun(self._session, context, self._work_dir)
-        bootstrap = self._bootstrap(config.settings) if reads_state_by_job(self._upstream, config.settings) else None
-        capture = FeedCapture(config.settings.start_ts, self._log_service, self._store, bootstrap, one_log=shares_one_log(self._upstream))
+        bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
+        capture = FeedCapture(
+            config.settings.start_ts,
+            self._log_service,
+            self._store,
+            bootstrap,
+            by_job=reads_state_by_job(self._upstream, config.settings),
+            one_log=shares_one_log(self._upstream),
+        )
         return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.model.table import TableSchema
-from penstock.sink.contract import Sink, SinkMaintainer
+from penstock.sink.contract import Sink, SinkMaintainer, TargetState
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
 from penstock.sink.storage.target import TargetAddress
+from penstock.sink.storage.target_state import StorageState
 
 
 def open_sink(uri: str, options: Mapping[str, Any]) -> Sink:
@@ -25,11 +26,12 @@ def open_maintainer(uri: str, options: Mapping[str, Any]) -> SinkMaintainer:
     return StorageMaintainer(TargetAddress(target_uri).open(), settings)
 
 
+def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
+    """Return what reads a target back."""
+    target_uri, settings = from_uri(uri, options)
+    return StorageState(TargetAddress(target_uri).open(), settings)
+
+
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:
     """Return what tells of a table version whether its before-images and keys must travel to the target."""
     return from_uri(uri, options)[1].needs_before
-
-
-def needs_before(uri: str, options: Mapping[str, Any]) -> bool:
-    """Return whether the target's settings ask for old values of every table."""
-    return from_uri(uri, options)[1].needs_old_values

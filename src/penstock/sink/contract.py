@@ -6,7 +6,7 @@ dispatchers but the window. Runs on executors; a ``SinkMaintainer`` runs beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -127,6 +127,25 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release resources. What was not closed by ``close_dispatcher`` is dropped; after an error nothing more is flushed."""
+
+
+class TargetState(Protocol):
+    """What a target holds, read back, for a feed whose history is lost. Not every target can tell."""
+
+    def position(self, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
+        """Return where a dispatcher stands after everything that it wrote, also in a window that was never committed."""
+
+    def columns(self, table: TableSchema) -> TableSchema:
+        """Return the table with the columns that the target holds."""
+
+    def row_key(self, work: DispatcherWork) -> list[str]:
+        """Return the fields that name a row in all that the target holds; empty where rows must be counted."""
+
+    def changes(self, work: DispatcherWork) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that make up the dispatcher's state at ``work.position``, in order: ``_op``, then the columns of ``columns``.
+
+        The same for every attempt of the work, whatever an attempt wrote. Runs on executors.
+        """
 
 
 class SinkMaintainer(Protocol):

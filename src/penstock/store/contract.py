@@ -80,6 +80,8 @@ class WindowPlan(msgspec.Struct, frozen=True):
     inner_ddls: tuple[DdlEvent, ...] = ()
     """DDLs in ``(from_ts, to_ts]`` that change one of the ``unsplit`` tables in place and end nothing, oldest first."""
     kind: WindowKind = WindowKind.CHANGES
+    positions: dict[str, dict[str, int]] = {}
+    """Where dispatchers stand in the target, by their name, where that is further than what was committed."""
 
 
 class EventStore(Protocol):

@@ -97,6 +97,8 @@ class SpanStatus(msgspec.Struct, frozen=True):
     memory_rows: int
     start_key: bytes = b""
     end_key: bytes = b""
+    base_ts: int | None = None
+    """From this ts on the state of the span is known; None where it is not yet."""
 
 
 class FlightService(fl.FlightServerBase):  # type: ignore[misc]
@@ -238,6 +240,7 @@ def _status(stats: SpanStats) -> SpanStatus:
         memory_rows=stats.memory_rows,
         start_key=stats.span.start_key,
         end_key=stats.span.end_key,
+        base_ts=stats.base_ts,
     )
 
 

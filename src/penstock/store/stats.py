@@ -21,6 +21,7 @@ class SpanStats(msgspec.Struct, frozen=True):
     memory_nbytes: int
     object_rows: dict[str, int]
     object_nbytes: dict[str, int]
+    base_ts: int | None = None
 
 
 class StoreStats(msgspec.Struct, frozen=True):
@@ -50,4 +51,5 @@ def span_stats(store: SpanStore) -> SpanStats:
         memory_nbytes=store.memory_nbytes,
         object_rows=rows,
         object_nbytes=nbytes,
+        base_ts=store.base_ts,
     )

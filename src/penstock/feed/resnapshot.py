@@ -1,0 +1,156 @@
+"""Re-snapshot: how a feed goes on whose history is gone.
+
+Instead of the changes that nobody has any more, the window delivers the difference between what the target holds and the state at a ts
+that the event store knows: deletes of rows that vanished meanwhile, inserts of new ones, updates of those that changed; rows that are equal
+give nothing. The window is on record with its kind before anything of it is written, and with the positions up to which the target is read,
+so every attempt gives the same rows. ``ResnapshotPlanner`` runs beside the driver, ``read_difference`` on executors.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from penstock.feed.assignment import Dispatcher, FeedContext
+from penstock.feed.following import written_parts
+from penstock.feed.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.state_difference import StateDifference
+from penstock.meta.database import MetaDatabase
+from penstock.model.batch import KEY, OP, Op
+from penstock.model.ddl import IN_PLACE
+from penstock.model.errors import PenstockError
+from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.sink.catalog import open_maintainer, open_state
+from penstock.sink.contract import DispatcherWork, TargetState
+from penstock.store.contract import ChangesHandle, EndOfRange, WindowKind, WindowPlan
+from penstock.store.flight_client import FlightStoreClient
+
+log = logging.getLogger(__name__)
+BUCKET_BYTES = 64 * 1024 * 1024
+BUCKETS_MAX = 256
+
+
+class ResnapshotPlanner:
+    """Plans the windows that take the place of lost history. Runs beside the driver."""
+
+    def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient) -> None:
+        self._context = context
+        self._meta = meta
+        self._store = store
+
+    def allowed(self, error: PenstockError) -> bool:
+        """Return whether an error means that history is gone and the feed goes on with a new snapshot."""
+        settings = self._context.settings
+        return error.code == "STALE_READ" and settings.on_stale_read == "resnapshot" and settings.start_ts == TS_ZERO
+
+    def begin(self, from_ts: int, dispatchers: Sequence[Dispatcher], error: PenstockError) -> int:
+        """Record a window from the checkpoint to a ts whose state is known, and return that; the checkpoint while there is none yet.
+
+        A recorded window that can no longer be delivered gives way. What it wrote is in the target already and stays there, so the
+        positions are taken from the target, and the difference is that to everything that is there.
+        """
+        tables = sorted({d.id.table_id for d in dispatchers})
+        plan = self._store.plan_resnapshot([d.span.span_id for d in dispatchers], tables, from_ts)
+        if plan.to_ts == from_ts:
+            self._check_known(dispatchers)
+            return from_ts
+        if from_ts == TS_ZERO:
+            # Before the first checkpoint nobody has seen a version, so no DDL is news.
+            plan = msgspec.structs.replace(plan, ddls=())
+        moved = [d for d in plan.ddls if d.type not in IN_PLACE]
+        if moved:
+            raise PenstockError(
+                "DDL_UNSUPPORTED",
+                f"{error.detail}; and a {moved[0].type.name} at ts {moved[0].commit_ts} lies in the history that is gone",
+                "Create a new feed into a prefix of its own; this one cannot tell which rows belonged to which table.",
+            )
+        if self._meta.pending_window(self._context.feed) is not None:
+            plan = msgspec.structs.replace(plan, positions=self._positions(dispatchers, plan.to_ts))
+        encoded = msgspec.json.encode(plan).decode()
+        recorded = self._meta.begin_resnapshot(self._context.feed, self._context.epoch, from_ts, plan.to_ts, encoded)
+        extra = {"feed": self._context.feed, "from_ts": from_ts, "to_ts": recorded.to_ts, "cause": error.detail}
+        log.warning("history is gone: the feed delivers what differs from a new snapshot", extra=extra)
+        return recorded.to_ts
+
+    def _check_known(self, dispatchers: Sequence[Dispatcher]) -> None:
+        """Raise ``SNAPSHOT_DUE`` where a state is not known and must be read from the upstream, which the next run does."""
+        status = self._store.span_status()
+        unknown = [d for d in dispatchers if d.span.span_id in status and status[d.span.span_id].base_ts is None]
+        if unknown:
+            names = ", ".join(sorted({f"{d.schema}.{d.table}" for d in unknown}))
+            raise PenstockError("SNAPSHOT_DUE", f"the history of {names} is gone, and its state is not known")
+
+    def readable(self, plan: WindowPlan) -> bool:
+        """Return whether the store has the states of a recorded window; raises ``STALE_READ`` where it never will again."""
+        resolved_ts = self._store.plan_resnapshot([s.span_id for s in plan.spans], (), plan.from_ts).resolved_ts
+        if resolved_ts < plan.to_ts:
+            return False
+        for span in plan.spans:
+            self._store.view(span.span_id, TS_ZERO, plan.to_ts)
+        return True
+
+    def write_ddls(self, plan: WindowPlan, dispatchers: Sequence[Dispatcher]) -> None:
+        """Tell the target of the DDLs on the way: the rows of the window come after all of them. Idempotent."""
+        if plan.ddls:
+            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options)
+            for ddl in plan.ddls:
+                for part in written_parts(ddl, dispatchers, self._context.patterns):
+                    maintainer.write_block_event(part)
+
+    def _positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
+        state = open_state(self._context.sink_uri, self._context.sink_options)
+        found = {}
+        for dispatcher in dispatchers:
+            history = SchemaHistory(dispatcher.id.table_id, self._store.schema_history(dispatcher.id.table_id))
+            found[str(dispatcher.id)] = state.position(dispatcher.id, history.at(ts))
+        return found
+
+
+def is_resnapshot(plan: WindowPlan) -> bool:
+    """Return whether a window delivers a difference."""
+    return plan.kind is WindowKind.RESNAPSHOT
+
+
+def read_difference(
+    client: FlightStoreClient,
+    state: TargetState,
+    work: DispatcherWork,
+    span_id: int,
+    nbytes: int,
+    needs_before: Callable[[TableSchema], bool],
+) -> Iterator[pa.RecordBatch]:
+    """Yield one dispatcher's opaque rows, from OPEN to CLOSE. ``nbytes`` is the size of the state, as the plan has it."""
+    name, table = str(work.dispatcher), work.table
+    yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
+    keep_before = needs_before(table)
+    with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
+        buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
+        difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets)
+        difference.add_old(state.changes(work))
+        handle = client.open_changes(span_id, TS_ZERO, work.to_ts)
+        try:
+            difference.add_new(_rows(handle))
+        finally:
+            handle.close()
+        for records in difference.changes(work.to_ts):
+            shown = records if keep_before else _without_before(records)
+            if shown.num_rows:
+                yield batch_row(name, shown)
+    yield opaque_row(name, RowKind.CLOSE)
+
+
+def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:
+    while not isinstance(step := handle.next(), EndOfRange):
+        for batch in step.data:
+            yield batch.records
+
+
+def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
+    kept = records.filter(pa.compute.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
+    return kept.drop_columns([KEY])

@@ -1,0 +1,191 @@
+"""The difference between two states of a table, in bounded memory: what must happen to the one to become the other.
+
+The old state comes as changes in order, the last of each key counts; the new one as rows. Both are divided by a hash of the row's key over
+buckets on disk, and one bucket at a time is compared in columns. Where nothing names a row, equal rows are counted instead. Deletes come
+first, then per bucket the before-images and the rows, in the order of the key. Invariant: the same input gives the same rows in the same
+order, in any process: the hash depends on nothing but the values. Runs on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, OP, Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+
+_ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
+_OLD = "\0old"
+_COUNT = "\0count"
+_NULL = "\0"
+
+
+class Buckets:
+    """Rows divided by their key over files of a directory. Written first, then read, one bucket at a time."""
+
+    def __init__(self, directory: Path, name: str, schema: pa.Schema, keys: Sequence[str], count: int) -> None:
+        self._paths = [directory / f"{name}-{at:04d}.arrow" for at in range(count)]
+        self._schema = schema
+        self._keys = list(keys)
+        self._writers = [pa.ipc.new_file(path.as_posix(), schema) for path in self._paths]
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Add rows, after all that are there."""
+        if len(self._writers) == 1:
+            self._writers[0].write_batch(records)
+            return
+        home = bucket_of(pl.DataFrame(records), self._keys, len(self._writers))
+        for at in np.unique(home):
+            self._writers[int(at)].write_batch(records.filter(pa.array(home == at)))
+
+    def finish(self) -> None:
+        """End writing."""
+        for writer in self._writers:
+            writer.close()
+
+    def read(self, at: int) -> pl.DataFrame:
+        """Return the rows of a bucket, in the order in which they were added; its file is removed."""
+        with pa.memory_map(self._paths[at].as_posix()) as source:
+            frame = pl.DataFrame(pa.ipc.open_file(source).read_all())
+        self._paths[at].unlink()
+        return frame
+
+
+def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> npt.NDArray[np.int64]:
+    """Return for each row the bucket of its key."""
+    columns = frame.select(_text(k, frame.schema[k]).cast(pl.Binary).alias(str(at)) for at, k in enumerate(keys))
+    total = np.full(frame.height, _FNV_START, dtype=np.uint64)
+    for name in columns.columns:
+        values = columns[name].to_arrow().cast(pa.large_binary())
+        offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+        data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)
+        _hash_rows(offsets, data, total)
+    return (total % np.uint64(count)).astype(np.int64)
+
+
+_FNV_START = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_SEPARATOR = np.uint64(0xFF)
+
+
+@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _hash_rows(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], total: npt.NDArray[np.uint64]) -> None:
+    """Fold one value per row into its FNV-1a hash."""
+    for row in range(len(total)):
+        value = total[row]
+        for at in range(offsets[row], offsets[row + 1]):
+            value = (value ^ np.uint64(data[at])) * _FNV_PRIME
+        total[row] = (value ^ _SEPARATOR) * _FNV_PRIME
+
+
+class StateDifference:
+    """Compares two states of one table version. Give both, then read the difference once."""
+
+    def __init__(self, table: TableSchema, held: TableSchema, keys: Sequence[str], directory: Path, buckets: int) -> None:
+        """``held`` has the columns that the old state has; ``keys`` are the fields that name a row, none where rows are counted."""
+        self._table = table
+        self._columns = [c.field_name for c in held.columns]
+        self._keys = list(keys)
+        self._count = max(1, buckets)
+        rows = table.row_schema()
+        own = [rows.field(name) for name in self._columns]
+        places = self._keys or self._columns
+        self._old = Buckets(directory, "old", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *own]), places, self._count)
+        new = [pa.field(KEY, pa.binary(), nullable=False), *rows]
+        self._new = Buckets(directory, "new", pa.schema(new), places, self._count)
+        self._directory = directory
+
+    def add_old(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take in the changes that make up the old state, in order."""
+        for batch in batches:
+            self._old.add(batch)
+        self._old.finish()
+
+    def add_new(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take in the rows of the new state: change batches of the table version."""
+        names = [KEY, *self._table.row_schema().names]
+        for batch in batches:
+            self._new.add(batch.select(names))
+        self._new.finish()
+
+    def changes(self, ts: int) -> Iterator[pa.RecordBatch]:
+        """Yield the difference as change rows at a ts, all of the table's batch schema."""
+        later: list[Path] = []
+        for at in range(self._count):
+            old, new = self._old.read(at), self._new.read(at)
+            gone, rest = self._compare(old, new) if self._keys else self._count_rows(old, new)
+            yield from self._batches(gone, ts)
+            path = self._directory / f"rest-{at:04d}.arrow"
+            rest.write_ipc(path)
+            later.append(path)
+        for path in later:
+            yield from self._batches(pl.read_ipc(path), ts)
+            path.unlink()
+
+    def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return deletes, and then before-images, updates and inserts, of one bucket."""
+        last = old_changes.unique(subset=self._keys, keep="last", maintain_order=True)
+        old = last.filter(pl.col(OP).is_in(_ROW_OPS)).drop(OP)
+        gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
+        fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
+        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True).sort(self._keys)
+        others = [name for name in self._columns if name not in self._keys]
+        differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
+        changed = both.filter(differs)
+        before = changed.select(KEY, *self._keys, *(pl.col(n + _OLD).alias(n) for n in others))
+        parts = [self._as_op(before, Op.BEFORE), self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)]
+        return self._as_op(self._with_key(gone), Op.DELETE), pl.concat(parts)
+
+    def _count_rows(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return deletes and inserts of one bucket where equal rows are told apart by their number only."""
+        if old_changes.filter(pl.col(OP) == int(Op.UPDATE)).height != old_changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
+            raise PenstockError(
+                "TYPE_UNSUPPORTED",
+                f"{self._table.full_name} has no primary key and its updates carry no old values, so the target cannot be compared",
+                "Set output-old-value, or create a new feed into a prefix of its own.",
+            )
+        sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(-1).otherwise(1)
+        held = old_changes.select(*self._columns, sign.alias(_COUNT))
+        wanted = new.select(*self._columns, pl.lit(1).alias(_COUNT))
+        net = pl.concat([held, wanted], how="vertical_relaxed").group_by(self._columns, maintain_order=True).agg(pl.col(_COUNT).sum())
+        gone = _repeated(net.filter(pl.col(_COUNT) < 0), self._columns)
+        # Which of several equal rows is new cannot be told and does not matter; only columns that the target does not hold may differ.
+        missing = net.filter(pl.col(_COUNT) > 0)
+        number = pl.int_range(pl.len()).over(self._columns)
+        fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(_COUNT))
+        return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(_COUNT), Op.INSERT)
+
+    def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Give rows that are gone a key: the target does not hold the upstream's, and nothing pairs with a delete."""
+        texts = [_text(name, rows.schema[name]).fill_null(_NULL) for name in self._keys or self._columns]
+        return rows.with_columns(pl.concat_str(texts, separator="/").cast(pl.Binary).alias(KEY))
+
+    def _as_op(self, rows: pl.DataFrame, op: Op) -> pl.DataFrame:
+        """Return rows with an operation and all columns of the table; those that the target does not hold are NULL in old rows."""
+        schema = pl.DataFrame(self._table.row_schema().empty_table()).schema
+        columns = [pl.col(n) if n in rows.columns else pl.lit(None, dtype=t).alias(n) for n, t in schema.items()]
+        return rows.select(pl.lit(int(op), dtype=pl.UInt8).alias(OP), pl.col(KEY), *columns)
+
+    def _batches(self, rows: pl.DataFrame, ts: int) -> Iterator[pa.RecordBatch]:
+        schema = self._table.batch_schema()
+        for start in range(0, rows.height, BATCH_ROWS_MAX):
+            piece = rows.slice(start, BATCH_ROWS_MAX).with_columns(pl.lit(ts, dtype=pl.UInt64).alias(COMMIT_TS))
+            yield piece.select(schema.names).to_arrow().cast(schema).combine_chunks().to_batches()[0]
+
+
+def _text(name: str, kind: pl.DataType) -> pl.Expr:
+    """Return a column as text; bytes as digits, because they need not be text."""
+    return pl.col(name).bin.encode("hex") if kind == pl.Binary else pl.col(name).cast(pl.String)
+
+
+def _repeated(net: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return each row as often as its count says."""
+    times = net[_COUNT].abs().to_numpy()
+    return net.select(columns)[np.repeat(np.arange(net.height), times)]

@@ -1,0 +1,149 @@
+"""What a storage target holds for one dispatcher, read back from its files up to a position.
+
+The position, not the checkpoint, says which files count: those of earlier directories that an index names, and those of the position's own
+directory up to its number. So what is read stays the same while a later window publishes files, and every attempt of that window sees the
+same state. Rows come under the columns of the version that the dispatcher is at now, as a replay would show them. Runs on executors;
+``position`` beside the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from penstock.format.column_selection import select_columns
+from penstock.format.layout import DataPath, IndexPath, dispatcher_text
+from penstock.model.errors import PenstockError
+from penstock.model.table import COMMIT_TS, OP, TableSchema
+from penstock.model.timestamp import TS_MAX
+from penstock.sink.contract import DispatcherId, DispatcherWork
+from penstock.sink.storage.lineage import Lineage, lineage
+from penstock.sink.storage.publisher import schema_key
+from penstock.sink.storage.reader import StorageReader
+from penstock.sink.storage.recovery import recover_position
+from penstock.sink.storage.replay import project, under_ids
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.target import ObjectTarget
+
+_SCHEMA_KEY = schema_key(0).removesuffix("0")
+_FOREIGN_ID = 2_000_000
+"""Columns that the target has and the table has no more are numbered from here."""
+
+
+class StorageState:
+    """Reads dispatchers of one target back; implements ``penstock.sink.contract.TargetState``."""
+
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
+        self._target = target
+        self._settings = settings
+
+    def position(self, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
+        """Return where the dispatcher stands after everything that it published, committed or not."""
+        return recover_position(self._target, self._settings, dispatcher, table)
+
+    def columns(self, table: TableSchema) -> TableSchema:
+        """Return the table with the columns that the target holds."""
+        return select_columns(table, self._settings.column_selectors)
+
+    def row_key(self, work: DispatcherWork) -> list[str]:
+        """Return the fields of the work's table that name a row in all that the target holds; empty where rows must be counted."""
+        life = self._life(_FutureReader(self._target, self._settings, work.to_ts), work)
+        wanted = self.columns(work.table)
+        if life is None:
+            return [c.field_name for c in wanted.key_columns]
+        names = {c.field_name: c.name.lower() for c in life.newest.columns}
+        ids = {c.name.lower(): c.field_name for c in wanted.columns}
+        return [ids[names[key]] for key in life.row_key if names.get(key) in ids]
+
+    def changes(self, work: DispatcherWork) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that make up the dispatcher's state at ``work.position``, in order: ``_op`` and the table's columns."""
+        reader = _FutureReader(self._target, self._settings, work.to_ts)
+        life = self._life(reader, work)
+        if life is None:
+            return
+        wanted = self.columns(work.table)
+        source = _under_names(life.newest, wanted)
+        for segment in life.segments:
+            for path, index in self._own(reader, segment.schema, segment.table, work):
+                version = segment.version(index.dir.version)
+                if version is None:
+                    continue
+                found = next(v.table for v in reader.versions(segment.schema, segment.table) if v.table.version == version.version)
+                for number in range(1, _last_number(reader, path, index, work.position) + 1):
+                    frame = reader.read_file(reader.data_path(index, number), found, path)
+                    frame = _with_ts(project(_with_ts(under_ids(frame, found, version)), version, life.newest))
+                    shown = project(frame.rename(_renames(life.newest, source)), source, wanted).drop(COMMIT_TS)
+                    yield from _batches(shown, wanted)
+
+    def _life(self, reader: StorageReader, work: DispatcherWork) -> Lineage | None:
+        """Return how the table came about in the target, None where the target knows nothing of it or it is gone."""
+        try:
+            life = lineage(reader, work.table.schema, work.table.table, work.to_ts)
+        except PenstockError as error:
+            if error.code != "TABLE_UNKNOWN":
+                raise
+            return None
+        return life if life.newest.columns else None
+
+    def _own(self, reader: StorageReader, schema: str, table: str, work: DispatcherWork) -> list[tuple[str, IndexPath]]:
+        name = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
+        partition = work.table.partition_id if self._settings.enable_partition_separator else 0
+        found = [(p, i) for p, i in reader.index_files(schema, table) if i.dispatcher == name and i.dir.partition == partition]
+        return sorted(found, key=lambda one: (one[1].dir.version, one[1].dir.date))
+
+
+class _FutureReader(StorageReader):
+    """A reader that goes up to the end of a window which is not committed yet."""
+
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, to_ts: int) -> None:
+        self._to_ts = to_ts
+        super().__init__(target, settings)
+
+    def limit_ts(self, up_to_ts: int | None = None) -> int:
+        """Return the window's end, or an earlier ts."""
+        return self._to_ts if up_to_ts is None else min(up_to_ts, self._to_ts)
+
+    def data_path(self, index: IndexPath, number: int) -> str:
+        """Return the path of a data file."""
+        return self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
+
+    def last_number(self, path: str, index: IndexPath) -> int:
+        """Return the last number that an index names."""
+        return max((number for number, _ in self._numbered(path, index)), default=0)
+
+
+def _last_number(reader: _FutureReader, path: str, index: IndexPath, position: Mapping[str, int]) -> int:
+    """Return up to which number the files of a directory count."""
+    places = [(key.split("/"), number) for key, number in position.items() if not key.startswith(_SCHEMA_KEY)]
+    if not places:
+        return 0
+    (version, date, *_), number = max(places, key=lambda p: (int(p[0][0]), p[0][1]))
+    here, last = (index.dir.version, index.dir.date), (int(version), date)
+    if here == last:
+        return number
+    return reader.last_number(path, index) if here < last else 0
+
+
+def _under_names(newest: TableSchema, wanted: TableSchema) -> TableSchema:
+    """Return the target's newest version with the column ids of the table, matched by name."""
+    ids = {c.name.lower(): c.id for c in wanted.columns}
+    columns = tuple(msgspec.structs.replace(c, id=ids.get(c.name.lower(), c.id + _FOREIGN_ID)) for c in newest.columns)
+    return msgspec.structs.replace(newest, columns=columns, unique_keys=())
+
+
+def _renames(newest: TableSchema, source: TableSchema) -> dict[str, str]:
+    return {old.field_name: new.field_name for old, new in zip(newest.columns, source.columns, strict=True)}
+
+
+def _with_ts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame that has a commit ts, because projections keep it; files may come without."""
+    return frame if COMMIT_TS in frame.columns else frame.with_columns(pl.lit(TS_MAX, dtype=pl.UInt64).alias(COMMIT_TS))
+
+
+def _batches(frame: pl.DataFrame, table: TableSchema) -> Iterator[pa.RecordBatch]:
+    rows = table.row_schema()
+    schema = pa.schema([pa.field(OP, pa.uint8(), nullable=False), *(rows.field(c.field_name) for c in table.columns)])
+    yield from frame.select(schema.names).to_arrow().cast(schema).to_batches()
