@@ -18,69 +18,54 @@ _ROOM = 8
 @jit
 def go_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
     """Rewrite texts such as ``1000000`` or ``1e-05`` in Go's form; the input may have any exponent and any trailing zeros."""
-    rows = len(offsets) - 1
-    out = np.empty(len(data) + _ROOM * rows, np.uint8)
-    ends = np.empty(rows + 1, np.int64)
-    ends[0] = 0
-    digits = np.empty(_DIGITS_MAX, np.uint8)
-    to = 0
-    for row in range(rows):
-        at, end = offsets[row], offsets[row + 1]
-        negative = data[at] == 45
-        if negative:
-            out[to] = 45
-            to += 1
-            at += 1
-        if data[at] < 48 or data[at] > 57:
-            to = _put_word(data[at], negative, out, to)
-        else:
-            count, scale = _parse(data, at, end, digits)
-            if count == 0:
-                out[to] = 48
-                to += 1
-            elif scale - 1 < -4 or scale - 1 >= 6:
-                to = _put_exponent(digits, count, scale - 1, out, to)
-            else:
-                to = _put_plain(digits, count, scale, out, to)
-        ends[row + 1] = to
-    return ends, out[:to]
+    return _rewritten(offsets, data, np.empty(len(data) + _ROOM * (len(offsets) - 1), np.uint8), True)
 
 
 @jit
 def plain_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
     """Rewrite the same texts without an exponent: ``1e-05`` becomes ``0.00001``, ``1.0`` becomes ``1``."""
     rows = len(offsets) - 1
-    digits = np.empty(_DIGITS_MAX, np.uint8)
-    ends = np.empty(rows + 1, np.int64)
-    ends[0] = 0
     room = len(data) + _ROOM * rows
     for row in range(rows):
         for at in range(offsets[row], offsets[row + 1]):
             if data[at] in (69, 101):
                 room += _DIGITS_MAX
-    out = np.empty(room, np.uint8)
+    return _rewritten(offsets, data, np.empty(room, np.uint8), False)
+
+
+@jit
+def _rewritten(offsets: Longs, data: Bytes, out: Bytes, exponents: bool) -> tuple[Longs, Bytes]:
+    """Rewrite texts into ``out``, which has room for all; an empty text stays empty."""
+    rows = len(offsets) - 1
+    ends = np.empty(rows + 1, np.int64)
+    ends[0] = 0
+    digits = np.empty(_DIGITS_MAX, np.uint8)
     to = 0
     for row in range(rows):
         at, end = offsets[row], offsets[row + 1]
-        if at == end:
-            ends[row + 1] = to
-            continue
-        negative = data[at] == 45
-        if negative:
-            out[to] = 45
-            to += 1
-            at += 1
-        if data[at] < 48 or data[at] > 57:
-            to = _put_word(data[at], negative, out, to)
-        else:
-            count, scale = _parse(data, at, end, digits)
-            if count == 0:
-                out[to] = 48
+        if at < end:
+            negative = data[at] == 45
+            if negative:
+                out[to] = 45
                 to += 1
+                at += 1
+            if data[at] < 48 or data[at] > 57:
+                to = _put_word(data[at], negative, out, to)
             else:
-                to = _put_plain(digits, count, scale, out, to)
+                to = _put_number(data, at, end, digits, exponents, out, to)
         ends[row + 1] = to
     return ends, out[:to]
+
+
+@jit
+def _put_number(data: Bytes, at: int, end: int, digits: Bytes, exponents: bool, out: Bytes, to: int) -> int:
+    count, scale = _parse(data, at, end, digits)
+    if count == 0:
+        out[to] = 48
+        return to + 1
+    if exponents and (scale - 1 < -4 or scale - 1 >= 6):
+        return _put_exponent(digits, count, scale - 1, out, to)
+    return _put_plain(digits, count, scale, out, to)
 
 
 @jit
