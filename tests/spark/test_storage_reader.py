@@ -5,10 +5,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.feed.session import SparkSettings, open_session
-from penstock.feed.storage_reader import read_table, register
+from penstock.feed.storage_reader import register
+from penstock.feed.storage_table import read_table
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
@@ -104,6 +106,71 @@ def test_a_stream_follows_a_growing_target(session: SparkSession, tmp_path: Path
     arrived = session.read.parquet(str(tmp_path / "out"))
     more = [(T0 + 20, "insert", 4, "d", Decimal("4.00"), None), (T0 + 30, "delete", 3, "c", Decimal("3.00"), MOMENT)]
     assert sorted(tuple(r) for r in arrived.collect()) == CHANGES + more
+
+
+def test_a_stream_stops_before_new_columns_and_goes_on_with_them(session: SparkSession, tmp_path: Path) -> None:
+    uri = (tmp_path / "target").as_uri()
+    lab = StorageLab(uri)
+    lab.maintainer.claim("lab")
+    lab.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", FIRST)
+    lab.write(FIRST, [(T0 + 1, Op.INSERT, 1, "a", "1.50")])
+    lab.checkpoint(T0 + 2)
+
+    def run(stream: DataFrame) -> list[tuple[object, ...]]:
+        """Run a query to the end of what is there; return all that has arrived so far."""
+        location, out = str(tmp_path / "checkpoint"), str(tmp_path / "out")
+        writer = stream.writeStream.format("json").option("path", out).option("checkpointLocation", location)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        rows = session.read.schema("_op string, id long, name string, seen string").json(out).collect()
+        return sorted(tuple(r) for r in rows)
+
+    def opened() -> DataFrame:
+        return session.readStream.format("penstock-storage").option("table", "s.t").load(uri)
+
+    first = opened()
+    run(first)
+    lab.write(FIRST, [(T0 + 5, Op.INSERT, 2, "b", None)])
+    lab.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD seen DATETIME", SECOND)
+    lab.write(SECOND, [(T0 + 11, Op.INSERT, 3, "c", "3.00", "2023-05-09 01:02:03"), (T0 + 20, Op.INSERT, 4, "d", None, None)])
+    lab.checkpoint(T0 + 15)
+    before = [("insert", 1, "a", None), ("insert", 2, "b", None)]
+    assert run(first) == before
+    with pytest.raises(StreamingQueryException, match=r"SCHEMA_CHANGED.*new or changed columns.*seen"):
+        run(first)
+    third = ("insert", 3, "c", "2023-05-09T01:02:03.000")
+    assert run(opened()) == [*before, third]
+    lab.checkpoint(T0 + 30)
+    assert run(opened()) == [*before, third, ("insert", 4, "d", None)]
+
+
+@pytest.mark.parametrize("query", ["?output-old-value=true", "?protocol=parquet", "?csv.include-commit-ts=false"])
+def test_tables_that_were_renamed_truncated_or_have_no_key(session: SparkSession, tmp_path: Path, query: str) -> None:
+    uri = f"{tmp_path.as_uri()}{query}"
+    lab = history(uri)
+    moved = TableSchema(1, "s", "u", T0 + 25, SECOND.columns)
+    lab.ddl(T0 + 25, DdlType.RENAME_TABLE, "RENAME TABLE t TO u", moved, old_names=((1, "s", "t"),))
+    lab.write(moved, [(T0 + 30, Op.DELETE, 1, "a2", "1.75", None), (T0 + 31, Op.INSERT, 6, "f", None, None)])
+    emptied = TableSchema(2, "s", "t", T0 + 40, SECOND.columns)
+    lab.ddl(T0 + 40, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", emptied)
+    lab.write(emptied, [(T0 + 41, Op.INSERT, 8, "h", None, None)])
+    lab.ddl(T0 + 50, DdlType.TRUNCATE_TABLE, "TRUNCATE TABLE t", TableSchema(3, "s", "t", T0 + 50, SECOND.columns))
+    lab.write(TableSchema(3, "s", "t", T0 + 50, SECOND.columns), [(T0 + 51, Op.INSERT, 9, "i", None, None)])
+    keyless = TableSchema(4, "s", "k", T0 + 60, (Column(1, "id", ColumnType(TypeKind.BIGINT)), NAME))
+    lab.ddl(T0 + 60, DdlType.CREATE_TABLE, "CREATE TABLE k (...)", keyless)
+    lab.write(keyless, [(T0 + 61 + n, Op.INSERT, n % 2, "same") for n in range(6)])
+    lab.write(keyless, [(T0 + 70, Op.DELETE, 1, "same"), (T0 + 71, Op.INSERT, None, None)])
+    lab.checkpoint(T0 + 99)
+    expected = {"s.t": [(9, "i")], "s.u": [(3, "c"), (4, "d"), (6, "f")], "s.k": [(None, None), *[(0, "same")] * 3, *[(1, "same")] * 2]}
+    for table, rows in expected.items():
+        read = session.read.format("penstock-storage").option("table", table).option("as-of", "checkpoint")
+        for shown in (read_table(session, uri, table), read.option("tasks", 3).load(uri)):
+            found = [tuple(r) for r in shown.select("id", "name").collect()]
+            assert sorted(found, key=lambda row: (row[0] is not None, row)) == rows
+    assert read.option("tasks", 3).load(uri).rdd.getNumPartitions() == 3
 
 
 def test_spark_reads_plain_files(session: SparkSession, tmp_path: Path) -> None:

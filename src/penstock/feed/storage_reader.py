@@ -3,10 +3,11 @@
 ``spark.read.format("penstock-storage").option("table", "shop.orders").load("s3://bucket/prefix?protocol=parquet")`` gives the changes up
 to the checkpoint: ``_commit_ts``, ``_op``, then the table's columns with Spark's types, those of the newest version. ``from-ts`` and
 ``to-ts`` bound them, ``old-values`` keeps the rows that updates replaced. With ``as-of`` (a ts, or ``checkpoint``) it gives the rows of the
-table then. Settings of the feed that wrote the target stand in the URI or among the options. Changes are read file by file in parallel;
-``read_table`` gives a table as of a ts in parallel too, by a shuffle on the key, where ``as-of`` of the format uses one task.
-``readStream`` follows a growing target: its offset is the checkpoint, so every micro-batch ends at a transaction-consistent cut. Runs in
-the driver (plan) and on executors (read).
+table then, through renames and truncations. Settings of the feed that wrote the target stand in the URI or among the options. Changes are
+read file by file in parallel. ``as-of`` divides the rows of a table by a hash of their key over ``tasks`` tasks, each of which reads all
+files and keeps its share, because a data source cannot shuffle; ``read_table`` of ``storage_table`` shuffles instead and reads each file
+once. ``readStream`` follows a growing target: its offset is the checkpoint, so every micro-batch ends at a transaction-consistent cut; it
+stops with ``SCHEMA_CHANGED`` before a version whose columns it does not show. Runs in the driver (plan) and on executors (read).
 """
 
 from __future__ import annotations
@@ -17,37 +18,43 @@ from typing import Any
 import msgspec
 import polars as pl
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as fn
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.feed.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN, op_names, typed_columns, typed_schema
+from penstock.feed.typed_rows import op_names, typed_columns, typed_schema
 from penstock.format.layout import OWNER_PATH, DataPath
 from penstock.model.batch import Op
-from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_MAX
+from penstock.sink.storage.lineage import Lineage, Segment, lineage
 from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import project, replay_table
+from penstock.sink.storage.replay import Share, project, replay_table
 from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.target import ObjectTarget, TargetAddress
 
 FORMAT = "penstock-storage"
 FILES_PER_TASK_MAX = 16
 TASKS_WANTED = 256
+FILES_PER_SHARE = 4
+SHARES_MAX = 8
+TASKS_MAX = 4_096
+ROWS_PER_BATCH = 65_536
 CHECKPOINT = "checkpoint"
+AT, ROW = "_at", "_row"
+"""With the option ``lineage``: the place of a change in the order of all changes, and a text that is equal for equal keys only."""
 
-_HISTORY = frozenset({DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.TRUNCATE_TABLE, DdlType.RENAME_TABLE})
-_OWN_OPTIONS = frozenset({"path", "table", "as-of", "from-ts", "to-ts", "old-values"})
+_OWN_OPTIONS = frozenset({"path", "table", "as-of", "from-ts", "to-ts", "old-values", "tasks", "lineage"})
+_AT_BITS = 32
 
 
 class FileRead(msgspec.Struct, frozen=True):
-    """One data file and the version that its directory has."""
+    """One data file, the version that its directory has, and its place among all files of the table."""
 
     path: str
     version: TableSchema
+    at: int
 
 
 class FilesRead(msgspec.Struct, frozen=True):
@@ -58,6 +65,8 @@ class FilesRead(msgspec.Struct, frozen=True):
     from_ts: int
     to_ts: int
     old_values: bool
+    row_key: list[str] | None = None
+    """With ``lineage``: the fields of which ``_row`` is made."""
 
 
 class Request:
@@ -77,6 +86,10 @@ class Request:
         self.to_ts = _ts(given, "to-ts", TS_MAX)
         self.as_of = None if "as-of" not in given else TS_MAX if given["as-of"] == CHECKPOINT else _ts(given, "as-of", 0)
         self.old_values = given.get("old-values", "false").lower() == "true"
+        self.lineage = given.get("lineage", "false").lower() == "true"
+        self.tasks = _ts(given, "tasks", 0)
+        if not 0 <= self.tasks <= TASKS_MAX:
+            raise PenstockError("CONFIG_INVALID", f"tasks: must be at most {TASKS_MAX}")
 
     def open(self) -> tuple[ObjectTarget, StorageSinkSettings]:
         """Open the target."""
@@ -94,6 +107,21 @@ class Request:
             raise PenstockError("TABLE_UNKNOWN", f"{self.schema}.{self.table} has no schema file at or below the checkpoint")
         return versions[-1]
 
+    def spark_schema(self, table: TableSchema) -> StructType:
+        """Return the columns that a version gives to Spark."""
+        shown = typed_schema(table, self.as_of is None)
+        if not self.lineage:
+            return shown
+        return StructType([StructField(AT, LongType(), False), StructField(ROW, StringType(), False), *shown])
+
+    def shown(self, reader: StorageReader, schema: StructType) -> TableSchema:
+        """Return the newest version that has the columns which Spark was told of when the frame was loaded."""
+        versions = [v.table for v in reader.versions(self.schema, self.table) if v.table.columns]
+        for table in reversed(versions):
+            if [(f.name, f.dataType) for f in self.spark_schema(table)] == [(f.name, f.dataType) for f in schema]:
+                return table
+        raise PenstockError("SCHEMA_CHANGED", f"no version of {self.schema}.{self.table} has the columns of this frame")
+
 
 def _ts(given: dict[str, str], key: str, default: int) -> int:
     text = given.get(key)
@@ -106,7 +134,7 @@ def _ts(given: dict[str, str], key: str, default: int) -> int:
 
 
 class StorageTask(InputPartition):
-    """One task, as JSON; empty for a table as of a ts."""
+    """One task, as JSON: files, or a share of a table as of a ts."""
 
     def __init__(self, plan: bytes) -> None:
         super().__init__(plan)
@@ -126,43 +154,51 @@ class StorageSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the newest version, after commit ts and operation where changes are read."""
-        return typed_schema(self._request.newest(self._request.reader()), self._request.as_of is None)
+        return self._request.spark_schema(self._request.newest(self._request.reader()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return StorageBatchReader(self._request)
+        return StorageBatchReader(self._request, self._request.shown(self._request.reader(), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a streaming query."""
         if self._request.as_of is not None:
             raise PenstockError("CONFIG_INVALID", "as-of: a stream gives changes")
-        return StorageStreamReader(self._request, self._request.newest(self._request.reader()))
+        return StorageStreamReader(self._request, self._request.shown(self._request.reader(), schema))
 
 
 class StorageBatchReader(DataSourceReader):
     """Plans files in the driver and reads them on executors."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, table: TableSchema) -> None:
         self._request = request
+        self._table = table
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks: groups of files, or one for a table as of a ts."""
-        if self._request.as_of is not None:
-            return [StorageTask(b"")]
+        """Return the tasks: groups of files, or shares of a table as of a ts."""
         reader = self._request.reader()
-        end = reader.limit_ts(self._request.to_ts)
-        return plan_files(reader, self._request, self._request.newest(reader), self._request.from_ts, end, {}, {})
+        end = reader.limit_ts(self._request.to_ts if self._request.as_of is None else self._request.as_of)
+        if self._request.as_of is not None or self._request.lineage:
+            life = lineage(reader, self._request.schema, self._request.table, end)
+            if life.newest.columns and life.newest.columns != self._table.columns:
+                raise PenstockError("SCHEMA_CHANGED", f"{life.newest.full_name} has changed since the frame was loaded")
+            return plan_lineage(reader, self._request, life) if self._request.lineage else plan_shares(reader, self._request, end)
+        files = list_files(reader, self._request, self._request.from_ts, end, {}, {})
+        return group_files(self._request, files, self._table, self._request.from_ts, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the typed rows of one task. Runs on an executor."""
-        if not partition.value:
-            yield from _read_state(self._request)
+        if self._request.as_of is not None:
+            yield from _read_share(self._request, msgspec.json.decode(partition.value, type=_ShareRead))
         else:
             yield from read_files(self._request, partition)
 
 
 class StorageStreamReader(DataSourceStreamReader):
     """Follows the checkpoint; the columns are those of the newest version when the query began.
+
+    It gives everything before a version with columns that it does not show, or shows with another type, and then stops: a query that is
+    started again on the same checkpoint location goes on there, with the columns of the newest version. Vanished columns need no restart.
 
     An offset is the checkpoint, the file numbers seen with it, and those seen with the offset before. The writer publishes no file of a
     later window before the checkpoint of an earlier one, so files seen before an offset hold no row after it and are not read again. A
@@ -184,12 +220,32 @@ class StorageStreamReader(DataSourceStreamReader):
         end = reader.limit_ts(self._request.to_ts)
         if end <= int(start["ts"]):
             return start
+        reachable = self._end_before_new_columns(reader, int(start["ts"]), end)
+        if reachable < end:
+            # This is no checkpoint, so what was seen with it says nothing of what lies behind it.
+            return {"ts": reachable, "seen": {}, "done": {}}
         seen = _numbers(reader, self._request)
         return {"ts": end, "seen": seen, "done": start["seen"] if target.exists(OWNER_PATH) else {}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
-        return plan_files(self._request.reader(), self._request, self._table, int(start["ts"]), int(end["ts"]), start["done"], end["seen"])
+        from_ts, to_ts = int(start["ts"]), int(end["ts"])
+        files = list_files(self._request.reader(), self._request, from_ts, to_ts, start["done"], end["seen"])
+        return group_files(self._request, files, self._table, from_ts, to_ts)
+
+    def _end_before_new_columns(self, reader: StorageReader, start_ts: int, end_ts: int) -> int:
+        """Return how far the query can go with the columns that it shows; raise where that is nowhere."""
+        for version in reader.versions(self._request.schema, self._request.table):
+            table = version.table
+            if not self._table.version < table.version <= end_ts:
+                continue
+            new = [c.name for c in table.columns if not any(c.id == k.id and c.type.arrow() == k.type.arrow() for k in self._table.columns)]
+            if new and table.version - 1 > start_ts:
+                return table.version - 1
+            if new:
+                names = ", ".join(new)
+                raise PenstockError("SCHEMA_CHANGED", f"{table.full_name} has new or changed columns from ts {table.version} on: {names}")
+        return end_ts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the typed rows of one task. Runs on an executor."""
@@ -202,25 +258,66 @@ def _numbers(reader: StorageReader, request: Request) -> dict[str, int]:
     return {layout.index_path(d, dispatcher): last for d, dispatcher, last in reader.data_files(request.schema, request.table)}
 
 
-def plan_files(
-    reader: StorageReader, request: Request, table: TableSchema, from_ts: int, to_ts: int, done: dict[str, int], seen: dict[str, int]
-) -> list[InputPartition]:
-    """Return the tasks that read ``(from_ts, to_ts]``: files beyond ``done``, up to ``seen`` where it says something, in groups."""
+def list_files(
+    reader: StorageReader, request: Request, from_ts: int, to_ts: int, done: dict[str, int], seen: dict[str, int]
+) -> list[FileRead]:
+    """Return the files of a name that may hold rows of ``(from_ts, to_ts]``: beyond ``done``, up to ``seen`` where it says something."""
+    versions = tuple(v.table for v in reader.versions(request.schema, request.table))
+    segment = Segment(request.schema, request.table, versions, to_ts)
+    return _segment_files(reader, request, segment, from_ts, done, seen)
+
+
+def _segment_files(
+    reader: StorageReader, request: Request, segment: Segment, from_ts: int, done: dict[str, int], seen: dict[str, int]
+) -> list[FileRead]:
     layout = request.settings.layout
-    versions = {v.table.version: v.table for v in reader.versions(request.schema, request.table)}
     first_date = layout.date_text(from_ts) if from_ts else ""
     files: list[FileRead] = []
-    for directory, dispatcher, indexed in sorted(reader.data_files(request.schema, request.table)):
-        if directory.version > to_ts or (directory.date and directory.date < first_date):
+    for directory, dispatcher, indexed in sorted(reader.data_files(segment.schema, segment.table)):
+        version = segment.version(directory.version)
+        if version is None or directory.version > segment.to_ts or (directory.date and directory.date < first_date):
             continue
         path = layout.index_path(directory, dispatcher)
-        numbers = range(done.get(path, 0) + 1, seen.get(path, indexed) + 1)
-        version = versions[directory.version]
-        files += [FileRead(layout.data_path(DataPath(directory, dispatcher, number)), version) for number in numbers]
+        for number in range(done.get(path, 0) + 1, seen.get(path, indexed) + 1):
+            files.append(FileRead(layout.data_path(DataPath(directory, dispatcher, number)), version, len(files)))
+    return files
+
+
+def group_files(
+    request: Request, files: list[FileRead], table: TableSchema, from_ts: int, to_ts: int, row_key: list[str] | None = None
+) -> list[InputPartition]:
+    """Return tasks of several files each."""
     size = min(FILES_PER_TASK_MAX, -(-len(files) // TASKS_WANTED)) or 1
     groups = [files[at : at + size] for at in range(0, len(files), size)]
-    plans = [FilesRead(tuple(group), table, from_ts, to_ts, request.old_values) for group in groups]
+    plans = [FilesRead(tuple(group), table, from_ts, to_ts, request.old_values, row_key) for group in groups]
     return [StorageTask(msgspec.json.encode(plan)) for plan in plans]
+
+
+def plan_lineage(reader: StorageReader, request: Request, life: Lineage) -> list[InputPartition]:
+    """Return the tasks that read all changes of which a table is made, under whatever name they were written."""
+    tasks: list[InputPartition] = []
+    base = 0
+    keys = life.row_key or [c.field_name for c in life.newest.columns]
+    for segment in life.segments:
+        found = _segment_files(reader, request, segment, 0, {}, {})
+        files = [FileRead(f.path, f.version, base + f.at) for f in found]
+        base += len(files)
+        tasks += group_files(request, files, life.newest, 0, segment.to_ts, keys)
+    return tasks
+
+
+class _ShareRead(msgspec.Struct, frozen=True):
+    """One share of a table as of a ts that was fixed when the query was planned."""
+
+    as_of: int
+    number: int
+    of: int
+
+
+def plan_shares(reader: StorageReader, request: Request, as_of: int) -> list[InputPartition]:
+    """Return one task per share of the table: as many as asked for, else one for every few files."""
+    of = request.tasks or min(SHARES_MAX, 1 + len(list_files(reader, request, 0, as_of, {}, {})) // FILES_PER_SHARE)
+    return [StorageTask(msgspec.json.encode(_ShareRead(as_of, number, of))) for number in range(of)]
 
 
 def read_files(request: Request, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -230,30 +327,50 @@ def read_files(request: Request, partition: InputPartition) -> Iterator[pa.Recor
     kept = [int(o) for o in Op if plan.old_values or o is not Op.BEFORE]
     for file in plan.files:
         frame = reader.read_file(file.path, file.version)
+        if plan.row_key is not None:
+            frame = frame.with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + (file.at << _AT_BITS)).alias(AT))
         if reader.stops_at_checkpoint:
             frame = frame.filter(pl.col(COMMIT_TS).is_between(plan.from_ts, plan.to_ts, closed="right"))
-        frame = project(frame.filter(pl.col(OP).is_in(kept)), file.version, plan.table)
-        if frame.height:
-            yield from _typed(frame, plan.table, with_ops=True)
+        frame = frame.filter(pl.col(OP).is_in(kept))
+        shown = project(frame, file.version, plan.table)
+        if shown.height and plan.row_key is None:
+            yield from _typed(shown, plan.table, with_ops=True)
+        elif shown.height:
+            places = frame[AT].to_arrow()
+            rows = shown.select(pl.concat_str([_exact_text(plan.table, name) for name in plan.row_key or []]).alias(ROW))
+            texts = _plain(rows[ROW].to_arrow(compat_level=pl.CompatLevel.oldest()))
+            yield from _typed(shown, plan.table, with_ops=True, before=[(AT, places), (ROW, texts)])
 
 
-def _read_state(request: Request) -> Iterator[pa.RecordBatch]:
+def _exact_text(table: TableSchema, field: str) -> pl.Expr:
+    """Return a field as a text that no other value has, fit to be put beside others."""
+    column = next(c for c in table.columns if c.field_name == field)
+    values = pl.col(field)
+    text = values.bin.encode("hex") if pa.types.is_binary(column.type.arrow()) else values.cast(pl.String)
+    return pl.when(values.is_null()).then(pl.lit("~")).otherwise(pl.concat_str([text.str.len_bytes(), pl.lit(":"), text]))
+
+
+def _read_share(request: Request, plan: _ShareRead) -> Iterator[pa.RecordBatch]:
     reader = request.reader()
-    table = request.newest(reader)
-    rows = replay_table(reader, request.schema, request.table, request.as_of)
+    table = lineage(reader, request.schema, request.table, reader.limit_ts(plan.as_of)).newest
+    rows = replay_table(reader, request.schema, request.table, plan.as_of, Share(plan.number, plan.of))
     yield from _typed(rows.rename({c.name: c.field_name for c in table.columns}), table, with_ops=False)
 
 
-def _typed(frame: pl.DataFrame, table: TableSchema, *, with_ops: bool) -> Iterator[pa.RecordBatch]:
+def _typed(
+    frame: pl.DataFrame, table: TableSchema, *, with_ops: bool, before: Sequence[tuple[str, pa.Array]] = ()
+) -> Iterator[pa.RecordBatch]:
     schema = typed_schema(table, with_ops)
-    for records in pa.Table.from_arrays(
-        [pa.chunked_array([_plain(frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()))]) for name in frame.columns], frame.columns
-    ).to_batches():
-        head = [records.column(COMMIT_TS).cast(pa.int64()), op_names(records.column(OP))] if with_ops else []
-        arrays = [*head, *typed_columns(records, table)]
-        # Spark compares schemas with their flags: what it was told is never null must say so here too.
-        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(schema, arrays, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    arrays = [_plain(frame[name].to_arrow(compat_level=pl.CompatLevel.oldest())) for name in frame.columns]
+    stored = pa.RecordBatch.from_arrays(arrays, frame.columns)
+    head = [stored.column(COMMIT_TS).cast(pa.int64()), op_names(stored.column(OP))] if with_ops else []
+    typed = [*head, *typed_columns(stored, table)]
+    # Spark compares schemas with their flags: what it was told is never null must say so here too.
+    fields = [pa.field(name, values.type, nullable=False) for name, values in before]
+    fields += [pa.field(f.name, a.type, f.nullable) for f, a in zip(schema, typed, strict=True)]
+    records = pa.RecordBatch.from_arrays([*(values for _, values in before), *typed], schema=pa.schema(fields))
+    for start in range(0, records.num_rows, ROWS_PER_BATCH):
+        yield records.slice(start, ROWS_PER_BATCH)
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -261,29 +378,6 @@ def _plain(values: pa.Array) -> pa.Array:
     if pa.types.is_large_string(values.type):
         return values.cast(pa.string())
     return values.cast(pa.binary()) if pa.types.is_large_binary(values.type) else values
-
-
-def read_table(session: SparkSession, uri: str, table: str, as_of: int | None = None, **options: str) -> DataFrame:
-    """Return a keyed table as of a ts or the checkpoint, read file by file in parallel: the last change of each key, by a shuffle.
-
-    Of two changes of one key at one ts the delete comes first, as everywhere. A table that was truncated, renamed or created anew needs its
-    history, and one without a key counts rows: for those use ``as-of`` of the format.
-    """
-    chosen = session.read.format(FORMAT).options(table=table, **options)
-    if as_of is not None:
-        chosen = chosen.option("to-ts", str(as_of))
-    request = Request({"path": uri, "table": table, **options, **({} if as_of is None else {"to-ts": str(as_of)})})
-    reader = request.reader()
-    keys = [c.name for c in request.newest(reader).key_columns]
-    if not keys:
-        raise PenstockError("TYPE_UNSUPPORTED", f"{table} has no primary key", "Read it with the option as-of.")
-    if any(v.type in _HISTORY for v in reader.versions(request.schema, request.table)[1:]):
-        raise PenstockError("TYPE_UNSUPPORTED", f"{table} was truncated, renamed or created anew", "Read it with the option as-of.")
-    last = Window.partitionBy(*(fn.col(f"`{k}`") for k in keys)).orderBy(
-        fn.col(COMMIT_TS_COLUMN).desc(), fn.when(fn.col(OP_COLUMN) == "delete", 1).otherwise(0)
-    )
-    ranked = chosen.load(uri).withColumn("_rank", fn.row_number().over(last))
-    return ranked.where((fn.col("_rank") == 1) & (fn.col(OP_COLUMN) != "delete")).drop("_rank", COMMIT_TS_COLUMN, OP_COLUMN)
 
 
 def register(session: SparkSession) -> None:
