@@ -22,8 +22,8 @@ STATUS, ROWS, TXNS, OPEN, WAL_END, SENT_US, REPLY, KEEPALIVES = range(8)
 STATE_SLOTS = 8
 REL, OP, OLD_KIND, OLD_AT, NEW_AT, END, TXN, XID = range(8)
 ROW_SLOTS = 8
-COMMIT_US, END_LSN, FIRST_ROW = range(3)
-TXN_SLOTS = 3
+COMMIT_US, END_LSN, FIRST_ROW, FINAL_LSN = range(4)
+TXN_SLOTS = 4
 INSERT, UPDATE, DELETE = 0, 1, 2
 NO_OLD, OLD_KEY, OLD_FULL = 0, 1, 2
 FRAME_BYTES = 5
@@ -167,6 +167,7 @@ def scan(buf: U8, at: int, end: int, in_stream: bool, state: I64, rows: I64, txn
                 return at
             txns[count, COMMIT_US] = _i64(buf, msg + 9)
             txns[count, END_LSN] = -1
+            txns[count, FINAL_LSN] = _i64(buf, msg + 1)
             txns[count, FIRST_ROW] = state[ROWS]
             state[TXNS] = count + 1
             state[OPEN] = 1
@@ -232,21 +233,19 @@ def scan(buf: U8, at: int, end: int, in_stream: bool, state: I64, rows: I64, txn
 
 
 @kernel
-def stream_end(buf: U8, at: int, end: int) -> int:
-    """Return where the Stream Stop message after ``at`` begins, -1 while it has not arrived, -2 where bytes make no sense.
+def stream_end(buf: U8, at: int, end: int) -> tuple[int, int]:
+    """Look for the Stream Stop message from ``at`` on; return MORE, SPECIAL (found) or BAD, and the place.
 
     Keepalives may stand between the messages of a stream.
     """
     while True:
         if at + 5 > end:
-            return -1
+            return MORE, at
         length = u32(buf, at + 1)
-        if length < 5:
-            return -2
+        if length < 5 or buf[at] != 100:
+            return BAD, at
         if at + 1 + length > end:
-            return -1
-        if buf[at] != 100:
-            return -2
+            return MORE, at
         if buf[at + 5] == 119 and length >= 4 + 26 and buf[at + 5 + 25] == 69:
-            return at
+            return SPECIAL, at
         at += 1 + length

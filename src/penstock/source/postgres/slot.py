@@ -137,6 +137,12 @@ def check_slot(slot: SlotStatus, address: PostgresAddress) -> None:
             f"{where} is of plugin {slot.plugin or 'none'} in database {slot.database or 'none'}",
             f"Name another slot with ?slot=…, or run: SELECT pg_drop_replication_slot({quote_literal(address.slot)})",
         )
+    if slot.two_phase:
+        raise PenstockError(
+            "UPSTREAM_MISCONFIGURED",
+            f"{where} sends transactions when they are prepared (two_phase), before it is known whether they commit",
+            "Name a slot without two_phase with ?slot=…, or drop this one and let Penstock make it.",
+        )
     if slot.wal_status == "lost" or slot.restart_lsn == 0:
         raise PenstockError(
             "LOG_PURGED",

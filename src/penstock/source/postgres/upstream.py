@@ -27,9 +27,10 @@ from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
 from penstock.source.dataserver.keys import full_key, full_span
 from penstock.source.postgres.address import PostgresAddress, parse_address
 from penstock.source.postgres.catalog import read_domains, read_tables
+from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
-from penstock.source.postgres.log_reader import CommitLog, LogReader, LogReaderSettings
+from penstock.source.postgres.log_reader import LogReader, LogReaderSettings
 from penstock.source.postgres.replication_stream import ReplicationStream
 from penstock.source.postgres.schema_book import SchemaBook
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _TS_ROOM = 1 << 13
 _PAGE_ROWS = 16_384
+STREAMING_VERSION = 14
 _INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE = "22023", "42704"
 
 
@@ -254,12 +256,19 @@ class PostgresUpstream:
             names = quote_literal(quote_ident(address.publication)).strip()
             replication.start_copy_both(
                 f"START_REPLICATION SLOT {quote_ident(address.slot)} LOGICAL {format_lsn(start_lsn)} "
-                f"(proto_version '1', publication_names {names})"
+                f"({self._protocol(replication)}, publication_names {names})"
             )
         except BaseException:
             replication.close()
             raise
         return replication
+
+    def _protocol(self, replication: Connection) -> str:
+        if not self.address.streaming:
+            return "proto_version '1'"
+        if replication.server_version < STREAMING_VERSION:
+            raise PenstockError("CONFIG_INVALID", f"source: streaming=on needs PostgreSQL {STREAMING_VERSION} or newer")
+        return "proto_version '2', streaming 'on'"
 
     def _with_own_marks(self, start: LogPosition, marks: Sequence[LogPosition]) -> list[LogPosition]:
         with self._lock:
