@@ -17,7 +17,7 @@ class WakeGateSettings:
     """How much may wait for its wake."""
 
     events_max: int = 64
-    bytes_max: int = 64 << 20
+    bytes_max: int = 16 << 20
 
 
 class WakeGate:

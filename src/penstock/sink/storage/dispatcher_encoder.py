@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.format.data_file import RowEncoder
+from penstock.format.data_file import RowEncoder, file_header
 from penstock.format.file_rows import FileRows
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
@@ -33,7 +33,8 @@ from penstock.sink.storage.spool import DataItem
 
 CHUNK_BYTES_MAX = 4 << 20
 CHUNK_BYTES_MIN = 512
-_COPY_BELOW = 0.5
+_FIRST_BYTES = 16 << 10
+_SLACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class FlushTask:
     table: TableSchema
     first_ts: int
     items: tuple[DataItem, ...]
+    runs: tuple[int, ...]
+    """The lengths of the encoded chunks."""
     rows: int
     reason: FlushReason
     file: int
@@ -60,8 +63,11 @@ class FlushTask:
 class FileOutput(Protocol):
     """Where a dispatcher's items and files go, in order."""
 
+    def claim(self, item: DataItem) -> FileBuffer | None:
+        """Return an item's buffer for another chunk, or None where a new item must begin."""
+
     def put(self, item: DataItem) -> None:
-        """Take an item over."""
+        """Take over what was appended to an item."""
 
     def flush(self, task: FlushTask) -> None:
         """Take a finished file over."""
@@ -99,8 +105,11 @@ class DispatcherEncoder:
         self._date = ""
         self._encoder: RowEncoder | None = None
         self._items: list[DataItem] = []
+        self._runs: list[int] = []
+        self._expected_bytes = _FIRST_BYTES
         self._weight = 0
         self._file_rows = 0
+        self._finished: FlushTask | None = None
         self._first_ts = 0
         self._files = 0
         self._rows_in = 0
@@ -132,8 +141,10 @@ class DispatcherEncoder:
         if event.post_flush is not None:
             self._unplaced.append(event.post_flush)
             self._settle_callbacks()
-            if not self.pending and (done := self._flushed_callbacks()):
-                self._output.after_files(done)
+        self._emit()
+        if not self.pending and (done := self._flushed_callbacks()):
+            # Events without rows are in no file; they are durable as soon as all before them is.
+            self._output.after_files(done)
         if self.pending:
             self._since_s = since_s if self._since_s is None else self._since_s
             self._output.hold(self._since_s)
@@ -149,12 +160,14 @@ class DispatcherEncoder:
             self._cut_due = True
         else:
             self._cut_now_by_clock()
+            self._emit()
 
     def drain(self, reason: FlushReason) -> tuple[Callable[[], None], ...]:
         """Cut what is there; return the callbacks of events that are in no file, to be fired behind all files."""
         self._finish_rows()
         self._settle_callbacks()
         self._end_file(reason)
+        self._emit()
         return self._flushed_callbacks()
 
     def _rows_until_cut(self, records: pa.RecordBatch) -> int:
@@ -221,24 +234,30 @@ class DispatcherEncoder:
         if self._encoder is None:
             raise InvariantError("a chunk without a table")
         if not self._items:
+            self._emit()
             self._first_ts = int(commit_ts_array(chunk.records)[0])
-        scratch = self._buffers.take(self._chunk_bytes)
-        self._weight += self._encoder.encode(chunk.records, scratch)
+        item, content = self._writable()
+        before = content.tell()
+        self._weight += self._encoder.encode(chunk.records, content)
+        self._runs.append(content.tell() - before)
         self._file_rows += chunk.records.num_rows
-        item = DataItem(self._work.dispatcher, self._fitting(scratch))
         self._output.put(item)
-        self._items.append(item)
         if chunk.may_cut and self._weight >= self._settings.file_size:
+            # Whoever filled one file is likely to fill the next.
+            self._expected_bytes = self._settings.file_size + min(self._settings.file_size, _SLACK_BYTES)
             self._cut(FlushReason.SIZE)
 
-    def _fitting(self, scratch: FileBuffer) -> FileBuffer:
-        """Return the encoded bytes in a buffer that is not much larger than they are."""
-        if scratch.tell() >= scratch.capacity * _COPY_BELOW:
-            return scratch
-        copy = FileBuffer(scratch.tell())
-        copy.write(scratch.content())
-        self._buffers.give_back(scratch)
-        return copy
+    def _writable(self) -> tuple[DataItem, FileBuffer]:
+        """Return the file's last item and its buffer, or those of a new one."""
+        if self._items:
+            content = self._output.claim(self._items[-1])
+            if content is not None:
+                return self._items[-1], content
+        content = self._buffers.take(self._expected_bytes)
+        if not self._items and self._table is not None:
+            content.write(file_header(self._format, self._table))
+        self._items.append(DataItem(self._work.dispatcher, content))
+        return self._items[-1], content
 
     def _end_file(self, reason: FlushReason, cut: CutRecord | None = None) -> None:
         # The record belongs to the first file that ends here: what the rows make of the rest follows from it.
@@ -252,12 +271,18 @@ class DispatcherEncoder:
         if self._table is None or not self._items:
             return
         self._rows_cut += self._file_rows
-        items, rows, file, cut = tuple(self._items), self._file_rows, self._files, self._cut_record
-        self._items, self._weight, self._file_rows, self._cut_record = [], 0, 0, None
+        items, runs, rows, file, cut = tuple(self._items), tuple(self._runs), self._file_rows, self._files, self._cut_record
+        self._items, self._runs, self._weight, self._file_rows, self._cut_record = [], [], 0, 0, None
         self._since_s, self._cut_due = None, False
         self._files += 1
         self._output.settle()
-        self._output.flush(FlushTask(self._table, self._first_ts, items, rows, reason, file, cut, self._flushed_callbacks()))
+        self._finished = FlushTask(self._table, self._first_ts, items, runs, rows, reason, file, cut)
+
+    def _emit(self) -> None:
+        """Hand a cut file over; not before the event that ended it is known, so that its callback goes with the file."""
+        if self._finished is not None:
+            task, self._finished = replace(self._finished, callbacks=self._flushed_callbacks()), None
+            self._output.flush(task)
 
     def _settle_callbacks(self) -> None:
         """Note behind which row the events stand whose rows are all placed."""

@@ -78,7 +78,10 @@ class EncoderShards:
 
     def join(self) -> None:
         """Wait for the threads' end, after the latch tripped."""
-        for thread in self._threads:
+        with self._latch.lock:
+            # None starts after the trip.
+            threads = list(self._threads)
+        for thread in threads:
             thread.join()
 
     def _make_ready(self, shard: _Shard) -> None:
@@ -86,7 +89,7 @@ class EncoderShards:
         self._ready.append(shard)
         if self._idle >= len(self._ready):
             self._work.notify()
-        elif len(self._threads) < self._threads_max:
+        elif self._latch.error is None and len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._run, name=f"storage-encoder-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()

@@ -60,7 +60,7 @@ class IntervalFlush(Generic[K]):
                 return
             first = not self._active
             self._active.add(key, since_s)
-            if self._thread is None:
+            if self._thread is None and self._latch.error is None:
                 self._thread = threading.Thread(target=self._run, name="storage-interval", daemon=True)
                 self._thread.start()
             elif first:
@@ -73,8 +73,10 @@ class IntervalFlush(Generic[K]):
 
     def join(self) -> None:
         """Wait for the thread's end, after the latch tripped."""
-        if self._thread is not None:
-            self._thread.join()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
         try:

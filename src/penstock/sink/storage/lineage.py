@@ -82,13 +82,13 @@ def _begin(versions: Sequence[TableVersion], schema: str, table: str) -> tuple[i
         if versions[at].type in _CLEARING:
             return at, None
         if versions[at].type == DdlType.RENAME_TABLE:
-            origin = _origin(versions[at].query, schema, table)
+            origin = origin_of(versions[at].query, schema, table)
             if origin is not None:
                 return at, origin
     return 0, None
 
 
-def _origin(query: str, schema: str, table: str) -> tuple[str, str] | None:
+def origin_of(query: str, schema: str, table: str) -> tuple[str, str] | None:
     """Return the name that a table had before a rename; one statement may rename in several steps, as a swap does."""
     origins: dict[tuple[str, str], tuple[str, str]] = {}
     for old, new in renamed_tables(query, schema):

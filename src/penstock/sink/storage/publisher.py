@@ -30,7 +30,7 @@ _SCHEMA_KEY = "schema/"
 class Publication:
     """A file that has its name. ``done`` once its data is in the target; its index follows in order."""
 
-    __slots__ = ("created", "directory", "done", "key", "nbytes", "number", "path", "task")
+    __slots__ = ("created", "directory", "done", "key", "nbytes", "number", "path", "start_s", "task")
 
     def __init__(self, task: FlushTask, directory: DataDir, key: str, number: int, path: str) -> None:
         self.task = task
@@ -39,6 +39,7 @@ class Publication:
         self.number = number
         self.path = path
         self.nbytes = 0
+        self.start_s = 0.0
         self.created = False
         self.done = False
 

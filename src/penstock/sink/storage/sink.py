@@ -26,7 +26,7 @@ from penstock.sink.storage.cut_records import CutRecords
 from penstock.sink.storage.dispatcher_encoder import DispatcherEncoder, FlushTask
 from penstock.sink.storage.encoder_shards import EncoderShards
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.file_buffer import BufferPool
+from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.maintainer import write_ddl_files
 from penstock.sink.storage.metrics import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE, SinkCounters
@@ -37,8 +37,7 @@ from penstock.sink.storage.spool_segment import SpoolDisk, SpoolSegments
 from penstock.sink.storage.target import ObjectTarget
 from penstock.sink.storage.writer import StorageWriters, WriterChannel, WriterSettings
 
-_CHUNK_POOL_BYTES_MAX = 64 << 20
-_FILE_POOL_FILES = 2
+_KEPT_FILES = 2
 _FILE_SLACK_BYTES = 8 << 20
 
 
@@ -63,6 +62,9 @@ class _Dispatcher:
         self.rows = 0
         self.last_ts = 0
         self.end: DrainMarkerItem | None = None
+
+    def claim(self, item: DataItem) -> FileBuffer | None:
+        return self._sink.spool.claim(item)
 
     def put(self, item: DataItem) -> None:
         self._sink.spool.put(item)
@@ -101,13 +103,14 @@ class StorageSink:
         self._latch = FailureLatch()
         self._versions = SchemaVersions(target, output_column_id=settings.output_column_id)
         self._records = CutRecords(target)
-        self._chunks = BufferPool(_CHUNK_POOL_BYTES_MAX)
-        files = BufferPool(_FILE_POOL_FILES * (settings.file_size + _FILE_SLACK_BYTES))
+        self._buffers = BufferPool(_KEPT_FILES * (settings.file_size + _FILE_SLACK_BYTES))
         segments = SpoolSegments(Path(settings.spool_dir) if settings.spool_dir else None, disk=disk)
         spool_settings = engine.spool or SpoolSettings(quota_bytes=settings.spool_size)
-        limits = engine.writers or replace(WriterSettings(), flush_concurrency=settings.flush_concurrency)
-        self.spool = Spool(spool_settings, self._latch, self._chunks, self._counters, segments)
-        self.writers = StorageWriters(settings, limits, self.spool, self._latch, files, self._counters, self._clock)
+        limits = engine.writers or WriterSettings(flush_concurrency=settings.flush_concurrency)
+        # What is under way is in memory: were it all of the tier, the encoders would stand still with it.
+        limits = replace(limits, under_way_bytes_max=min(limits.under_way_bytes_max, spool_settings.memory_bytes_max // 2))
+        self.spool = Spool(spool_settings, self._latch, self._buffers, self._counters, segments)
+        self.writers = StorageWriters(settings, limits, self.spool, self._latch, self._buffers, self._counters, self._clock)
         self._shards = EncoderShards(engine.encoder_threads, self._latch)
         self.interval: IntervalFlush[DispatcherId] = IntervalFlush(
             settings.flush_interval_ms / 1000, self._clock, self._latch, self._cut_by_clock
@@ -225,7 +228,7 @@ class StorageSink:
         if state.encoder is None:
             cuts = self._records.of_window(state.work)
             state.publisher.known_cuts = list(cuts)
-            state.encoder = DispatcherEncoder(state.work, self._settings, self._chunks, state, cuts)
+            state.encoder = DispatcherEncoder(state.work, self._settings, self._buffers, state, cuts)
         return state.encoder
 
     def _cut_by_clock(self, dispatcher: DispatcherId) -> None:

@@ -1,12 +1,13 @@
 """The spool: encoded data between the encoders and the target, in memory and on disk.
 
-A data item is one encoded chunk. It enters the memory tier; when that is nearly full, a background thread moves the items that are
-needed last to the disk tier. Encoders wait for room in memory, the caller of the sink never does. What the spool holds decides about wakes
-(``watermarks``). A drain marker has no bytes: it goes through its dispatcher's channel like the data and comes out behind it.
+A data item is a run of encoded chunks of one file. It grows in the memory tier, in the buffer that is later uploaded as it stands; when
+the tier is nearly full, a background thread moves the items that are needed last to the disk tier, and the file goes on in a new item.
+Encoders wait for room in memory, the caller of the sink never does. What the spool holds decides about wakes (``watermarks``). A drain
+marker has no bytes: it goes through its dispatcher's channel like the data and comes out behind it.
 
-Invariants: an item counts from ``put`` to ``release``, in exactly one tier; the memory tier is exceeded only by an item that is larger
-than it and passes alone, and by files that are read back from disk to be written; spilling never stops for the quota, because the wakes
-that it held back bound what still comes. A disk that is full or fails trips the latch with SPOOL_FAILED. Runs on executors.
+Invariants: a byte counts from ``put`` to ``release``, in exactly one tier; the memory tier is exceeded by one chunk of each encoder and by
+files that are read back from disk to be written; spilling never stops for the quota, because the wakes that are held back bound what
+still comes. A disk that is full or fails trips the latch with SPOOL_FAILED. Runs on executors.
 """
 
 from __future__ import annotations
@@ -52,16 +53,19 @@ class Tier(Enum):
 
 
 class DataItem:
-    """One encoded chunk of a dispatcher. Fields change under the spool's lock only."""
+    """A run of encoded chunks of a dispatcher's file. Fields change under the spool's lock, the content while it is claimed."""
 
-    __slots__ = ("content", "dispatcher", "nbytes", "place", "tier")
+    __slots__ = ("claimed", "content", "dispatcher", "nbytes", "place", "tier")
 
     def __init__(self, dispatcher: DispatcherId, content: FileBuffer) -> None:
         self.dispatcher = dispatcher
-        self.nbytes = content.tell()
+        self.nbytes = 0
+        """What counts: the bytes that were put."""
         self.content: FileBuffer | None = content
         self.place: SegmentPlace | None = None
         self.tier = Tier.MEMORY
+        self.claimed = True
+        """An encoder appends to it."""
 
 
 class DrainMarkerItem:
@@ -82,11 +86,11 @@ class Spool:
     """Holds items of all dispatchers of a task. Thread safe."""
 
     def __init__(
-        self, settings: SpoolSettings, latch: FailureLatch, chunks: BufferPool, counters: SinkCounters, segments: SpoolSegments
+        self, settings: SpoolSettings, latch: FailureLatch, buffers: BufferPool, counters: SinkCounters, segments: SpoolSegments
     ) -> None:
         self._memory_max = settings.memory_bytes_max
         self._latch = latch
-        self._chunks = chunks
+        self._buffers = buffers
         self._counters = counters
         self._segments = segments
         self._room = latch.condition()
@@ -96,7 +100,6 @@ class Spool:
         self._disk_bytes = 0
         self._items = 0
         self._spilling = False
-        self._waiters = 0
         self._thread: threading.Thread | None = None
         self.wakes = WakeLine(Watermarks.of_quota(settings.quota_bytes), latch, counters, lambda: self._memory_bytes + self._disk_bytes)
 
@@ -115,38 +118,42 @@ class Spool:
         """Return how many items are in."""
         return self._items
 
+    def claim(self, item: DataItem) -> FileBuffer | None:
+        """Return an item's buffer for another chunk, until the next ``put``; None where it grows no more. Called by encoders."""
+        with self._latch.lock:
+            if item.tier is not Tier.MEMORY:
+                return None
+            item.claimed = True
+            return item.content
+
     def put(self, item: DataItem) -> None:
-        """Take an item over; waits while the memory tier is full. Called by encoders."""
+        """Take over what was appended to an item; waits while the memory tier is full. Called by encoders."""
+        assert item.content is not None
         with self._latch.lock:
             self._latch.check()
-            self._wait_for_room(item.nbytes)
-            self._in_memory[item] = None
-            self._memory_bytes += item.nbytes
-            self._items += 1
+            added = item.content.tell() - item.nbytes
+            if item.nbytes == 0:
+                self._in_memory[item] = None
+                self._items += 1
+            item.nbytes += added
+            item.claimed = False
+            self._memory_bytes += added
             self._counters.spool_items_peak = max(self._counters.spool_items_peak, self._items)
             self._counters.spool_bytes_peak = max(self._counters.spool_bytes_peak, self.nbytes)
             if self._memory_bytes > self._memory_max * _SPILL_ABOVE:
                 self._start_spilling()
+            self._latch.wait_for(self._room, lambda: self._memory_bytes <= self._memory_max)
 
-    def load(self, item: DataItem, into: FileBuffer) -> None:
-        """Append an item's bytes to a file; its own memory or disk space is free afterwards, and it counts until ``release``."""
-        with self._latch.lock:
-            self._in_memory.pop(item, None)
-            place, item.tier = item.place, Tier.LOADED
-        if place is None:
-            content = item.content
-            assert content is not None
-            into.write(content.content())
-            item.content = None
-            # The spilling thread may still read the buffer; what it makes of it is dropped.
-            self._chunks.give_back(content)
-            return
-        into.write(self._segments.read(place))
-        self._segments.release(place)
-        with self._latch.lock:
-            item.place = None
-            self._disk_bytes -= item.nbytes
-            self._memory_bytes += item.nbytes
+    def assemble(self, items: Sequence[DataItem]) -> FileBuffer:
+        """Return a file's bytes in one buffer, for the caller; they count until ``release``. One item in memory is not copied."""
+        if len(items) == 1:
+            whole = self._detach(items[0])
+            if whole is not None:
+                return whole
+        into = self._buffers.take(sum(item.nbytes for item in items))
+        for item in items:
+            self._load(item, into)
+        return into
 
     def release(self, items: Sequence[DataItem]) -> None:
         """Forget items that are in the target; wakes fire if the level allows it now."""
@@ -158,55 +165,69 @@ class Spool:
 
     def close(self) -> None:
         """Wait for the spilling thread and delete the disk tier, after the latch tripped."""
-        if self._thread is not None:
-            self._thread.join()
+        with self._latch.lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         self._segments.close()
 
-    def _wait_for_room(self, nbytes: int) -> None:
-        def fits() -> bool:
-            return not self._memory_bytes or self._memory_bytes + nbytes <= self._memory_max
+    def _detach(self, item: DataItem) -> FileBuffer | None:
+        """Return an item's own buffer, or None where it is on disk."""
+        with self._latch.lock:
+            self._in_memory.pop(item, None)
+            item.tier, content, item.content = Tier.LOADED, item.content, None
+        return content
 
-        if not fits():
-            self._waiters += 1
-            try:
-                self._start_spilling()
-                self._latch.wait_for(self._room, fits)
-            finally:
-                self._waiters -= 1
+    def _load(self, item: DataItem, into: FileBuffer) -> None:
+        content = self._detach(item)
+        if content is not None:
+            into.write(content.content())
+            # The spilling thread may still read the buffer; what it makes of it is dropped.
+            self._buffers.give_back(content)
+            return
+        place = item.place
+        assert place is not None
+        try:
+            into.write(self._segments.read(place))
+        except OSError as error:
+            raise PenstockError("SPOOL_FAILED", f"cannot read from the spool: {error.strerror or error}") from error
+        self._segments.release(place)
+        with self._latch.lock:
+            item.place = None
+            self._disk_bytes -= item.nbytes
+            self._memory_bytes += item.nbytes
 
     def _start_spilling(self) -> None:
         self._spilling = True
-        if self._thread is None:
+        if self._thread is None and self._latch.error is None:
             self._thread = threading.Thread(target=self._run, name="storage-spill", daemon=True)
             self._thread.start()
         self._spill_wanted.notify_all()
 
     def _run(self) -> None:
         try:
-            while (item := self._next_to_spill()) is not None:
-                self._spill(item)
+            while (found := self._next_to_spill()) is not None:
+                self._spill(*found)
         except OSError as error:
             self._latch.trip(PenstockError("SPOOL_FAILED", f"cannot write to the spool: {error.strerror or error}"))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that calls the sink
             self._latch.trip(error)
 
-    def _next_to_spill(self) -> DataItem | None:
+    def _next_to_spill(self) -> tuple[DataItem, FileBuffer] | None:
         with self._latch.lock:
             while self._latch.error is None:
-                if self._memory_bytes <= self._memory_max * _SPILL_DOWN_TO and not self._waiters:
+                if self._memory_bytes <= self._memory_max * _SPILL_DOWN_TO:
                     self._spilling = False
-                if self._spilling and self._in_memory:
-                    # The newest item is the one that is needed last.
-                    item, _ = self._in_memory.popitem()
+                # The newest item is the one that is needed last.
+                item = next((i for i in reversed(self._in_memory) if not i.claimed), None) if self._spilling else None
+                if item is not None and item.content is not None:
+                    del self._in_memory[item]
                     item.tier = Tier.SPILLING
-                    return item
+                    return item, item.content
                 self._spill_wanted.wait()
         return None
 
-    def _spill(self, item: DataItem) -> None:
-        content = item.content
-        if content is None:
-            return
+    def _spill(self, item: DataItem, content: FileBuffer) -> None:
         reach("spool-write:before")
         place = self._segments.append(content.content())
         reach("spool-write:after")
@@ -219,6 +240,6 @@ class Spool:
                 self._counters.spilled_bytes += item.nbytes
                 self._room.notify_all()
         if kept:
-            self._chunks.give_back(content)
+            self._buffers.give_back(content)
         else:
             self._segments.release(place)

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.format.data_file import file_header, finish_file
+from penstock.format.data_file import finish_file
 from penstock.model.clock import Clock
 from penstock.sink.storage.dispatcher_encoder import FlushTask
 from penstock.sink.storage.failure_latch import FailureLatch
@@ -65,7 +65,7 @@ class StorageWriters:
         limits: WriterSettings,
         spool: Spool,
         latch: FailureLatch,
-        files: BufferPool,
+        buffers: BufferPool,
         counters: SinkCounters,
         clock: Clock,
     ) -> None:
@@ -73,7 +73,7 @@ class StorageWriters:
         self._limits = limits
         self._spool = spool
         self._latch = latch
-        self._files = files
+        self._buffers = buffers
         self._counters = counters
         self._clock = clock
         self._work = latch.condition()
@@ -96,7 +96,10 @@ class StorageWriters:
 
     def join(self) -> None:
         """Wait for the threads' end, after the latch tripped."""
-        for thread in self._threads:
+        with self._latch.lock:
+            # None starts after the trip.
+            threads = list(self._threads)
+        for thread in threads:
             thread.join()
 
     def _list(self, channel: WriterChannel) -> None:
@@ -106,7 +109,7 @@ class StorageWriters:
         self._line.append(channel)
         if self._idle >= len(self._line):
             self._work.notify()
-        elif len(self._threads) < self._limits.flush_concurrency:
+        elif self._latch.error is None and len(self._threads) < self._limits.flush_concurrency:
             thread = threading.Thread(target=self._run, name=f"storage-writer-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -148,24 +151,18 @@ class StorageWriters:
     def _flush(self, channel: WriterChannel, task: FlushTask) -> None:
         start_s = self._clock.monotonic_s()
         publication = channel.publisher.begin(task)
+        publication.start_s = start_s
         with self._latch.lock:
             channel.under_way.append(publication)
             channel.starting = False
             self._list(channel)
-        header = file_header(self._format, task.table)
-        content = self._files.take(task.nbytes + len(header))
-        content.write(header)
-        for item in task.items:
-            self._spool.load(item, content)
+        content = self._spool.assemble(task.items)
         self._latch.check()
-        channel.publisher.write_data(
-            publication, finish_file(self._format, task.table, content.content(), [item.nbytes for item in task.items])
-        )
-        self._files.give_back(content)
+        channel.publisher.write_data(publication, finish_file(self._format, task.table, content.content(), task.runs))
+        self._buffers.give_back(content)
         with self._latch.lock:
             publication.done = True
         self._complete(channel)
-        self._counters.flushed(task.reason, self._clock.monotonic_s() - start_s, task.nbytes)
 
     def _complete(self, channel: WriterChannel) -> None:
         """Write the indexes of all files that are next in order, unless another thread is at it; it then finds this one's too."""
@@ -176,7 +173,9 @@ class StorageWriters:
                 for callback in publication.task.callbacks:
                     callback()
             for publication in done:
-                self._spool.release(publication.task.items)
+                task = publication.task
+                self._spool.release(task.items)
+                self._counters.flushed(task.reason, self._clock.monotonic_s() - publication.start_s, task.nbytes)
             with self._latch.lock:
                 for publication in done:
                     channel.under_way.popleft()
