@@ -101,16 +101,17 @@ def unprivileged(directory: Path) -> str | None:
 
 
 @contextmanager
-def postgres(directory: Path) -> Iterator[str]:
-    """Start PostgreSQL in a directory; yield the URI of its database."""
+def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Iterator[str]:
+    """Start PostgreSQL in a directory, again if it was there before, with more options of the server; yield the URI of its database."""
     directory.mkdir(parents=True, exist_ok=True)
     user = unprivileged(directory)
-    data, port = directory / "data", free_port()
+    data, port = directory / "data", port or free_port()
     initdb = _program("initdb", _POSTGRES_DIRS, "postgresql")
     made = [initdb, "-D", str(data), "-U", "penstock", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"]
-    subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
+    if not data.exists():
+        subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
     server = _program("postgres", _POSTGRES_DIRS, "postgresql")
-    command = [server, "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(directory), "-F"]
+    command = [server, "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(directory), "-F", *options]
     ready = _program("pg_isready", _POSTGRES_DIRS, "postgresql-client")
 
     def is_ready() -> bool:
