@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +21,7 @@ FEED_ROWS = "penstock_feed_rows"
 FEED_BYTES = "penstock_feed_bytes"
 FEED_FILES = "penstock_feed_files"
 FEED_WINDOWS = "penstock_feed_windows"
+FEED_RESNAPSHOTS = "penstock_feed_resnapshots"
 META_UP = "penstock_meta_up"
 
 
@@ -39,9 +40,10 @@ class FeedCollector(Collector):
         """Return the current values."""
         try:
             feeds = self._meta.list_feeds()
+            resnapshots = {feed.name: self._meta.resnapshots(feed.name) for feed in feeds}
         except PenstockError:
             return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
-        return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1), *self._gauges(feeds), *_counters(feeds)]
+        return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1), *self._gauges(feeds), *_counters(feeds, resnapshots)]
 
     def _gauges(self, feeds: Sequence[FeedRecord]) -> list[Metric]:
         checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
@@ -55,17 +57,19 @@ class FeedCollector(Collector):
         return [checkpoint, lag, state]
 
 
-def _counters(feeds: Sequence[FeedRecord]) -> list[Metric]:
+def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> list[Metric]:
     rows = CounterMetricFamily(FEED_ROWS, "Rows delivered.", labels=["feed"])
     nbytes = CounterMetricFamily(FEED_BYTES, "Bytes delivered.", labels=["feed"])
     files = CounterMetricFamily(FEED_FILES, "Files published.", labels=["feed"])
     windows = CounterMetricFamily(FEED_WINDOWS, "Windows committed.", labels=["feed"])
+    taken = CounterMetricFamily(FEED_RESNAPSHOTS, "Windows begun with a new snapshot, because the history was gone.", labels=["feed"])
     for feed in feeds:
         rows.add_metric([feed.name], feed.rows_total)
         nbytes.add_metric([feed.name], feed.nbytes_total)
         files.add_metric([feed.name], feed.files_total)
         windows.add_metric([feed.name], feed.windows_total)
-    return [rows, nbytes, files, windows]
+        taken.add_metric([feed.name], resnapshots[feed.name])
+    return [rows, nbytes, files, windows, taken]
 
 
 def render(registries: Sequence[CollectorRegistry]) -> bytes:
