@@ -24,8 +24,8 @@ from penstock.source.contract import Upstream
 class Dispatcher(msgspec.Struct, frozen=True):
     """One dispatcher: its id, the span it delivers, and the table's name after the last DDL that changed it.
 
-    It lives from the checkpoint ``begin_ts`` on; with ``with_state`` its first window delivers the state of the span, because the table
-    had rows before it came into the feed.
+    It lives from the checkpoint ``begin_ts`` on. With ``with_state`` the table had rows before it came into the feed: the dispatcher takes
+    no part in windows until the state of its span is known, and the first that it takes part in delivers that state.
     """
 
     id: DispatcherId

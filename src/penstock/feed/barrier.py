@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.feed.assignment import FeedContext
-from penstock.feed.following import follow, live_dispatchers, to_records, written_part
+from penstock.feed.following import follow, joined, live_dispatchers, to_records, written_parts
 from penstock.meta.database import MetaDatabase
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult
@@ -30,8 +30,9 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)
             dispatchers = live_dispatchers(context, meta, pending.from_ts)
             for ddl in plan.ddls:
-                maintainer.write_block_event(written_part(ddl, dispatchers, context.patterns))
-            followers = follow(dispatchers, plan.ddls, context.patterns)
+                for part in written_parts(ddl, dispatchers, context.patterns):
+                    maintainer.write_block_event(part)
+            followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
             meta.commit_window(
                 context.feed,
                 context.epoch,

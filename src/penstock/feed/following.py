@@ -2,7 +2,8 @@
 
 Pure functions of the DDL, the feed's patterns and the dispatchers before it, so every attempt of a window, on any server, comes to the
 same. A table that is made begins with the DDL's ts; one that had rows before it came into the feed (a rename into the patterns)
-begins with its state. A table that is dropped, truncated away or renamed out of the patterns ends there. Runs beside the driver.
+begins with its state, in the first window for which that is known. A table that is dropped, truncated away or renamed out of the
+patterns ends there. Runs beside the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from penstock.feed.assignment import Dispatcher, FeedContext
+from penstock.format.create_text import create_text
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType
@@ -33,6 +35,7 @@ _BEGINS_EMPTY = frozenset(
     }
 )
 _DATABASE_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
+_RENAMES = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
 
 
 def follow(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent], patterns: TablePatterns) -> tuple[Dispatcher, ...]:
@@ -42,18 +45,33 @@ def follow(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent], patterns
     return tuple(sorted(dispatchers, key=lambda d: d.id))
 
 
-def written_part(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> DdlEvent:
-    """Return what the target is told of a DDL: the tables that belong to the feed after it or did before, and no others."""
+def joined(dispatchers: Sequence[Dispatcher], span_ids: Iterable[int]) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers after a window over these spans: those that delivered their state in it are like all others from then on."""
+    taken = frozenset(span_ids)
+    return tuple(msgspec.structs.replace(d, with_state=False) if d.with_state and d.span.span_id in taken else d for d in dispatchers)
+
+
+def written_parts(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> list[DdlEvent]:
+    """Return what the target is told of a DDL: the tables that belong to the feed after it or did before, and no others.
+
+    A table that comes into the feed by a rename is new to the target, whatever the target knows under its former name: it is told of
+    a table that is made.
+    """
     if ddl.type in _DATABASE_DDLS:
-        return ddl
+        return [ddl]
     known = {d.id.table_id: d for d in dispatchers}
     kept = [t for t in ddl.tables if t.table_id in known or patterns.match(t.schema, t.table)]
+    came = [t for t in kept if t.table_id not in known] if ddl.type in _RENAMES else []
+    made = [DdlEvent(ddl.commit_ts, DdlType.CREATE_TABLE, create_text(t), t.schema, (t,)) for t in came]
+    kept = [t for t in kept if t not in came]
+    if ddl.tables and not kept:
+        return made
     names = ddl.old_names
     if not ddl.tables:
         # Partitions of one table have one name; the target hears of it once.
         gone = {(known[i].schema, known[i].table): i for i in ddl.dropped_table_ids if i in known}
         names = tuple((table_id, schema, table) for (schema, table), table_id in gone.items())
-    return msgspec.structs.replace(ddl, tables=_one_of_each_name(kept), old_names=names, query=_chosen_text(ddl, kept))
+    return [msgspec.structs.replace(ddl, tables=_one_of_each_name(kept), old_names=names, query=_chosen_text(ddl, kept)), *made]
 
 
 def to_record(dispatcher: Dispatcher) -> DispatcherRecord:

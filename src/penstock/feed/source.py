@@ -17,10 +17,11 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.opaque import SPARK_SCHEMA, RowKind, batch_row, opaque_row
+from penstock.feed.resnapshot import read_difference
 from penstock.feed.window_planner import PlannedPartition, WindowPlanner, WorkItem
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
-from penstock.sink.catalog import before_rule
+from penstock.sink.catalog import before_rule, open_state
 from penstock.store.contract import EndOfRange
 from penstock.store.flight_client import FlightStoreClient
 from penstock.store.ordering import merge_step
@@ -70,7 +71,7 @@ class FeedStreamReader(DataSourceStreamReader):
         client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
         try:
             for item in plan.items:
-                yield from read_work(client, item, needs_before)
+                yield from read_item(self._context, client, item, needs_before)
         finally:
             client.close()
 
@@ -79,6 +80,17 @@ class FeedStreamReader(DataSourceStreamReader):
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+
+
+def read_item(
+    context: FeedContext, client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]
+) -> Iterator[pa.RecordBatch]:
+    """Yield one dispatcher's opaque rows: its changes, or the difference between what the target holds and the state that is known."""
+    if item.difference_nbytes is None:
+        yield from read_work(client, item, needs_before)
+    else:
+        state = open_state(context.sink_uri, context.sink_options)
+        yield from read_difference(client, state, item.work, item.span_id, item.difference_nbytes, needs_before)
 
 
 def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]) -> Iterator[pa.RecordBatch]:

@@ -8,19 +8,23 @@ the planner process beside the driver.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
 from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.following import live_dispatchers
 from penstock.feed.packing import pack_by_bytes
+from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
+from penstock.meta.records import PendingWindow
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.sink.contract import DispatcherWork
-from penstock.store.contract import WindowKind, WindowPlan
+from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
+from penstock.store.flight import SpanStatus
 from penstock.store.flight_client import FlightStoreClient
 
 
@@ -30,6 +34,8 @@ class WorkItem(msgspec.Struct, frozen=True):
     work: DispatcherWork
     span_id: int
     ddls: tuple[DdlEvent, ...] = ()
+    difference_nbytes: int | None = None
+    """Set where the dispatcher delivers the difference between the target and the state at the window's end: how large that is."""
 
 
 class PlannedPartition(msgspec.Struct, frozen=True):
@@ -45,6 +51,7 @@ class WindowPlanner:
         self._context = context
         self._meta = meta
         self._store = store
+        self._resnapshots = ResnapshotPlanner(context, meta, store)
         self._histories: dict[int, SchemaHistory] = {}
 
     @classmethod
@@ -66,11 +73,13 @@ class WindowPlanner:
         feed = self._context.feed
         pending = self._meta.pending_window(feed)
         if pending is not None and pending.from_ts == from_ts:
-            # An earlier attempt recorded this window. After the loss of the event store it is pulled again first.
-            return pending.to_ts if self._resolved_ts(from_ts) >= pending.to_ts else from_ts
+            return self._go_on(pending)
         if from_ts == TS_ZERO:
             return self._begin_snapshot()
-        plan = self._plan(from_ts, self._context.settings.window_bytes_max)
+        try:
+            plan = self._plan(from_ts, self._context.settings.window_bytes_max)
+        except PenstockError as error:
+            return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts:
             return from_ts
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
@@ -88,15 +97,19 @@ class WindowPlanner:
         plan = msgspec.json.decode(pending.plan, type=WindowPlan)
         sizes = {s.span_id: s for s in plan.spans}
         items: list[tuple[int, WorkItem]] = []
-        for dispatcher in live_dispatchers(self._context, self._meta, from_ts):
+        differs = is_resnapshot(plan)
+        dispatchers = live_dispatchers(self._context, self._meta, from_ts)
+        if differs:
+            self._resnapshots.write_ddls(plan, dispatchers)
+        for dispatcher in dispatchers:
             size = sizes.get(dispatcher.span.span_id)
             ddls = tuple(d for d in plan.inner_ddls if d.one_table_id == dispatcher.id.table_id)
-            start_ts = TS_ZERO if _begins_with_state(dispatcher, from_ts) else from_ts
+            start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
             if size is None or (size.rows == 0 and not ddls and start_ts != TS_ZERO):
                 continue
-            position = progress.positions.get(str(dispatcher.id), {})
+            position = (plan.positions or progress.positions).get(str(dispatcher.id), {})
             work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
-            items.append((size.nbytes, WorkItem(work, dispatcher.span.span_id, ddls)))
+            items.append((size.nbytes, WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)))
         if not items:
             return []
         return [PlannedPartition(tuple(group)) for group in pack_by_bytes(items, self._context.partitions)]
@@ -123,22 +136,64 @@ class WindowPlanner:
         encoded = msgspec.json.encode(plan).decode()
         return self._meta.begin_window(self._context.feed, self._context.epoch, TS_ZERO, plan.to_ts, encoded).to_ts
 
-    def _resolved_ts(self, from_ts: int) -> int:
-        plan = self._plan(from_ts, TS_MAX >> 1)
-        return TS_ZERO if plan is None else plan.resolved_ts
+    def _go_on(self, pending: PendingWindow) -> int:
+        """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""
+        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        of_state = pending.from_ts == TS_ZERO or is_resnapshot(plan)
+        try:
+            reached = self._resnapshots.readable(plan) if of_state else self._reached(pending)
+        except PenstockError as error:
+            return self._resnapshot(pending.from_ts, error)
+        return pending.to_ts if reached else pending.from_ts
+
+    def _resnapshot(self, from_ts: int, error: PenstockError) -> int:
+        """Plan a window that takes the place of the history that is gone; raise the error where it says something else."""
+        if not self._resnapshots.allowed(error):
+            raise error
+        live = [d for d in live_dispatchers(self._context, self._meta, from_ts) if not d.with_state]
+        return self._resnapshots.begin(from_ts, live, error)
+
+    def _reached(self, pending: PendingWindow) -> bool:
+        """Return whether the store has everything of a recorded window."""
+        plan = self._plan(pending.from_ts, TS_MAX >> 1)
+        if plan is None or plan.resolved_ts < pending.to_ts:
+            return False
+        recorded = {s.span_id for s in msgspec.json.decode(pending.plan, type=WindowPlan).spans}
+        missing = recorded - {s.span_id for s in plan.spans}
+        ready = {s.span_id for s in self._known_state(missing, pending.to_ts) if s.resolved_ts >= pending.to_ts} if missing else set()
+        return missing <= ready
 
     def _plan(self, from_ts: int, nbytes_max: int) -> WindowPlan | None:
         """Ask the store where a window ends; None while the span of a table that came into the feed is not captured yet."""
         dispatchers = live_dispatchers(self._context, self._meta, from_ts)
-        spans = [d.span.span_id for d in dispatchers]
         count = Counter(d.id.table_id for d in dispatchers)
-        unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not _begins_with_state(d, from_ts)]
+        spans = [d.span.span_id for d in dispatchers if not d.with_state]
+        unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
         try:
-            return self._store.plan_window(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit)
+            plan = self._store.plan_window(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit)
         except PenstockError as error:
             if error.code != "SPAN_UNKNOWN" or all(d.begin_ts == TS_ZERO for d in dispatchers):
                 raise
             return None
+        return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state])
+
+    def _with_joining(self, plan: WindowPlan, span_ids: list[int]) -> WindowPlan | None:
+        """Add the spans whose state is known at the window's end; None where one of them is known and only has to catch up.
+
+        A table that is still being read is not waited for: the others keep their lag.
+        """
+        if not span_ids or plan.to_ts == plan.from_ts:
+            return plan
+        known = self._known_state(span_ids, plan.to_ts)
+        if any(s.resolved_ts < plan.to_ts for s in known):
+            return None
+        heavy = self._context.settings.window_bytes_max
+        return msgspec.structs.replace(plan, spans=(*plan.spans, *(SpanWindow(s.span_id, 0, heavy) for s in known)))
+
+    def _known_state(self, span_ids: Iterable[int], ts: int) -> list[SpanStatus]:
+        status = self._store.span_status()
+        found = [status[i] for i in sorted(span_ids) if i in status]
+        return [s for s in found if s.base_ts is not None and s.base_ts <= ts]
 
     def _table(self, dispatcher: Dispatcher, from_ts: int, to_ts: int) -> TableSchema:
         """Return the version in which the dispatcher's rows begin: a state's is that of its ts, a tail's that of its start."""
@@ -156,8 +211,3 @@ class WindowPlanner:
             return history.at(as_of)
         except PenstockError as error:
             raise PenstockError("STALE_READ", f"{dispatcher.schema}.{dispatcher.table}: {error.detail}") from error
-
-
-def _begins_with_state(dispatcher: Dispatcher, from_ts: int) -> bool:
-    """Return whether the window that starts here is the first one of a table that came into the feed with rows."""
-    return dispatcher.with_state and dispatcher.begin_ts == from_ts

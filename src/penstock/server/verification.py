@@ -18,6 +18,7 @@ import msgspec
 import polars as pl
 
 from penstock.config.masking import mask_uri
+from penstock.feed.following import from_record
 from penstock.meta.database import MetaDatabase
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -107,8 +108,10 @@ class FeedVerifier:
         try:
             config = document.feed_config()
             reader = open_reader(config.target.uri, config.target.options)
-            live = self._meta.dispatchers(name, reader.checkpoint_ts())
-            table_ids = sorted({d.id.table_id for d in document.dispatchers} if live is None else {d.table_id for d in live})
+            records = self._meta.dispatchers(name, reader.checkpoint_ts())
+            live = document.dispatchers if records is None else [from_record(r) for r in records]
+            # A table whose state is still being read is not in the target yet.
+            table_ids = sorted({d.id.table_id for d in live if not d.with_state})
             return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts)
         finally:
             self._lock.release()

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.barrier import commit_recorded_window
-from penstock.feed.source import read_work
+from penstock.feed.source import read_item
 from penstock.feed.window_planner import WindowPlanner
 from penstock.feed.writer import deliver
 from penstock.model.clock import SystemClock
@@ -71,7 +71,7 @@ class LocalFeed:
 
                 def rows(items: tuple = partition.items) -> Iterator[pa.RecordBatch]:  # type: ignore[type-arg]
                     for item in items:
-                        yield from read_work(client, item, needs_before)
+                        yield from read_item(self._context, client, item, needs_before)
 
                 try:
                     results.extend(deliver(sink, rows()))

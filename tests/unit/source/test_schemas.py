@@ -184,3 +184,30 @@ def test_unique_keys_are_declared_and_follow_the_table(db):
     assert db.run("ALTER TABLE d.u ADD UNIQUE INDEX n (c, e)").type is DdlType.ADD_INDEX
     assert db.schemas.table("d", "u").unique_keys == ((1,), (3,), (4,), (3, 4))
     assert "a unique key names columns that do not exist: z" in str(db.refuse("ALTER TABLE d.u ADD UNIQUE (z)"))
+
+
+def test_renames_move_along_a_chain_and_change_places(db):
+    db.run("CREATE TABLE d.u (id BIGINT PRIMARY KEY)")
+    t, u = db.schemas.table("d", "t").table_id, db.schemas.table("d", "u").table_id
+    swap = db.run("RENAME TABLE d.t TO d.tmp, `d`.`u` TO d.t, d.tmp TO d.u")
+    assert swap.type is DdlType.RENAME_TABLES
+    assert {(n.table_id, n.table) for n in swap.tables} == {(t, "u"), (u, "t")}
+    assert sorted(swap.old_names) == [(t, "d", "t"), (u, "d", "u")]
+    assert (db.schemas.table("d", "t").table_id, db.schemas.table("d", "u").table_id) == (u, t)
+    chain = db.run("RENAME TABLE d.u TO d.v, d.t TO d.u")
+    assert {(n.table_id, n.table) for n in chain.tables} == {(t, "v"), (u, "u")}
+    assert db.run("RENAME TABLE d.u TO d.x, d.x TO d.u") is None
+    assert db.refuse("RENAME TABLE d.v TO d.w, d.v TO d.z").code == "TABLE_UNKNOWN"
+    assert db.refuse("RENAME TABLE d.v TO d.u").code == "UPSTREAM_REFUSED"
+
+
+def test_several_tables_are_made_and_dropped_at_once(db):
+    made = db.run("CREATE TABLE d.k (id INT PRIMARY KEY); CREATE TABLE d.l (id INT PRIMARY KEY, x INT)")
+    assert made.type is DdlType.CREATE_TABLES
+    assert [(t.table, t.version, len(t.columns)) for t in made.tables] == [("k", db.ts, 1), ("l", db.ts, 2)]
+    assert len({t.table_id for t in made.tables}) == 2
+    assert db.refuse("CREATE TABLE d.m (id INT PRIMARY KEY); CREATE TABLE d.m (id INT PRIMARY KEY)").code == "UPSTREAM_REFUSED"
+    gone = db.run("DROP TABLE IF EXISTS d.k, d.none, d.l")
+    assert (gone.type, set(gone.dropped_table_ids)) == (DdlType.DROP_TABLE, {t.table_id for t in made.tables})
+    assert db.refuse("DROP TABLE d.t, d.none").code == "TABLE_UNKNOWN"
+    assert db.schemas.table("d", "t")

@@ -7,7 +7,6 @@ keep their history: a reader that is behind still needs it. Not thread safe: the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -21,8 +20,8 @@ from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.dataserver.columndef import build_column, check_modify, has_clock_default
 from penstock.source.dataserver.keys import check_key_column
 from penstock.source.dataserver.projection import default_scalar
+from penstock.source.dataserver.renames import Name, follow_renames, parse_renames
 
-_RENAME_TABLE = re.compile(r"^\s*RENAME\s+TABLE\s+(\S+)\s+TO\s+(\S+?)\s*;?\s*$", re.IGNORECASE)
 _ACTION_TYPES: list[tuple[type, DdlType]] = [
     (exp.ColumnDef, DdlType.ADD_COLUMN),
     (exp.Drop, DdlType.DROP_COLUMN),
@@ -71,15 +70,19 @@ class Schemas:
 
     def plan(self, query: str) -> Callable[[int], DdlEvent | None]:
         """Parse and check a DDL; return what makes its event at a commit ts, or None from it where IF [NOT] EXISTS makes it a no-op."""
-        renamed = _RENAME_TABLE.match(query)
-        text = f"ALTER TABLE {renamed.group(1)} RENAME TO {renamed.group(2)}" if renamed else query
+        renames = parse_renames(query)
+        if renames is not None:
+            return self._plan_renames(renames, query)
         try:
-            statements = sqlglot.parse(text, dialect="mysql")
+            statements = sqlglot.parse(query, dialect="mysql")
         except sqlglot.errors.SqlglotError as error:
             raise PenstockError("UPSTREAM_REFUSED", f"the DDL does not parse: {str(error).splitlines()[0]}") from error
-        if len(statements) != 1 or statements[0] is None:
-            raise PenstockError("UPSTREAM_REFUSED", "exactly one DDL statement is expected")
-        statement = statements[0]
+        found = [s for s in statements if s is not None]
+        if len(found) > 1 and all(isinstance(s, exp.Create) and s.kind == "TABLE" for s in found):
+            return self._plan_create_tables([s for s in found if isinstance(s, exp.Create)], query)
+        if len(found) != 1:
+            raise PenstockError("UPSTREAM_REFUSED", "exactly one DDL statement is expected, or several CREATE TABLE")
+        statement = found[0]
         if isinstance(statement, exp.Create):
             return self._plan_create(statement, query)
         if isinstance(statement, exp.Drop):
@@ -100,10 +103,9 @@ class Schemas:
             gone = self._by_id.pop(table_id)
             self._live.pop(_name(gone))
             self._lifetimes[table_id] = (self._lifetimes[table_id][0], event.commit_ts)
+        for before in [self._by_id[t.table_id] for t in event.tables if t.table_id in self._by_id]:
+            self._live.pop(_name(before))
         for table in event.tables:
-            before = self._by_id.get(table.table_id)
-            if before is not None:
-                self._live.pop(_name(before))
             self._live[_name(table)] = self._by_id[table.table_id] = table
             self._histories.setdefault(table.table_id, SchemaHistory(table.table_id)).add(table)
             self._lifetimes.setdefault(table.table_id, (event.commit_ts, None))
@@ -118,19 +120,34 @@ class Schemas:
             if name.lower() in self._databases:
                 return _no_op(exists, f"database {name} exists")
             return lambda ts: DdlEvent(ts, DdlType.CREATE_SCHEMA, query, name)
+        made = self._plan_table(statement, self._next_table_id)
+        if made is None:
+            return lambda ts: None
+        return lambda ts: DdlEvent(ts, DdlType.CREATE_TABLE, query, made.schema, (msgspec.structs.replace(made, version=ts),))
+
+    def _plan_create_tables(self, statements: list[exp.Create], query: str) -> Callable[[int], DdlEvent | None]:
+        planned = [self._plan_table(s, self._next_table_id + at) for at, s in enumerate(statements)]
+        made = [table for table in planned if table is not None]
+        if len(made) != len(planned) or len({_name(t) for t in made}) != len(made):
+            raise PenstockError("UPSTREAM_REFUSED", "several tables are made together only where none of them exists")
+
+        def build(ts: int) -> DdlEvent:
+            return DdlEvent(ts, DdlType.CREATE_TABLES, query, made[0].schema, tuple(msgspec.structs.replace(t, version=ts) for t in made))
+
+        return build
+
+    def _plan_table(self, statement: exp.Create, table_id: int) -> TableSchema | None:
+        """Return the table that a statement makes, its version still open; None where IF NOT EXISTS makes it a no-op."""
         if statement.kind != "TABLE" or not isinstance(statement.this, exp.Schema):
             raise PenstockError("UPSTREAM_REFUSED", f"CREATE {statement.kind} is not supported by the embedded data server")
         schema, table = self._target(statement.this.this)
         if schema.lower() not in self._databases:
             raise PenstockError("UPSTREAM_REFUSED", f"database {schema} does not exist", f"CREATE DATABASE {schema} first.")
         if (schema.lower(), table.lower()) in self._live:
-            return _no_op(exists, f"table {schema}.{table} exists")
+            _no_op(bool(statement.args.get("exists")), f"table {schema}.{table} exists")
+            return None
         columns = _columns_of(statement.this)
-        keys = _unique_keys(statement.this.expressions, columns)
-        table_id = self._next_table_id
-        return lambda ts: DdlEvent(
-            ts, DdlType.CREATE_TABLE, query, schema, (TableSchema(table_id, schema, table, ts, columns, unique_keys=keys),)
-        )
+        return TableSchema(table_id, schema, table, 0, columns, unique_keys=_unique_keys(statement.this.expressions, columns))
 
     def _plan_drop(self, statement: exp.Drop, query: str) -> Callable[[int], DdlEvent | None]:
         targets = statement.args.get("tables") or [statement.this]
@@ -141,13 +158,18 @@ class Schemas:
                 return _no_op(exists, f"database {name} does not exist")
             dropped = tuple(t.table_id for t in self._by_id.values() if t.schema.lower() == name.lower())
             return lambda ts: DdlEvent(ts, DdlType.DROP_SCHEMA, query, name, dropped_table_ids=dropped)
-        if statement.kind != "TABLE" or len(targets) != 1:
-            raise PenstockError("UPSTREAM_REFUSED", f"DROP {statement.kind} of {len(targets)} targets is not supported")
-        schema, table = self._target(targets[0])
-        if (schema.lower(), table.lower()) not in self._live:
-            return _no_op(exists, f"table {schema}.{table} does not exist", "TABLE_UNKNOWN")
-        gone = self.table(schema, table)
-        return lambda ts: DdlEvent(ts, DdlType.DROP_TABLE, query, gone.schema, dropped_table_ids=(gone.table_id,))
+        if statement.kind != "TABLE":
+            raise PenstockError("UPSTREAM_REFUSED", f"DROP {statement.kind} is not supported by the embedded data server")
+        names = [self._target(target) for target in targets]
+        unknown = [f"{schema}.{table}" for schema, table in names if (schema.lower(), table.lower()) not in self._live]
+        if unknown and not exists:
+            raise PenstockError("TABLE_UNKNOWN", f"table {', '.join(unknown)} does not exist")
+        gone = [self.table(schema, table) for schema, table in names if f"{schema}.{table}" not in unknown]
+        if not gone:
+            return lambda ts: None
+        ids = tuple(dict.fromkeys(t.table_id for t in gone))
+        old = tuple((t.table_id, t.schema, t.table) for t in gone)
+        return lambda ts: DdlEvent(ts, DdlType.DROP_TABLE, query, gone[0].schema, dropped_table_ids=ids, old_names=old)
 
     def _plan_truncate(self, statement: exp.TruncateTable, query: str) -> Callable[[int], DdlEvent | None]:
         old = self.table(*self._target(statement.expressions[0]))
@@ -163,7 +185,8 @@ class Schemas:
         old = self.table(*self._target(statement.this))
         actions = statement.args.get("actions") or []
         if len(actions) == 1 and isinstance(actions[0], exp.AlterRename):
-            return self._plan_rename(old, actions[0].this, query)
+            new_name = self._target(actions[0].this, old.schema)
+            return self._plan_renames([((old.schema, old.table), new_name)], query)
         columns = list(old.columns)
         types = []
         next_id = self._column_ids[old.table_id] + 1
@@ -184,16 +207,19 @@ class Schemas:
 
         return build
 
-    def _plan_rename(self, old: TableSchema, target: exp.Table, query: str) -> Callable[[int], DdlEvent | None]:
-        schema, table = self._target(target, old.schema)
-        if (schema.lower(), table.lower()) in self._live:
-            raise PenstockError("UPSTREAM_REFUSED", f"table {schema}.{table} exists")
-        if schema.lower() not in self._databases:
-            raise PenstockError("UPSTREAM_REFUSED", f"database {schema} does not exist")
+    def _plan_renames(self, steps: list[tuple[Name, Name]], query: str) -> Callable[[int], DdlEvent | None]:
+        missing = [schema for _, (schema, _table) in steps if schema.lower() not in self._databases]
+        if missing:
+            raise PenstockError("UPSTREAM_REFUSED", f"database {missing[0]} does not exist")
+        renamed = [(self.table(*old), new) for old, new in follow_renames(steps, lambda name: name in self._live).items()]
+        kind = DdlType.RENAME_TABLE if len(renamed) == 1 else DdlType.RENAME_TABLES
+        if not renamed:
+            return lambda ts: None
+        names = tuple((old.table_id, old.schema, old.table) for old, _ in renamed)
 
         def build(ts: int) -> DdlEvent:
-            new = msgspec.structs.replace(old, schema=schema, table=table, version=ts)
-            return DdlEvent(ts, DdlType.RENAME_TABLE, query, schema, (new,), old_names=((old.table_id, old.schema, old.table),))
+            tables = tuple(msgspec.structs.replace(old, schema=new[0], table=new[1], version=ts) for old, new in renamed)
+            return DdlEvent(ts, kind, query, tables[0].schema, tables, old_names=names)
 
         return build
 
@@ -209,9 +235,9 @@ def _name(table: TableSchema) -> tuple[str, str]:
     return table.schema.lower(), table.table.lower()
 
 
-def _no_op(allowed: bool, why: str, code: str = "UPSTREAM_REFUSED") -> Callable[[int], None]:
+def _no_op(allowed: bool, why: str) -> Callable[[int], None]:
     if not allowed:
-        raise PenstockError(code, why)
+        raise PenstockError("UPSTREAM_REFUSED", why)
     return lambda ts: None
 
 

@@ -1,0 +1,186 @@
+"""The whole path in one process, without Spark: data server over gRPC, log service, event store, Flight, planner, storage sink.
+
+For tests of what the parts do together. ``restart`` closes the log service and the store and opens them again, as a server that comes
+back; a window that is run without its commit is a crash. Runs in tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.feed.assignment import FeedContext, assign_dispatchers
+from penstock.feed.following import live_dispatchers, to_record
+from penstock.feed.settings import FeedSettings
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord
+from penstock.model.clock import SystemClock
+from penstock.model.span import DDL_SPAN
+from penstock.model.table import TableSchema
+from penstock.model.table_pattern import TablePatterns
+from penstock.puller.log_service import LogService
+from penstock.server.verification import Verdict, open_reader, verify_target
+from penstock.sink.storage.reader import StorageReader
+from penstock.source.dataserver.client import DataServerUpstream
+from penstock.source.dataserver.keys import table_prefix
+from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.flight import FlightService
+from penstock.testing.local_feed import LocalFeed
+
+DRAIN_S = 60.0
+
+
+class WholePath:
+    """One feed. Tables have an INT key ``id`` first; keys of rows are made from it."""
+
+    def __init__(
+        self,
+        root: Path,
+        ddls: Sequence[str],
+        *,
+        tables: Sequence[str] = ("d.*",),
+        splits: Mapping[str, Sequence[int]] | None = None,
+        spans_per_table: int = 1,
+        sink_options: Mapping[str, str] | None = None,
+        settings: FeedSettings | None = None,
+    ) -> None:
+        """``ddls`` make the tables that are there when the feed is created; ``splits`` cuts them at ids."""
+        self.root = root
+        self.target_uri = (root / "files").as_uri()
+        self._parts = contextlib.ExitStack()
+        server = DataServer(DataServerSettings(resolved_interval_ms=10)).start()
+        self._parts.callback(server.stop)
+        self.upstream = DataServerUpstream(server.uri)
+        self._parts.callback(self.upstream.close)
+        for ddl in ddls:
+            self.upstream.execute_ddl(ddl)
+        for name, ids in (splits or {}).items():
+            for row_id in ids:
+                self.upstream.split(self.full_key(name, row_id))
+        self._options = dict(sink_options or {})
+        self._settings = settings or FeedSettings()
+        self._tables = tuple(tables)
+        patterns = TablePatterns(self._tables)
+        first = [t for t in self.upstream.list_tables() if patterns.match(t.schema, t.table)]
+        self._dispatchers = assign_dispatchers(first, self.upstream, spans_per_table)
+        self.snapshot_ts = self.upstream.current_ts()
+        self.meta_url = f"sqlite:///{root / 'meta.db'}"
+        self.meta = MetaDatabase(self.meta_url)
+        self._parts.callback(self.meta.close)
+        self.meta.create_feed(FeedRecord("f", "u", "{}", checkpoint_ts=0), [], [to_record(d) for d in self._dispatchers])
+        self.epoch = self.meta.claim("f", "test", 3_600_000) or 0
+        (root / "files").mkdir()
+        self._services = contextlib.ExitStack()
+        self._open_services()
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._services.close()
+        self._parts.close()
+
+    def restart(self, *, lose_store: bool = False) -> None:
+        """Close the log service and the event store, and open them again, if asked with nothing of what the store held."""
+        self._services.close()
+        if lose_store:
+            shutil.rmtree(self.root / "store")
+        self._open_services()
+
+    def take_over(self, owner: str = "another") -> FeedContext:
+        """Let another owner hold the feed; return the context of the old one."""
+        old = self.context
+        self.meta.release("f", self.meta.get_feed("f").owner, self.epoch)
+        self.epoch = self.meta.claim("f", owner, 3_600_000) or 0
+        self.restart()
+        return old
+
+    def table(self, name: str) -> TableSchema:
+        """Return a live table by ``database.table``."""
+        return self.upstream.table(*name.split("."))
+
+    def full_key(self, name: str, row_id: int) -> bytes:
+        """Return the key of a row."""
+        return table_prefix(self.table(name).table_id) + row_key(row_id)
+
+    def write(self, rows: Mapping[str, Mapping[int, str | None]], gone: Mapping[str, Iterable[int]] | None = None) -> int:
+        """Write and delete rows of several tables in one transaction, the text in column ``v``; return its commit ts."""
+        txn = self.upstream.txn()
+        for name, values in rows.items():
+            ids, texts = pa.array(list(values), pa.int32()), pa.array(list(values.values()), pa.string())
+            txn.put(self.table(name), {"id": ids, "v": texts})
+        for name, row_ids in (gone or {}).items():
+            keys = [row_key(i) for i in row_ids]
+            if keys:
+                txn.delete(self.table(name), pa.array(keys, pa.binary()))
+        return txn.commit()
+
+    def wait_resolved(self, ts: int) -> None:
+        """Wait until the store has everything of the feed's spans and the DDLs up to a ts."""
+        spans = [DDL_SPAN.span_id, *(d.span.span_id for d in live_dispatchers(self.context, self.meta))]
+        clock, never = SystemClock(), threading.Event()
+        deadline_s = clock.monotonic_s() + DRAIN_S
+        while min(self.store.resolved_ts(span_id) for span_id in spans) < ts:
+            if clock.monotonic_s() > deadline_s:
+                raise TimeoutError(f"not resolved up to {ts}")
+            clock.wait(never, 0.01)
+
+    def drain(self) -> None:
+        """Run windows until everything that was written is delivered."""
+        self.feed.drain(self.upstream.current_ts(), DRAIN_S)
+        while any(d.with_state for d in live_dispatchers(self.context, self.meta)):
+            self.feed.drain(self.upstream.current_ts(), DRAIN_S)
+
+    def reader(self) -> StorageReader:
+        """Open the target for reading."""
+        return open_reader(self.target_uri, self._options)
+
+    def live_tables(self) -> dict[str, int]:
+        """Return the feed's tables now, names and ids."""
+        return {f"{d.schema}.{d.table}": d.id.table_id for d in live_dispatchers(self.context, self.meta)}
+
+    def verify(self) -> Verdict:
+        """Compare the feed's tables in the target with the upstream."""
+        return verify_target(self.reader(), self.upstream, sorted(self.live_tables().values()))
+
+    def flush_store(self) -> None:
+        """Let the store write its memory to objects."""
+        for dispatcher in live_dispatchers(self.context, self.meta):
+            self.store.flush(dispatcher.span.span_id)
+
+    def _open_services(self) -> None:
+        self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
+        self._services.callback(self.store.close)
+        flight = FlightService(self.store)
+        self._services.callback(flight.close)
+        self.log = LogService(self.upstream, self.store).start()
+        self._services.callback(self.log.close)
+        self.context = FeedContext(
+            feed="f",
+            epoch=self.epoch,
+            meta_url=self.meta_url,
+            flight_location=flight.location,
+            flight_token=flight.token,
+            sink_uri=self.target_uri,
+            sink_options=self._options,
+            dispatchers=self._dispatchers,
+            settings=self._settings,
+            snapshot_ts=self.snapshot_ts,
+            partitions=2,
+            tables=self._tables,
+        )
+        self.feed = LocalFeed(self.context, before_window=self._capture)
+        self._capture()
+
+    def _capture(self) -> None:
+        for dispatcher in live_dispatchers(self.context, self.meta):
+            self.log.ensure_span(dispatcher.span, 0)
+
+
+def row_key(row_id: int) -> bytes:
+    """Return the row key of an INT."""
+    return (row_id + (1 << 63)).to_bytes(8, "big")
