@@ -23,11 +23,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.feed.typed_rows import op_names, typed_columns, typed_schema
-from penstock.format.layout import OWNER_PATH, DataPath
+from penstock.format.layout import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
-from penstock.model.timestamp import TS_MAX
+from penstock.model.timestamp import LOGICAL_BITS, TS_MAX
 from penstock.sink.storage.lineage import Lineage, Segment, lineage
 from penstock.sink.storage.reader import StorageReader
 from penstock.sink.storage.replay import Share, project, replay_table
@@ -47,6 +47,7 @@ AT, ROW = "_at", "_row"
 
 _OWN_OPTIONS = frozenset({"path", "table", "as-of", "from-ts", "to-ts", "old-values", "tasks", "lineage"})
 _AT_BITS = 32
+_DAY_TICKS = DAY_MS << LOGICAL_BITS
 
 
 class FileRead(msgspec.Struct, frozen=True):
@@ -271,7 +272,8 @@ def _segment_files(
     reader: StorageReader, request: Request, segment: Segment, from_ts: int, done: dict[str, int], seen: dict[str, int]
 ) -> list[FileRead]:
     layout = request.settings.layout
-    first_date = layout.date_text(from_ts) if from_ts else ""
+    # Other writers date their directories by the clock of wherever they ran, which may be a day behind.
+    first_date = layout.date_text(max(0, from_ts - _DAY_TICKS)) if from_ts else ""
     files: list[FileRead] = []
     for directory, dispatcher, indexed in sorted(reader.data_files(segment.schema, segment.table)):
         version = segment.version(directory.version)

@@ -150,6 +150,11 @@ class DataFormat:
             return self.csv.include_commit_ts
         return self.protocol is not Protocol.CANAL_JSON or self.canal_json.enable_tidb_extension
 
+    @property
+    def has_element_names(self) -> bool:
+        """Return whether ENUM and SET stand in files by the names of their elements; else by their numbers."""
+        return self.protocol is not Protocol.CANAL_JSON
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong with it) for every option of the protocol that cannot be used."""
         if self.protocol is Protocol.PARQUET and self.compression is not Compression.NONE:

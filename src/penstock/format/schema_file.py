@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.format.layout import SchemaPath, schema_path
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
@@ -144,6 +146,16 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
     if total != len(columns or ()):
         raise PenstockError("FILE_MALFORMED", f"{path}: TableColumnsTotal is {total}, but {len(columns or ())} columns are listed")
     return parsed
+
+
+def stand_ins(columns: tuple[Column, ...], *, as_names: bool) -> tuple[Column, ...]:
+    """Return columns that can be read without knowing elements of ENUM and SET, which older writers leave out of schema files.
+
+    Such a column becomes what files hold of it: a text where they hold names, else a number.
+    """
+    kind = ColumnType(TypeKind.LONGTEXT) if as_names else ColumnType(TypeKind.BIGINT, unsigned=True)
+    unknown = [c.type.kind in {TypeKind.ENUM, TypeKind.SET} and not c.type.elems for c in columns]
+    return tuple(msgspec.structs.replace(c, type=kind) if u else c for c, u in zip(columns, unknown, strict=True))
 
 
 def check_schema_name(parsed: SchemaFile, name: SchemaPath, path: str) -> None:

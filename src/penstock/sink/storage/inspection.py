@@ -18,8 +18,8 @@ import polars as pl
 
 from penstock.format.checkpoint import parse_checkpoint
 from penstock.format.index_file import parse_index
-from penstock.format.layout import METADATA_PATH, OWNER_DIR, DataDir, DataPath, DateSeparator, parse_schema_path
-from penstock.format.schema_file import check_schema_name, parse_schema_file
+from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, DateSeparator, parse_schema_path
+from penstock.format.schema_file import check_schema_name, parse_schema_file, stand_ins
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, TableSchema
@@ -68,6 +68,7 @@ def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_ro
     """Yield everything that is wrong with a target, schema files first; without ``read_rows`` no data file is opened."""
     layout = settings.layout
     paths = sorted(target.paths())
+    own = OWNER_PATH in paths
     checkpoint = target.find(METADATA_PATH)
     if checkpoint is None:
         yield Finding(METADATA_PATH, "there is none, so readers read nothing")
@@ -86,7 +87,8 @@ def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_ro
             if name is not None:
                 file = parse_schema_file(target.get(path), path)
                 check_schema_name(file, name, path)
-                versions[name.schema, name.table, name.version] = file.to_table()
+                columns = stand_ins(file.columns or (), as_names=settings.data_format.has_element_names)
+                versions[name.schema, name.table, name.version] = file.to_table(columns)
             elif data is not None:
                 numbers[data.dir, data.dispatcher].add(data.number)
             elif index is not None:
@@ -96,7 +98,7 @@ def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_ro
         except PenstockError as error:
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
     for key in sorted({*numbers, *indexed}):
-        yield from _check_directory(target, settings, key, numbers.get(key, set()), indexed.get(key, 0), versions, read_rows=read_rows)
+        yield from _check_directory(target, settings, key, numbers.get(key, set()), indexed.get(key, 0), versions, read_rows, own)
 
 
 def _check_directory(
@@ -106,8 +108,8 @@ def _check_directory(
     numbers: set[int],
     last: int,
     versions: dict[tuple[str, str, int], TableSchema],
-    *,
     read_rows: bool,
+    own: bool,
 ) -> Iterator[Finding]:
     directory, dispatcher = key
     layout = settings.layout
@@ -137,7 +139,8 @@ def _check_directory(
         elif int(ts[0]) < before:
             yield Finding(path, "row 1: its commit ts is smaller than that of the file before")
         before = int(ts[-1])
-        if {layout.date_text(int(ts[0])), layout.date_text(int(ts[-1]))} != {directory.date}:
+        # Other writers divide files by the date of writing.
+        if own and {layout.date_text(int(ts[0])), layout.date_text(int(ts[-1]))} != {directory.date}:
             yield Finding(path, "rows of another commit date")
 
 

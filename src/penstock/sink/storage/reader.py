@@ -18,7 +18,7 @@ from penstock.format.checkpoint import parse_checkpoint
 from penstock.format.data_file import decode_file
 from penstock.format.index_file import parse_index
 from penstock.format.layout import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
-from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file
+from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
@@ -96,7 +96,7 @@ class StorageReader:
             else:
                 before = versions[-1].table if versions else None
                 structure, next_id = _identified(file, before, next_id)
-            table_version = file.to_table(structure)
+            table_version = file.to_table(stand_ins(structure, as_names=self._settings.data_format.has_element_names))
             if self._settings.output_raw_change_event:
                 # Updates of unique keys were not taken apart, so only a primary key names a row for good.
                 table_version = msgspec.structs.replace(table_version, unique_keys=())
