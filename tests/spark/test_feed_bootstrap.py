@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.cli.server_client import ServerClient
 from penstock.config.server_tree import ServerConfig, SparkConfig
+from penstock.model.span import Span
 from penstock.server.process import ServerProcess
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.server import DataServer, DataServerSettings
@@ -74,6 +76,10 @@ def test_a_bootstrap_by_tasks_and_a_second_feed_from_the_store(
         verdict = client.verify_feed("second")
         assert verdict["identical"], verdict
         assert calls == asked, "the second feed asked the upstream for rows"
+        # Any session of the process knows the format, and finds the running server by its directory.
+        orders = SparkSession.getActiveSession().read.format("penstock").option("data-dir", str(tmp_path / "data"))
+        held = sum(b.header.rows for b in source.read_table(Span(source.table("shop", "orders").table_id), source.current_ts()))
+        assert orders.option("table", "shop.orders").load().count() == held > 0
     bulk = list((tmp_path / "data" / "store" / "objects").glob("spans/*/bulk/*.arrow"))
     assert bulk, "no bulk objects were committed"
     assert not list((tmp_path / "data" / "store" / "objects").glob("spans/*/bootstrap/*/*.json"))

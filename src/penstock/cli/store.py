@@ -47,6 +47,25 @@ def store() -> None:
 @store.command()
 @_directory
 @_output_option
+def address(data_dir: Path, output: str) -> None:
+    """Show where Spark reads the tables of a running server. Prints the token: whoever has it can read them all.
+
+    \b
+    spark.read.format("penstock").option("data-dir", "./data").option("table", "shop.orders") finds it by itself;
+    elsewhere: .option("location", LOCATION).option("token", TOKEN)
+    """  # noqa: D301
+    from penstock.store.flight_address import read_address
+
+    found = read_address(data_dir)
+    if output == "json":
+        click.echo(json.dumps({"location": found.location, "token": found.token}, indent=2))
+    else:
+        click.echo(f"location  {found.location}\ntoken     {found.token}")
+
+
+@store.command()
+@_directory
+@_output_option
 def ls(data_dir: Path, output: str) -> None:
     """List the spans with what they hold, from the files alone."""
     rows = [_summary(span) for span in _inspected(data_dir)[1]]

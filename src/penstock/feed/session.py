@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.feed.table_reader import register_penstock
 from penstock.model.errors import PenstockError
 
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
@@ -48,7 +49,7 @@ class SparkSettings:
 
 
 def open_session(settings: SparkSettings, app_name: str = "penstock") -> SparkSession:
-    """Return the process's session, started if there is none."""
+    """Return the process's session, started if there is none; the format ``penstock`` is known to it."""
     package_parent = str(Path(penstock.__file__).resolve().parent.parent)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -77,9 +78,11 @@ def open_session(settings: SparkSettings, app_name: str = "penstock") -> SparkSe
     for key, value in conf.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
     except Exception as error:
         text = str(error).strip().splitlines()
         raise PenstockError(
             "SPARK_UNAVAILABLE", f"Spark did not start with master {settings.master!r}: {text[0] if text else 'no message'}"
         ) from error
+    register_penstock(session)
+    return session

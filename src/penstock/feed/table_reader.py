@@ -1,14 +1,15 @@
 """The Spark format ``penstock``: a table's changes between two ts, typed and in order per span, or its state as of a ts.
 
-``spark.read.format("penstock").option("location", …).option("token", …).option("table", "shop.orders")`` and then either ``from-ts``
-with an optional ``to-ts`` for changes, or ``as-of`` (or nothing: as of now) for rows. The location and the token are those of the event
-store's Flight service. One partition per span; rows of older versions are shown under the version that holds at the end. Runs in the
-driver (plan) and on executors (read).
+``spark.read.format("penstock").option("data-dir", …).option("table", "shop.orders")`` and then either ``from-ts`` with an optional
+``to-ts`` for changes, or ``as-of`` (or nothing: as of now) for rows. ``data-dir`` is the data directory of the server; where it cannot be
+reached, ``location`` and ``token`` stand for it (``penstock store address`` tells both). Only the driver needs either. One partition per
+span; rows of older versions are shown under the version that holds at the end. Runs in the driver (plan) and on executors (read).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +24,7 @@ from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.store.contract import EndOfRange
 from penstock.store.flight import SpanStatus
+from penstock.store.flight_address import FlightAddress, read_address
 from penstock.store.flight_client import FlightStoreClient
 from penstock.store.ordering import merge_step
 from penstock.store.snapshot import stored_columns
@@ -59,11 +61,13 @@ class PenstockTable(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the planned window."""
-        return PenstockTableReader(_required(self.options, "location"), _required(self.options, "token"), self._planned())
+        address = address_of(self.options)
+        return PenstockTableReader(address.location, address.token, self._planned())
 
     def _planned(self) -> TableRead:
         if self._plan is None:
-            client = FlightStoreClient(_required(self.options, "location"), _required(self.options, "token"))
+            address = address_of(self.options)
+            client = FlightStoreClient(address.location, address.token)
             try:
                 self._plan = plan_read(client, self.options)
             finally:
@@ -140,6 +144,13 @@ def plan_read(client: FlightStoreClient, options: Mapping[str, str]) -> TableRea
     if from_ts is not None and from_ts <= TS_ZERO:
         raise PenstockError("CONFIG_INVALID", "from-ts: expected a ts above 0; for a state use as-of")
     return TableRead(history.at(end_ts), tuple(s.span_id for s in spans), from_ts or TS_ZERO, end_ts, _FLAGS[keep_before])
+
+
+def address_of(options: Mapping[str, str]) -> FlightAddress:
+    """Return where the event store is read: of the server on a data directory, or as the options say."""
+    if options.get("data-dir"):
+        return read_address(Path(options["data-dir"]))
+    return FlightAddress(_required(options, "location"), _required(options, "token"))
 
 
 def _find_table(client: FlightStoreClient, name: str) -> tuple[list[SpanStatus], SchemaHistory]:

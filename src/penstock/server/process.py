@@ -26,6 +26,7 @@ from penstock.puller.log_service import LogService
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
 from penstock.server.data_directory import DataDirectory
+from penstock.server.feed_pins import FeedPins
 from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
 from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
@@ -36,6 +37,7 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight import FlightService
+from penstock.store.flight_address import FlightAddress, write_address
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,11 @@ class ServerProcess:
         flight = FlightService(store, config.flight_host, config.flight_port)
         parts.callback(flight.close)
         self._flight_location = flight.location
+        address = write_address(directory.store, FlightAddress(flight.location, flight.token))
+        parts.callback(address.unlink, missing_ok=True)
+        pins = FeedPins(meta, store.needs, config.source, clock)
+        parts.callback(pins.stop)
+        pins.start()
         log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
         parts.callback(log_service.close)
         log_service.start()

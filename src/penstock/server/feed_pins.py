@@ -1,0 +1,72 @@
+"""Pins the history that the feeds of this server still need, whether they run, wait for a restart, or have failed.
+
+Every few seconds each feed's checkpoint is pinned in the event store for all spans that the feed reads, so that nothing above it leaves
+while the feed is away, up to ``gc-ttl``. Invariants: a pin follows the checkpoint and never leads it; a feed that is removed is let go;
+where the meta database does not answer, pins stay as they are. One thread. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from penstock.meta.database import MetaDatabase
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.server.capture import dispatchers_of
+from penstock.server.creation import FeedDocument
+from penstock.store.history import HistoryNeeds
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+_STOP_WAIT_S = 30.0
+
+
+class FeedPins:
+    """Keeps the pins of the feeds of one source."""
+
+    def __init__(self, meta: MetaDatabase, needs: HistoryNeeds, source: str, clock: Clock) -> None:
+        self._meta = meta
+        self._needs = needs
+        self._source = source.rstrip("/")
+        self._clock = clock
+        self._pinned: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="feed-pins", daemon=True)
+
+    def start(self) -> None:
+        """Pin what is needed now, then keep doing so."""
+        self.refresh()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. May be called twice."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_WAIT_S)
+
+    def refresh(self) -> None:
+        """Move all pins to where the feeds are."""
+        try:
+            feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds()]
+            mine = [(f, d) for f, d in feeds if d.source.rstrip("/") == self._source]
+            for feed, document in mine:
+                if feed.checkpoint_ts:
+                    for dispatcher in dispatchers_of(self._meta, feed.name, document):
+                        self._needs.pin(dispatcher.span.span_id, _holder(feed.name), feed.checkpoint_ts)
+        except PenstockError as error:
+            log.info("history pins not moved", extra={"code": error.code})
+            return
+        names = {feed.name for feed, _ in mine}
+        for gone in self._pinned - names:
+            self._needs.unpin(_holder(gone))
+        self._pinned = names
+
+    def _keep(self) -> None:
+        while not self._clock.wait(self._stop, INTERVAL_S):
+            self.refresh()
+
+
+def _holder(feed: str) -> str:
+    return f"feed {feed}"
