@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.feed.assignment import FeedContext
+from penstock.feed.fence import OwnerFence
 from penstock.feed.following import follow, joined, live_dispatchers, to_records, written_parts
 from penstock.meta.database import MetaDatabase
 from penstock.sink.catalog import open_maintainer
@@ -23,7 +24,9 @@ from penstock.store.contract import WindowPlan
 def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherResult]) -> None:
     """Commit the window that the planner recorded; a window that is already committed only has its checkpoint published again."""
     meta = MetaDatabase(context.meta_url)
-    maintainer = open_maintainer(context.sink_uri, context.sink_options)
+    # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
+    fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
+    maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
     try:
         pending = meta.pending_window(context.feed)
         if pending is not None:

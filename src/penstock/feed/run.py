@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.feed.assignment import FeedContext
+from penstock.feed.fence import OwnerFence
 from penstock.feed.source import feed_source
 from penstock.feed.writer import feed_sink
 from penstock.meta.database import MetaDatabase
@@ -111,10 +112,11 @@ class SparkFeedRun:
         meta = MetaDatabase(self._context.meta_url)
         try:
             checkpoint_ts = meta.progress(self._context.feed).checkpoint_ts
+            if checkpoint_ts:
+                fence = OwnerFence(self._context.feed, self._context.epoch, meta.check_owner, fresh_s=0.0)
+                open_maintainer(self._context.sink_uri, self._context.sink_options, fence).publish_checkpoint(checkpoint_ts)
         finally:
             meta.close()
-        if checkpoint_ts:
-            open_maintainer(self._context.sink_uri, self._context.sink_options).publish_checkpoint(checkpoint_ts)
 
 
 def _activate(session: SparkSession) -> None:

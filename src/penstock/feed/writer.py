@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.fence import task_fence
 from penstock.feed.opaque import RowKind
 from penstock.model.batch import read_ipc
 from penstock.model.ddl import DdlEvent
@@ -41,7 +42,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WindowPart:
         """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
-        sink = open_sink(self._context.sink_uri, self._context.sink_options)
+        sink = open_sink(self._context.sink_uri, self._context.sink_options, task_fence(self._context))
         try:
             results = deliver(sink, iterator)
         finally:

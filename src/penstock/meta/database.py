@@ -30,6 +30,7 @@ from penstock.meta.tables import dispatcher, feed, meta_version, pending_window,
 from penstock.meta.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
+from penstock.model.failpoints import reach
 
 _ERROR_TEXT_CHARS_MAX = 8_192
 
@@ -188,8 +189,11 @@ class MetaDatabase:
         has the same end and plan. Raises ``WINDOW_OUT_OF_ORDER`` unless ``from_ts`` is the feed's checkpoint.
         """
         wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
+        reach("window-record:before")
         with self._engine.write() as connection:
-            return windows.begin(connection, wanted)
+            recorded = windows.begin(connection, wanted)
+        reach("window-record:after")
+        return recorded
 
     def begin_resnapshot(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
         """Record a window that takes the place of lost history, also in the place of a recorded one that cannot be delivered. Fenced."""
@@ -226,9 +230,12 @@ class MetaDatabase:
         recorded one. Call it only after everything of the window is durable in the target.
         """
         window = PendingWindow(name, from_ts, to_ts, "", epoch)
+        reach("progress:before")
         with self._engine.write() as connection:
             now_ms = self._clock.now_ms()
-            return windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
+            moved = windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
+        reach("progress:after")
+        return moved
 
     def progress(self, name: str) -> FeedProgress:
         """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""

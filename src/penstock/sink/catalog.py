@@ -14,16 +14,16 @@ from penstock.sink.storage.target import TargetAddress
 from penstock.sink.storage.target_state import StorageState
 
 
-def open_sink(uri: str, options: Mapping[str, Any]) -> Sink:
-    """Return the sink of one task."""
+def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> Sink:
+    """Return the sink of one task; ``guard`` is called before each write to the target, and raises where none may be."""
     target_uri, settings = from_uri(uri, options)
-    return StorageSink(TargetAddress(target_uri).open(), settings)
+    return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
 
 
-def open_maintainer(uri: str, options: Mapping[str, Any]) -> SinkMaintainer:
-    """Return the part of the target that acts once per feed."""
+def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> SinkMaintainer:
+    """Return the part of the target that acts once per feed; ``guard`` as for a sink."""
     target_uri, settings = from_uri(uri, options)
-    return StorageMaintainer(TargetAddress(target_uri).open(), settings)
+    return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
 
 
 def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:

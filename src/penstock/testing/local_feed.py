@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.fence import task_fence
 from penstock.feed.source import read_item
 from penstock.feed.window_planner import WindowPlanner
 from penstock.feed.writer import deliver
@@ -31,6 +32,7 @@ class LocalFeed:
         """``before_window`` is called before each window is planned: there a test captures the spans of tables that came."""
         self._context = context
         self._before_window = before_window
+        self._fence = task_fence(context)
 
     def checkpoint_ts(self) -> int:
         """Return the committed checkpoint."""
@@ -67,7 +69,7 @@ class LocalFeed:
         client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
         try:
             for partition in partitions:
-                sink = open_sink(self._context.sink_uri, self._context.sink_options)
+                sink = open_sink(self._context.sink_uri, self._context.sink_options, self._fence)
 
                 def rows(items: tuple = partition.items) -> Iterator[pa.RecordBatch]:  # type: ignore[type-arg]
                     for item in items:

@@ -37,6 +37,7 @@ REQUEST_TIMEOUT = "300s"
 CONNECT_TIMEOUT = "10s"
 
 _T = TypeVar("_T")
+_WRITES = frozenset({"create", "write", "delete"})
 _S3_ALIASES = {
     "endpoint": "endpoint",
     "access-key": "access_key_id",
@@ -65,9 +66,12 @@ class TargetAddress:
     uri: str
     retry: RetrySettings = RetrySettings()
 
-    def open(self, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectTarget:
-        """Open the target."""
-        return ObjectTarget(_open_store(self.uri), mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
+    def open(self, clock: Clock | None = None, rng: random.Random | None = None, guard: Callable[[], None] | None = None) -> ObjectTarget:
+        """Open the target; ``guard`` is called before each write, and raises where none may be."""
+        opened = ObjectTarget(_open_store(self.uri), mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
+        if guard is not None:
+            opened.guard = guard
+        return opened
 
     def __repr__(self) -> str:
         return f"TargetAddress({mask_uri(self.uri)!r})"
@@ -82,6 +86,7 @@ class ObjectTarget:
         self._retry = retry
         self._clock = clock
         self._rng = rng
+        self.guard: Callable[[], None] = _anyone
 
     @classmethod
     def open(cls, uri: str) -> ObjectTarget:
@@ -167,6 +172,8 @@ class ObjectTarget:
         while True:
             attempt += 1
             try:
+                if verb in _WRITES:
+                    self.guard()
                 return call()
             except (FileNotFoundError, FileExistsError, PenstockError):
                 raise
@@ -176,6 +183,10 @@ class ObjectTarget:
                     raise failure from None
             pause = min(self._retry.pause_s_max, self._retry.pause_s_min * 2 ** (attempt - 1))
             self._clock.wait(threading.Event(), pause * (0.5 + self._rng.random() / 2))
+
+
+def _anyone() -> None:
+    """Let every write pass."""
 
 
 def _classify(error: Exception, what: str) -> PenstockError:
