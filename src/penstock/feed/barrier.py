@@ -28,6 +28,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
     try:
+        fence()
         pending = meta.pending_window(context.feed)
         if pending is not None:
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from penstock.feed.assignment import FeedContext, assign_dispatchers
@@ -96,7 +97,8 @@ class WholePath:
         old = self.context
         self.meta.release("f", self.meta.get_feed("f").owner, self.epoch)
         self.epoch = self.meta.claim("f", owner, 3_600_000) or 0
-        self.restart()
+        self.context = msgspec.structs.replace(old, epoch=self.epoch)
+        self.feed = LocalFeed(self.context, before_window=self._capture)
         return old
 
     def table(self, name: str) -> TableSchema:

@@ -1,0 +1,148 @@
+"""A feed that dies before or after any durable step goes on with the same names and bytes; one that lost its lease writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.fence import OwnerFence
+from penstock.feed.window_planner import WindowPlanner
+from penstock.model.errors import PenstockError
+from penstock.model.failpoints import POINTS, arm
+from penstock.sink.catalog import open_maintainer
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.local_feed import LocalFeed
+from penstock.testing.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
+from penstock.testing.whole_path import WholePath
+
+SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
+# These depend on how much there is and how long it takes; the tests of the sink's engine reach them.
+RARE = {"spool-write", "cut-record"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[WholePath]:
+    with contextlib.closing(WholePath(tmp_path, SETUP)) as opened:
+        yield opened
+    arm("")
+
+
+def all_files(path: WholePath) -> dict[str, str]:
+    return digests(path.root / "files")
+
+
+def run_until_it_fails(path: WholePath, until_ts: int) -> bool:
+    """Run windows until one fails at a failpoint or everything is delivered; return whether one failed."""
+    try:
+        path.feed.drain(until_ts, 30)
+    except PenstockError as error:
+        if error.code != "FAILPOINT":
+            raise
+        return True
+    return False
+
+
+def check_published(path: WholePath, published: dict[str, str]) -> None:
+    after = all_files(path)
+    assert {name: after.get(name) for name in published} == published
+    # What readers are told never leads what is committed.
+    assert checkpoint_of(path.root / "files") <= path.feed.checkpoint_ts()
+
+
+def work(path: WholePath, at: int) -> int:
+    """Write around a DDL inside a window and one that ends it; return the ts up to which there is something to deliver."""
+    path.write({"d.a": {at: f"a{at}"}, "d.b": {at: f"b{at}", 1000: f"changes {at}"}})
+    path.upstream.execute_ddl(f"ALTER TABLE d.a ADD COLUMN x{at} INT DEFAULT {at}")
+    path.write({"d.a": {at: f"later {at}"}})
+    path.upstream.execute_ddl("TRUNCATE TABLE d.b")
+    return path.write({"d.b": {at: "after"}})
+
+
+@pytest.mark.parametrize("only_pass", [1, 2])
+def test_any_point(path: WholePath, only_pass: int) -> None:
+    reached = set()
+    path.drain()
+    for at, point in enumerate(sorted(POINTS)):
+        until_ts = work(path, at)
+        arm(f"{point}=raise@{only_pass}")
+        if run_until_it_fails(path, until_ts):
+            reached.add(point)
+        arm("")
+        published = all_files(path)
+        check_published(path, published)
+        if at % 3 == 0:
+            path.restart(lose_store=at % 2 == 0)
+        path.drain()
+        check_published(path, published)
+        assert numbering_problems(path.root / "files") == []
+    path.verify().check()
+    assert DeliveredChanges(path.reader()).problems() == []
+    assert {p.partition(":")[0] for p in POINTS - reached} <= RARE
+
+
+def test_two_attempts_of_a_window_at_once(path: WholePath) -> None:
+    """A speculative task, or one that outlived its driver, beside the attempt that counts."""
+    path.drain()
+    for at in range(4):
+        path.write({"d.a": {i: f"{at} {i}" for i in range(50)}, "d.b": {at: "x"}})
+        path.feed.drain(path.snapshot_ts, 30)
+        other = LocalFeed(path.context)
+        with ThreadPoolExecutor(2) as pool:
+            attempts = [pool.submit(feed.run_window, commit=False) for feed in (path.feed, other)]
+            [attempt.result(60) for attempt in attempts]
+        published = all_files(path)
+        path.drain()
+        check_published(path, published)
+    path.verify().check()
+    assert numbering_problems(path.root / "files") == []
+    assert DeliveredChanges(path.reader()).problems() == []
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_lost_the_lease_writes_nothing(path: WholePath, recorded: bool) -> None:
+    path.drain()
+    path.write({"d.a": {1: "x"}, "d.b": {1: "y"}})
+    path.upstream.execute_ddl("TRUNCATE TABLE d.b")
+    last_ts = path.write({"d.b": {2: "z"}})
+    path.wait_resolved(last_ts)
+    if recorded:
+        # The window is on record, and its tasks are about to write.
+        with contextlib.closing(WindowPlanner.open(path.context)) as planner:
+            assert planner.next_window_end(planner.checkpoint_ts()) > planner.checkpoint_ts()
+    context = path.take_over()
+    old = LocalFeed(context)
+    before = {p: p.read_bytes() for p in (path.root / "files").rglob("*") if p.is_file()}
+    late = open_maintainer(path.target_uri, {}, OwnerFence("f", context.epoch, path.meta.check_owner, fresh_s=0))
+    for attempt in (old.run_window, lambda: commit_recorded_window(context, []), lambda: late.publish_checkpoint(last_ts)):
+        with pytest.raises(PenstockError, match="FENCED"):
+            attempt()
+    assert {p: p.read_bytes() for p in (path.root / "files").rglob("*") if p.is_file()} == before
+    path.drain()
+    path.verify().check()
+    assert checkpoint_of(path.root / "files") == path.feed.checkpoint_ts()
+
+
+def test_an_answer_of_the_fence_counts_for_a_moment_and_a_loss_for_good() -> None:
+    clock, answers = SimulatedClock(), []
+
+    def check_owner(feed: str, epoch: int) -> None:
+        answers.append((feed, epoch))
+        if len(answers) == 3:
+            raise PenstockError("FENCED", "epoch 7 has ended")
+
+    fence = OwnerFence("f", 7, check_owner, fresh_s=1.0, clock=clock)
+    fence()
+    fence()
+    assert answers == [("f", 7)]
+    clock.advance(1.5)
+    fence()
+    clock.advance(1.5)
+    for _ in range(2):
+        with pytest.raises(PenstockError, match="FENCED"):
+            fence()
+    assert len(answers) == 3
