@@ -78,6 +78,9 @@ class FileOutput(Protocol):
     def settle(self) -> None:
         """Say that no row waits."""
 
+    def enqueued(self, wake: Callable[[], None]) -> None:
+        """Say that an event is in the spool; its wake fires as soon as the watermarks allow."""
+
     def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
         """Have these called once all files so far are in the target."""
 
@@ -141,6 +144,9 @@ class DispatcherEncoder:
         if event.post_flush is not None:
             self._unplaced.append(event.post_flush)
             self._settle_callbacks()
+        if event.post_enqueue is not None:
+            # Before the event's last file can be written, so that its wake is not behind its flush.
+            self._output.enqueued(event.post_enqueue)
         self._emit()
         if not self.pending and (done := self._flushed_callbacks()):
             # Events without rows are in no file; they are durable as soon as all before them is.
@@ -185,9 +191,10 @@ class DispatcherEncoder:
         return count
 
     def _cut_if_recorded(self) -> None:
-        if self._cuts and self._cuts[0].rows == self._rows_in:
-            self._cuts.popleft()
-            self._cut_now_by_clock()
+        while self._cuts and self._cuts[0].rows <= self._rows_in:
+            # A record of another file number is of an attempt that lost: its rows were cut elsewhere before.
+            if self._cuts.popleft().file == self._files:
+                self._cut_now_by_clock()
 
     def _cut_now_by_clock(self) -> None:
         if self._whole:

@@ -19,6 +19,7 @@ from penstock.sink.storage.failure_latch import FailureLatch
 
 K = TypeVar("K")
 _IDLE_WAIT_S = 3600.0
+_WAIT_S_MIN = 0.001
 
 
 class FlushReason(StrEnum):
@@ -93,8 +94,9 @@ class IntervalFlush(Generic[K]):
             if self._latch.error is not None:
                 return
             now_s = self._clock.monotonic_s()
-            wait_s = _IDLE_WAIT_S if earliest_s is None else earliest_s + self._interval_s - now_s
-            if wait_s > 0:
+            if earliest_s is None or earliest_s > now_s - self._interval_s:
+                # A wait that rounding made nothing would be a loop.
+                wait_s = _IDLE_WAIT_S if earliest_s is None else max(earliest_s + self._interval_s - now_s, _WAIT_S_MIN)
                 self._clock.wait(self._changed, wait_s)
                 continue
             with self._lock:

@@ -18,6 +18,7 @@ from penstock.format.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.sink.storage.ddl_text import dropped_tables
 from penstock.sink.storage.inspection import CleanUp
@@ -97,7 +98,9 @@ class StorageMaintainer:
             content = self._target.find(METADATA_PATH)
             self._checkpoint_ts = -1 if content is None else parse_checkpoint(content)
         if checkpoint_ts > self._checkpoint_ts:
+            reach("metadata:before")
             self._target.put(METADATA_PATH, render_checkpoint(checkpoint_ts))
+            reach("metadata:after")
             self._checkpoint_ts = checkpoint_ts
         self._clean_up.run_if_due()
 
@@ -117,6 +120,7 @@ def write_ddl_files(target: ObjectTarget, settings: StorageSinkSettings, event: 
 
 def _write_schema(target: ObjectTarget, file: SchemaFile) -> None:
     content = file.render()
+    reach("schema-file:before")
     try:
         target.put_new(file.path, content)
     except PenstockError as error:
@@ -126,6 +130,7 @@ def _write_schema(target: ObjectTarget, file: SchemaFile) -> None:
         present = parse_schema_file(target.get(file.path), file.path)
         if present.type == DdlType.NONE and not present.query:
             target.put(file.path, content)
+    reach("schema-file:after")
 
 
 def ddl_files(event: DdlEvent, *, output_column_id: bool = False) -> Iterator[SchemaFile]:

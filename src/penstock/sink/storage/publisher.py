@@ -2,8 +2,8 @@
 
 Owns a dispatcher's file numbers. Invariants: numbers follow from the last committed position alone and have no gaps, so a repeated
 attempt writes the same names; a schema file precedes the first data of its version; an index never names a file that is not there and
-never goes back. ``begin`` and ``complete`` are called in the order of the files, by one thread at a time each; what lies between them,
-the data, may be written for several files at once. Runs on executors.
+never goes back. ``begin`` and ``write_data`` are called for one file after the other, ``complete`` for written ones in the same order, each
+by one thread at a time. Runs on executors.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SCHEMA_KEY = "schema/"
 
 
 class Publication:
-    """A file that has its name. ``done`` once its data is in the target; its index follows in order."""
+    """A file that has its name."""
 
-    __slots__ = ("created", "directory", "done", "key", "nbytes", "number", "path", "start_s", "task")
+    __slots__ = ("created", "directory", "key", "nbytes", "number", "path", "start_s", "task")
 
     def __init__(self, task: FlushTask, directory: DataDir, key: str, number: int, path: str) -> None:
         self.task = task
@@ -41,7 +41,6 @@ class Publication:
         self.nbytes = 0
         self.start_s = 0.0
         self.created = False
-        self.done = False
 
 
 def position_key(version: int, date: str, dispatcher: str) -> str:
@@ -121,7 +120,13 @@ class FilePublisher:
         self._directory_version(table)
 
     def begin(self, task: FlushTask) -> Publication:
-        """Name a file, after its schema file is in the target."""
+        """Name a file, after its schema file and the record of a cut by the clock are in the target.
+
+        The record comes before this file and before all later ones: where they begin follows from it.
+        """
+        if task.cut is not None:
+            self.known_cuts.append(task.cut)
+            self._records.record(self._work, task.cut)
         version = self._directory_version(task.table)
         directory = self._layout.data_dir(task.table, version, task.first_ts)
         key = position_key(version, directory.date, self._dispatcher)
@@ -129,18 +134,14 @@ class FilePublisher:
         return Publication(task, directory, key, number, self._layout.data_path(DataPath(directory, self._dispatcher, number)))
 
     def write_data(self, publication: Publication, content: bytes | memoryview) -> None:
-        """Write a file, after the record of its cut if the clock made it; durable when it returns."""
-        task = publication.task
-        if task.cut is not None:
-            self.known_cuts.append(task.cut)
-            self._records.record(self._work, task.cut)
+        """Write a file; durable when it returns."""
         reach("data-put:before")
         try:
             publication.created = self._target.put_new(publication.path, content)
         except PenstockError as error:
             if error.code != "SINK_CONFLICT":
                 raise
-            raise self._records.explain_conflict(self._work, task.file, self.known_cuts, error) from error
+            raise self._records.explain_conflict(self._work, publication.task.file, self.known_cuts, error) from error
         reach("data-put:after")
         publication.nbytes = len(content)
 

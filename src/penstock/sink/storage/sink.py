@@ -78,6 +78,9 @@ class _Dispatcher:
     def settle(self) -> None:
         self._sink.interval.settle(self.work.dispatcher)
 
+    def enqueued(self, wake: Callable[[], None]) -> None:
+        self._sink.spool.wakes.offer(wake)
+
     def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
         marker = DrainMarkerItem()
         marker.callbacks = callbacks
@@ -220,8 +223,6 @@ class StorageSink:
         if table is not event.table:
             event = DmlEvent(event.dispatcher, table, event.records, event.post_enqueue, event.post_flush)
         self._encoder_of(state).add(event, since_s)
-        if event.post_enqueue is not None:
-            self.spool.wakes.offer(event.post_enqueue)
 
     def _encoder_of(self, state: _Dispatcher) -> DispatcherEncoder:
         """Return the dispatcher's encoder; made in its shard, because the recorded cuts are read from the target."""

@@ -1,9 +1,11 @@
 """The writers: threads that take finished files from the dispatchers' channels and bring them to the target.
 
-A channel is the end of a dispatcher's ordered way: files and drain markers, FIFO. Several files are written at once, of one dispatcher or
-of many, up to ``flush_concurrency`` and to a bound of bytes; a file larger than that bound goes alone. Invariants: files of a dispatcher
-are named in order, and their indexes and callbacks come in order, each after all before it; a marker comes out when nothing before it is
-under way. Only channels that have something to do are looked at. Threads start when there is work for them. Runs on executors.
+A channel is the end of a dispatcher's ordered way: files and drain markers, FIFO. Files of different dispatchers are written at once, up to
+``flush_concurrency`` and to a bound of bytes; a file larger than that bound goes alone. Of one dispatcher the next files are prepared
+(joined, compressed, made Parquet) while one is written, but data goes to the target in order: two attempts of a window that cut it at
+different rows then meet at the first file that differs, and the one that loses has left nothing behind it. Indexes and callbacks follow
+in order too, beside the data of the next file; a marker comes out when nothing before it is under way. Only channels that have something
+to do are looked at. Threads start when there is work for them. Runs on executors.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.spool import DrainMarkerItem, Spool
 
 UNDER_WAY_BYTES_MAX = 256 << 20
+PREPARED_MAX = 2
+"""Files of one dispatcher that threads have in hand and that are not written: one is written, one prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +44,28 @@ class WriterChannel:
     def __init__(self, publisher: FilePublisher) -> None:
         self.publisher = publisher
         self.waiting: deque[FlushTask | DrainMarkerItem] = deque()
-        self.under_way: deque[Publication] = deque()
+        self.written: deque[Publication] = deque()
+        """Files whose index is still to come."""
+        self.taken = 0
+        """How many files threads took so far."""
+        self.turn = 0
+        """Which of them is written to the target next."""
+        self.completed = 0
         self.listed = False
         """Whether it is in the line of channels with something to do."""
-        self.starting = False
-        """A thread names its next file or carries out a marker; nothing else may begin."""
+        self.marking = False
+        """A thread carries out a marker; nothing else may begin."""
         self.completing = False
         """A thread writes an index; others leave theirs to it."""
 
     @property
     def ready(self) -> bool:
         """Return whether its next item can begin."""
-        if self.starting or not self.waiting:
+        if self.marking or not self.waiting:
             return False
-        return not isinstance(self.waiting[0], DrainMarkerItem) or not self.under_way
+        if isinstance(self.waiting[0], DrainMarkerItem):
+            return self.taken == self.completed
+        return self.taken - self.turn < PREPARED_MAX
 
 
 class StorageWriters:
@@ -77,6 +89,7 @@ class StorageWriters:
         self._counters = counters
         self._clock = clock
         self._work = latch.condition()
+        self._turns = latch.condition()
         self._drained = latch.condition()
         self._line: deque[WriterChannel] = deque()
         self._under_way_bytes = 0
@@ -117,27 +130,31 @@ class StorageWriters:
     def _run(self) -> None:
         try:
             while (taken := self._take()) is not None:
-                channel, item = taken
+                channel, item, number = taken
                 if isinstance(item, DrainMarkerItem):
                     self._carry_out(channel, item)
                 else:
-                    self._flush(channel, item)
+                    self._flush(channel, item, number)
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that calls the sink
             self._counters.count_flush(FlushReason.ERROR)
             self._latch.trip(error)
 
-    def _take(self) -> tuple[WriterChannel, FlushTask | DrainMarkerItem] | None:
+    def _take(self) -> tuple[WriterChannel, FlushTask | DrainMarkerItem, int] | None:
         with self._latch.lock:
             while self._latch.error is None:
                 if self._line and self._has_room(self._line[0].waiting[0]):
                     channel = self._line.popleft()
-                    channel.listed, channel.starting = False, True
+                    channel.listed = False
                     item = channel.waiting.popleft()
                     if isinstance(item, FlushTask):
+                        channel.taken += 1
                         self._under_way_bytes += item.nbytes
+                    else:
+                        channel.marking = True
+                    self._list(channel)
                     if self._line and self._idle:
                         self._work.notify()
-                    return channel, item
+                    return channel, item, channel.taken - 1
                 self._idle += 1
                 self._work.wait()
                 self._idle -= 1
@@ -148,54 +165,53 @@ class StorageWriters:
             return True
         return self._under_way_bytes + item.nbytes <= self._limits.under_way_bytes_max
 
-    def _flush(self, channel: WriterChannel, task: FlushTask) -> None:
+    def _flush(self, channel: WriterChannel, task: FlushTask, number: int) -> None:
         start_s = self._clock.monotonic_s()
+        buffer = self._spool.assemble(task.items)
+        content = finish_file(self._format, task.table, buffer.content(), task.runs)
+        with self._latch.lock:
+            self._latch.wait_for(self._turns, lambda: channel.turn == number)
+            self._latch.check()
         publication = channel.publisher.begin(task)
         publication.start_s = start_s
+        channel.publisher.write_data(publication, content)
+        self._buffers.give_back(buffer)
         with self._latch.lock:
-            channel.under_way.append(publication)
-            channel.starting = False
+            channel.turn += 1
+            channel.written.append(publication)
+            self._turns.notify_all()
             self._list(channel)
-        content = self._spool.assemble(task.items)
-        self._latch.check()
-        channel.publisher.write_data(publication, finish_file(self._format, task.table, content.content(), task.runs))
-        self._buffers.give_back(content)
-        with self._latch.lock:
-            publication.done = True
         self._complete(channel)
 
     def _complete(self, channel: WriterChannel) -> None:
-        """Write the indexes of all files that are next in order, unless another thread is at it; it then finds this one's too."""
-        while done := self._next_done(channel):
-            self._latch.check()
-            channel.publisher.complete(done)
-            for publication in done:
+        """Write the indexes of all files whose data is there, unless another thread is at it; it then finds this one's too."""
+        while written := self._next_written(channel):
+            channel.publisher.complete(written)
+            for publication in written:
                 for callback in publication.task.callbacks:
                     callback()
-            for publication in done:
+            for publication in written:
                 task = publication.task
                 self._spool.release(task.items)
                 self._counters.flushed(task.reason, self._clock.monotonic_s() - publication.start_s, task.nbytes)
             with self._latch.lock:
-                for publication in done:
-                    channel.under_way.popleft()
-                    self._under_way_bytes -= publication.task.nbytes
+                channel.completed += len(written)
+                self._under_way_bytes -= sum(publication.task.nbytes for publication in written)
                 channel.completing = False
                 self._list(channel)
                 if self._line:
                     # Bytes became free: the first file in line may have waited for them.
                     self._work.notify()
 
-    def _next_done(self, channel: WriterChannel) -> list[Publication]:
+    def _next_written(self, channel: WriterChannel) -> list[Publication]:
         with self._latch.lock:
-            done: list[Publication] = []
-            if not channel.completing:
-                for publication in channel.under_way:
-                    if not publication.done:
-                        break
-                    done.append(publication)
-                channel.completing = bool(done)
-            return done
+            self._latch.check()
+            if channel.completing or not channel.written:
+                return []
+            written = list(channel.written)
+            channel.written.clear()
+            channel.completing = True
+            return written
 
     def _carry_out(self, channel: WriterChannel, marker: DrainMarkerItem) -> None:
         if marker.action is not None:
@@ -204,6 +220,6 @@ class StorageWriters:
             callback()
         with self._latch.lock:
             marker.done = True
-            channel.starting = False
+            channel.marking = False
             self._list(channel)
             self._drained.notify_all()

@@ -1,0 +1,186 @@
+"""Checkers of the storage engine: what must hold whatever was written and whatever failed.
+
+``TargetWitness`` sees every change of the target: no data file ever changes, an index names only files that are there and never goes
+back, a checkpoint comes after all its rows. ``AttemptWitness`` sees one sink: acknowledgements once and in order, flushed only when rows
+are in files that an index names, memory within its bounds. They raise ``AssertionError`` in the moment when a rule breaks. Runs in tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import obstore
+import pyarrow as pa
+from obstore.store import MemoryStore
+
+from penstock.format.layout import METADATA_PATH, DataDir
+from penstock.sink.contract import DispatcherId, DispatcherResult
+from penstock.sink.storage.settings import StorageSinkSettings
+from penstock.sink.storage.sink import EngineSettings, StorageSink
+from penstock.sink.storage.target import ObjectTarget
+from penstock.sink.wake_gate import WakeGate, WakeGateSettings
+
+_ID = re.compile(rb'^"[A-Z]","t\d+","sim",(\d+),(\d+),', re.MULTILINE)
+CHUNK_SLACK_BYTES = 64 << 10
+
+
+class TargetWitness:
+    """What the target holds, as it changes."""
+
+    def __init__(self, store: MemoryStore, settings: StorageSinkSettings) -> None:
+        self._store = store
+        self._layout = settings.layout
+        self._data: dict[str, bytes] = {}
+        self._rows: dict[str, list[tuple[int, int]]] = {}
+        self._indexes: dict[str, int] = {}
+        self._expected: dict[DispatcherId, list[tuple[int, int]]] = defaultdict(list)
+        self._before: dict[DispatcherId, int] = {}
+
+    # -- the target
+
+    def changed(self, verb: str, path: str) -> None:
+        """See an operation that took effect."""
+        if verb not in {"create", "write"}:
+            return
+        content = bytes(obstore.get(self._store, path).bytes())
+        data, index = self._layout.parse_data(path), self._layout.parse_index(path)
+        if data is not None:
+            assert self._data.setdefault(path, content) == content, f"{path} changed"
+            self._rows[path] = [(int(ts), int(number)) for ts, number in _ID.findall(content)]
+        elif index is not None:
+            name = content.decode().strip()
+            named = self._layout.parse_data(f"{self._layout.dir_path(index.dir)}/{name}")
+            assert named is not None, name
+            assert named.number >= self._indexes.get(path, 0), f"{path} went back"
+            self._indexes[path] = named.number
+            there = self._numbers(index.dir, index.dispatcher)
+            assert set(range(1, named.number + 1)) <= set(there), f"{path} names {named.number}, there are {there}"
+            schema = f"{index.dir.schema}/{index.dir.table}/meta/schema_{index.dir.version}_"
+            assert any(p.startswith(schema) for p in self._paths()), f"{path} without its schema file"
+
+    def _paths(self) -> list[str]:
+        return [found["path"] for page in obstore.list(self._store) for found in page]
+
+    def _numbers(self, directory: DataDir, dispatcher: str) -> list[int]:
+        found = (self._layout.parse_data(path) for path in self._data)
+        return sorted(d.number for d in found if d is not None and d.dir == directory and d.dispatcher == dispatcher)
+
+    def indexed_rows(self, dispatcher: DispatcherId) -> int:
+        """Return how many of a dispatcher's rows are in files that an index names."""
+        count = 0
+        for path, rows in self._rows.items():
+            data = self._layout.parse_data(path)
+            assert data is not None
+            if data.dir.table == f"t{dispatcher.table_id}":
+                index = self._layout.index_path(data.dir, data.dispatcher)
+                if data.number <= self._indexes.get(index, 0):
+                    count += len(rows)
+        return count
+
+    def check_files(self) -> None:
+        """No data file differs from what it was when it was first seen."""
+        for path, content in self._data.items():
+            assert bytes(obstore.get(self._store, path).bytes()) == content, f"{path} changed"
+
+    # -- windows
+
+    def begin_window(self, script: dict[DispatcherId, list[pa.RecordBatch]]) -> None:
+        """Note what a window brings."""
+        for dispatcher, batches in script.items():
+            self._before[dispatcher] = len(self._expected[dispatcher])
+            for records in batches:
+                pairs = zip(records.column(0).to_pylist(), records.column(2).to_pylist(), strict=True)
+                self._expected[dispatcher] += pairs
+
+    def rows_before(self, dispatcher: DispatcherId) -> int:
+        """Return how many rows earlier windows brought."""
+        return self._before[dispatcher]
+
+    def end_window(self, results: Sequence[DispatcherResult], to_ts: int) -> None:
+        """See the published checkpoint: every row up to it is in a file that an index names."""
+        assert str(to_ts).encode() in bytes(obstore.get(self._store, METADATA_PATH).bytes())
+        for result in results:
+            expected = self._expected[result.dispatcher]
+            assert self.indexed_rows(result.dispatcher) == len(expected)
+            assert result.rows == len(expected) - self._before[result.dispatcher]
+            assert [f.nbytes for f in result.files] == [len(self._data[f.path]) for f in result.files]
+
+    def check_same(self, first: Sequence[DispatcherResult], again: Sequence[DispatcherResult]) -> None:
+        """Another attempt of a finished window gave the same results."""
+        assert list(first) == list(again)
+
+    def check_rows(self) -> None:
+        """Every row is there once, in order, in files that are numbered without gaps."""
+        for dispatcher, expected in self._expected.items():
+            found: list[tuple[int, int]] = []
+            mine = []
+            for path in self._data:
+                data = self._layout.parse_data(path)
+                assert data is not None
+                if data.dir.table == f"t{dispatcher.table_id}":
+                    mine.append((data.dir.version, data.dir.date, data.number, path))
+            for *_, path in sorted(mine):
+                found += self._rows[path]
+            assert found == expected, f"dispatcher {dispatcher}"
+        for path in self._data:
+            data = self._layout.parse_data(path)
+            assert data is not None
+            numbers = self._numbers(data.dir, data.dispatcher)
+            assert numbers == list(range(1, len(numbers) + 1)), f"{path}: {numbers}"
+            assert self._indexes[self._layout.index_path(data.dir, data.dispatcher)] == len(numbers)
+
+
+class AttemptWitness:
+    """The acknowledgements and bounds of one sink."""
+
+    def __init__(self, target: TargetWitness, sink: StorageSink, view: ObjectTarget, engine: EngineSettings) -> None:
+        self._target = target
+        self._sink = sink
+        self._view = view
+        assert engine.spool is not None
+        self._memory_max = engine.spool.memory_bytes_max
+        self._rows: dict[DispatcherId, int] = defaultdict(int)
+        self._given: dict[DispatcherId, int] = defaultdict(int)
+        self._enqueued: dict[DispatcherId, int] = defaultdict(int)
+        self._flushed: dict[DispatcherId, int] = defaultdict(int)
+        self._closed = False
+
+    def event(self, dispatcher: DispatcherId, rows: int, wake: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return the callbacks of the dispatcher's next event, which hold the rules."""
+        number = self._given[dispatcher]
+        self._given[dispatcher] += 1
+        self._rows[dispatcher] += rows
+        wanted = self._target.rows_before(dispatcher) + self._rows[dispatcher]
+
+        def enqueued() -> None:
+            assert not self._closed, "woken after the end"
+            assert self._enqueued[dispatcher] == number, f"woken {number} after {self._enqueued[dispatcher]}"
+            self._enqueued[dispatcher] += 1
+            wake()
+
+        def flushed() -> None:
+            assert not self._closed, "flushed after the end"
+            assert self._flushed[dispatcher] == number, f"flushed {number} after {self._flushed[dispatcher]}"
+            self._flushed[dispatcher] += 1
+            durable = self._target.indexed_rows(dispatcher)
+            assert durable >= wanted, f"flushed with {durable} of {wanted} rows in the target"
+
+        return enqueued, flushed
+
+    def check_drained(self, dispatcher: DispatcherId) -> None:
+        """See a drain that came out: everything that was given is in the target, and acknowledged."""
+        wanted = self._target.rows_before(dispatcher) + self._rows[dispatcher]
+        assert self._target.indexed_rows(dispatcher) >= wanted
+        assert self._flushed[dispatcher] == self._given[dispatcher]
+
+    def check_bounds(self, gate: WakeGate, limits: WakeGateSettings) -> None:
+        """See that what waits and what is in memory keeps to its limits."""
+        assert gate.events <= limits.events_max or self._sink._latch.error is not None
+        assert self._sink.spool.memory_bytes <= 2 * self._memory_max + CHUNK_SLACK_BYTES
+
+    def check_after_close(self) -> None:
+        """Nothing fires once the sink is closed."""
+        self._closed = True
+        assert self._sink.spool.nbytes >= 0

@@ -1,0 +1,34 @@
+"""The storage engine under seeded interleavings, faults and kills. A failing seed replays: ``run_seed(seed, tmp_path)``."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.sink_simulation import SinkSimulation
+
+SEEDS = 50
+CHAOS_SEEDS = 2_000
+
+
+def run_seed(seed: int, folder: Path) -> SinkSimulation:
+    simulation = SinkSimulation(seed, folder)
+    try:
+        simulation.run()
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    return simulation
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, 10))
+def test_seeds(start: int, tmp_path: Path) -> None:
+    runs = [run_seed(seed, tmp_path) for seed in range(start, start + 10)]
+    assert sum(run.attempts for run in runs) > 60
+    assert sum(run.kills for run in runs) > 10
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("start", range(SEEDS, SEEDS + CHAOS_SEEDS, 50))
+def test_many_seeds(start: int, tmp_path: Path) -> None:
+    for seed in range(start, start + 50):
+        run_seed(seed, tmp_path)
