@@ -17,16 +17,19 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.region_worker import Channels
+from penstock.puller.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
 from penstock.puller.span_capture import SpanCapture
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
+from penstock.puller.step_capture import StepCapture
 from penstock.puller.warm_kernels import warm_kernels
-from penstock.source.contract import RowDecoder, Upstream
+from penstock.source.contract import Upstream
+from penstock.source.single_log import is_single_log
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ class LogServiceSettings:
     ddl_start_ts: int = TS_ZERO
     pipeline: SpanPipelineSettings = field(default_factory=SpanPipelineSettings)
     puller: LogPullerSettings = field(default_factory=LogPullerSettings)
+    single_log: SingleLogPullerSettings = field(default_factory=SingleLogPullerSettings)
 
 
 class CaptureState(Enum):
@@ -63,11 +67,13 @@ class SpanStatus(msgspec.Struct, frozen=True):
     last_error: str
 
 
-class _Supervised(SpanCapture):
+class _Supervised:
     """A capture and how it fares; the service's lock guards the latter."""
 
-    def __init__(self, span: Span, start_ts: int, keys: tuple[bytes, bytes], decoder: RowDecoder, store: EventStore) -> None:
-        super().__init__(span, keys, decoder, store)
+    def __init__(self, capture: SpanCapture | StepCapture, start_ts: int) -> None:
+        self.capture = capture
+        self.span = capture.span
+        self.span_id = capture.span_id
         self.start_ts = start_ts
         self.state = CaptureState.PULLING
         self.failures = 0
@@ -88,17 +94,17 @@ class LogService:
         rng: random.Random | None = None,
         registry: CollectorRegistry | None = None,
         channels: Channels | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        """``journal`` is where positions are kept; an upstream with one log needs it, others do not."""
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
         self._upstream = upstream
         self._store = store
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
-        self._decoder = upstream.decoder()
         self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
-        puller_metrics = LogPullerMetrics(self.registry)
-        self._puller = LogPuller(upstream, self._pipeline, self.settings.puller, self._clock, self._rng, puller_metrics, channels)
+        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
@@ -118,7 +124,7 @@ class LogService:
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
-        capture = _Supervised(span, start_ts, self._upstream.key_span(span), self._decoder, self._store)
+        capture = _Supervised(self._make_capture(span), start_ts)
         with self._changing:
             with self._lock:
                 if self._closed:
@@ -147,7 +153,7 @@ class LogService:
 
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call; the captured spans resolve up to it by themselves."""
-        return self._upstream.current_ts()
+        return self._puller.settled_ts() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
 
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
@@ -167,20 +173,34 @@ class LogService:
         if self._supervisor.is_alive():
             self._supervisor.join()
 
+    def _make_puller(self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None) -> LogPuller | SingleLogPuller:
+        upstream, settings = self._upstream, self.settings
+        if not is_single_log(upstream):
+            return LogPuller(upstream, self._pipeline, settings.puller, self._clock, self._rng, metrics, channels)
+        if journal is None:
+            raise InvariantError("an upstream with one log needs a journal of positions")
+        publish = self._store.put_schemas
+        return SingleLogPuller(upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish)
+
+    def _make_capture(self, span: Span) -> SpanCapture | StepCapture:
+        if isinstance(self._puller, SingleLogPuller):
+            return StepCapture(span, self._store)
+        return SpanCapture(span, self._upstream.key_span(span), self._upstream.decoder(), self._store)
+
     def _pull(self, capture: _Supervised) -> None:
         """Register with the store and pull from what it answers."""
-        resume_ts = capture.resume(capture.start_ts)
+        resume_ts = capture.capture.resume(capture.start_ts)
 
         def failed(error: PenstockError) -> None:
             self._note_failure(capture, error)
 
-        self._puller.subscribe(capture.span, resume_ts, capture.consume, capture.advance, failed)
+        self._puller.subscribe(capture.span, resume_ts, capture.capture.consume, capture.capture.advance, failed)
         extra = {"span_id": capture.span_id, "table_id": capture.span.table_id, "resume_ts": resume_ts}
         _log.info("log service: span captured", extra=extra)
 
     def _note_failure(self, capture: _Supervised, error: PenstockError) -> None:
         """Plan to pull a failed span again; runs in a thread of the puller, so it only takes note."""
-        resolved_ts = capture.resolved_ts()
+        resolved_ts = capture.capture.resolved_ts()
         with self._lock:
             # Progress since the last failure means that the cause went away in between.
             capture.failures = capture.failures + 1 if resolved_ts == capture.failed_at_ts else 1
@@ -225,7 +245,7 @@ class LogService:
         return SpanStatus(
             span_id=capture.span_id,
             span=capture.span,
-            resolved_ts=capture.resolved_ts(),
+            resolved_ts=capture.capture.resolved_ts(),
             regions=progress.regions if progress else 0,
             regions_waiting=progress.regions_waiting if progress else 0,
             state=capture.state,

@@ -49,7 +49,7 @@ class SpanCapture:
         if parts == 0:
             finish()
             return True
-        part_done = _after(parts, finish)
+        part_done = after_all(parts, finish)
         for ddl in decoded.ddls:
             if not self._store.append_ddl(ddl, part_done):
                 return False
@@ -70,7 +70,7 @@ class SpanCapture:
         return self._store.resolved_ts(self.span_id)
 
 
-def _after(parts: int, finish: Finish) -> Finish:
+def after_all(parts: int, finish: Finish) -> Finish:
     """Return a callback that calls ``finish`` on its last of so many calls."""
     if parts == 1:
         return finish

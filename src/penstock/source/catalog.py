@@ -48,8 +48,19 @@ def _open_postgres(uri: str) -> Upstream:
     return upstream
 
 
+def _open_mysql(uri: str) -> Upstream:
+    # Imported here for the same reason; opening it asks the server for its version.
+    try:
+        from penstock.source.mysql.upstream import MySqlUpstream
+    except ImportError as error:
+        raise PenstockError("MISSING_DEPENDENCY", f"mysql:// needs {error.name}", "pip install 'penstock[mysql]'") from None
+    return MySqlUpstream(uri)
+
+
 _OPENERS: dict[str, Callable[[str], Upstream]] = {
     "dataserver": _open_dataserver,
+    "mariadb": _open_mysql,
+    "mysql": _open_mysql,
     "postgres": _open_postgres,
     "postgresql": _open_postgres,
 }

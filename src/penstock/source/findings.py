@@ -9,7 +9,7 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One setting or privilege of an upstream. ``statement`` is what an administrator runs where ``ok`` is false; empty if nothing helps."""
+    """One setting or privilege of an upstream. ``statement`` is what an administrator runs where it is not ``ok``, if anything helps."""
 
     name: str
     ok: bool

@@ -2,8 +2,8 @@
 
 Rows of both sides arrive in log order. They leave ordered by (commit ts, key), each key once per commit ts and side: the first
 before-image and the last after-image. A key that has both is updated, one that only ceased is deleted, one that only came to be is
-inserted. A key that was inserted and deleted again still gives its delete, so that nobody keeps what a replay may have written. Runs in the log
-service.
+inserted. A key that was inserted and deleted again still gives its delete, so that nobody keeps what a replay may have written.
+Runs in the log service.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Table maps: what the log says about the columns of a rows event's table.
 
-Types, meta and nullability always; signedness, names and the primary key as far as ``binlog_row_metadata`` lets the server write them. Every table map is parsed once: later ones of the same table id are compared by their bytes. Runs in the log service.
+Types, meta and nullability always; signedness, names and the primary key as far as ``binlog_row_metadata`` lets the server write them.
+Every table map is parsed once: later ones of the same table id are compared by their bytes. Runs in the log service.
 """
 
 from __future__ import annotations

@@ -1,0 +1,158 @@
+"""The journal of an upstream with one log: positions with their ts, marks, and the table versions that were seen.
+
+A position tells where the log is read again for a ts; a mark raises the chain of commit ts when it is passed again, so it is durable before
+anyone relies on its ts. Marks at one place follow each other while a log is quiet; only the newest of them matters and is kept. Positions
+that are older than ``keep_s`` are dropped, but never the newest. One process writes. Runs in the server, in the puller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.meta import tables
+from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.table import TableSchema
+
+_SOURCE = sa.String(190)
+_TEXT = tables._TEXT
+
+log_position = sa.Table(
+    "log_position",
+    tables.metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("mark", sa.Integer, nullable=False),
+    sa.Column("position", _TEXT, nullable=False),
+    sa.Column("written_ms", sa.BigInteger, nullable=False),
+)
+log_schema = sa.Table(
+    "log_schema",
+    tables.metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("document", _TEXT, nullable=False),
+)
+
+
+class JournalEntry(msgspec.Struct, frozen=True):
+    """A ts, the place of the log in the source's words, and whether it is a mark."""
+
+    ts: int
+    text: str
+    mark: bool = False
+
+
+@dataclass(frozen=True)
+class JournalSettings:
+    """How long positions are kept, and how often old ones are looked for."""
+
+    keep_s: float = 3 * 86_400.0
+    prune_interval_s: float = 600.0
+
+
+class PositionJournal:
+    """The journal of one source in the meta database. One writer; any number of readers."""
+
+    def __init__(
+        self,
+        url: str,
+        source: str,
+        settings: JournalSettings | None = None,
+        clock: Clock | None = None,
+        meta: MetaSettings | None = None,
+    ) -> None:
+        self.settings = settings or JournalSettings()
+        self._source = source
+        self._clock = clock or SystemClock()
+        self._engine = MetaEngine(url, meta or MetaSettings())
+        self._last_mark: JournalEntry | None = None
+        self._pruned_s = self._clock.monotonic_s()
+
+    def save(self, entry: JournalEntry) -> None:
+        """Make a position or mark durable."""
+        values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
+        last = self._last_mark
+        mine = log_position.c.source == self._source
+        with self._engine.write() as connection:
+            if entry.mark and last is not None and last.text == entry.text:
+                connection.execute(log_position.delete().where(mine, log_position.c.ts == last.ts, log_position.c.mark == 1))
+            known = connection.execute(sa.select(log_position.c.mark).where(mine, log_position.c.ts == entry.ts)).first()
+            if known is None:
+                connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
+            elif entry.mark and not known.mark:
+                connection.execute(log_position.update().where(mine, log_position.c.ts == entry.ts).values(**values))
+            self._prune(connection)
+        if entry.mark:
+            self._last_mark = entry
+
+    def start_for(self, ts: int) -> JournalEntry | None:
+        """Return the newest position at or below a ts, None where the journal does not reach back so far."""
+        query = (
+            sa.select(log_position.c.ts, log_position.c.position, log_position.c.mark)
+            .where(log_position.c.source == self._source, log_position.c.ts <= ts)
+            .order_by(log_position.c.ts.desc())
+            .limit(1)
+        )
+        with self._engine.read() as connection:
+            row = connection.execute(query).first()
+        return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None
+
+    def first(self) -> JournalEntry | None:
+        """Return the oldest position, None where nothing was written yet."""
+        query = (
+            sa.select(log_position.c.ts, log_position.c.position, log_position.c.mark)
+            .where(log_position.c.source == self._source)
+            .order_by(log_position.c.ts)
+            .limit(1)
+        )
+        with self._engine.read() as connection:
+            row = connection.execute(query).first()
+        return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None
+
+    def marks_from(self, ts: int) -> list[JournalEntry]:
+        """Return the marks above a ts, oldest first."""
+        query = (
+            sa.select(log_position.c.ts, log_position.c.position)
+            .where(log_position.c.source == self._source, log_position.c.ts > ts, log_position.c.mark == 1)
+            .order_by(log_position.c.ts)
+        )
+        with self._engine.read() as connection:
+            return [JournalEntry(row.ts, row.position, True) for row in connection.execute(query)]
+
+    def save_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Make table versions durable; those that are there stay as they are."""
+        with self._engine.write() as connection:
+            for version in versions:
+                key = {"source": self._source, "table_id": version.table_id, "version": version.version}
+                there = sa.select(log_schema.c.version).filter_by(**key)
+                if connection.execute(there).first() is None:
+                    connection.execute(log_schema.insert().values(**key, document=version.to_json().decode()))
+
+    def schemas(self) -> list[TableSchema]:
+        """Return every table version that was seen, oldest first."""
+        query = sa.select(log_schema.c.document).where(log_schema.c.source == self._source).order_by(log_schema.c.version)
+        with self._engine.read() as connection:
+            return [TableSchema.from_json(row.document) for row in connection.execute(query)]
+
+    def close(self) -> None:
+        """Close the connections. Called once, by the owner."""
+        self._engine.close()
+
+    def _prune(self, connection: sa.Connection) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._pruned_s < self.settings.prune_interval_s:
+            return
+        self._pruned_s = now_s
+        newest = connection.execute(sa.select(sa.func.max(log_position.c.ts)).where(log_position.c.source == self._source)).scalar_one()
+        before_ms = self._clock.now_ms() - int(self.settings.keep_s * 1000)
+        connection.execute(
+            log_position.delete().where(
+                log_position.c.source == self._source, log_position.c.written_ms < before_ms, log_position.c.ts < newest
+            )
+        )

@@ -1,0 +1,187 @@
+"""The log service between a real MariaDB and the real event store: the captured tables are the server's, also after restarts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pymysql
+import pytest
+
+from penstock.meta.engine import sqlite_url
+from penstock.meta.positions import PositionJournal
+from penstock.model.batch import KEY
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.puller.log_service import LogService, LogServiceSettings
+from penstock.puller.span_pipeline import SpanPipelineSettings
+from penstock.source.mysql.connection import parse_uri
+from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.store.contract import EndOfRange
+from penstock.store.event_store import ColumnarEventStore
+from penstock.testing.loopback_server import mariadb
+
+pytestmark = pytest.mark.integration
+SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
+BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mariadb(tmp_path_factory.mktemp("mariadb"), BINLOG) as uri:
+        yield uri
+
+
+def connect(uri: str) -> Any:
+    address = parse_uri(uri)
+    return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
+
+
+def run(connection: Any, *statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+class Capture:
+    """A store and a log service in a directory, as one process has them."""
+
+    def __init__(self, uri: str, directory: Path) -> None:
+        self.upstream = MySqlUpstream(uri)
+        self.store = ColumnarEventStore(directory / "store")
+        self.journal = PositionJournal(sqlite_url(directory / "meta.db"), "mysql")
+        self.service = LogService(self.upstream, self.store, SETTINGS, journal=self.journal).start()
+
+    def table(self, name: str) -> TableSchema:
+        return next(t for t in self.upstream.list_tables() if t.full_name == name)
+
+    def close(self) -> None:
+        self.service.close()
+        self.store.close()
+        self.journal.close()
+        self.upstream.close()
+
+    def wait(self, span_id: int, ts: int) -> None:
+        """Wait until the store has resolved a ts."""
+        never = threading.Event()
+        for _ in range(600):
+            if self.store.resolved_ts(span_id) >= ts:
+                return
+            never.wait(0.05)
+        raise AssertionError(f"span {span_id} does not resolve {ts}: {self.service.status()}")
+
+    def state(self, table: TableSchema, spans: list[Span], ts: int) -> pl.DataFrame:
+        """Return what the store holds of a table at a ts."""
+        names = [KEY, *(c.field_name for c in table.columns)]
+        batches: list[pa.RecordBatch] = []
+        for span in spans:
+            handle = self.store.collect_changes(span.span_id, 0, ts)
+            while not isinstance(step := handle.next(), EndOfRange):
+                batches.extend(b.records for b in step.data)
+            handle.close()
+        frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches if b.num_rows]
+        return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
+
+    def expected(self, table: TableSchema, ts: int) -> pl.DataFrame:
+        """Return what the server holds of a table now."""
+        names = [KEY, *(c.field_name for c in table.columns)]
+        batches = [b.records for b in self.upstream.read_table(Span(table.table_id), ts)]
+        frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches]
+        return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
+
+
+def random_changes(connection: Any, rng: random.Random, rounds: int) -> None:
+    """Write transactions that insert, update, delete, replace and roll back, some of them to savepoints."""
+    for _ in range(rounds):
+        run(connection, "BEGIN")
+        for _ in range(rng.randint(1, 6)):
+            low = rng.randint(0, 180)
+            kind = rng.randint(0, 5)
+            if kind == 0:
+                values = ",".join(f"({rng.randint(0, 200)}, 'n{rng.randint(0, 9)}', {rng.randint(-999, 999)}.25)" for _ in range(5))
+                run(connection, f"INSERT IGNORE INTO orders VALUES {values}")
+            elif kind == 1:
+                run(connection, f"UPDATE orders SET amount = amount + 1, note = 'u' WHERE id BETWEEN {low} AND {low + 9}")
+            elif kind == 2:
+                run(connection, f"DELETE FROM orders WHERE id BETWEEN {low} AND {low + 3}")
+            elif kind == 3:
+                run(connection, f"REPLACE INTO orders VALUES ({low}, 'r', 7)")
+            elif kind == 4:
+                run(connection, f"UPDATE IGNORE orders SET id = id + 1000 WHERE id = {low}")
+            else:
+                run(connection, "SAVEPOINT s", f"DELETE FROM orders WHERE id > {low}", "ROLLBACK TO s")
+        run(connection, "COMMIT" if rng.random() < 0.85 else "ROLLBACK")
+
+
+def test_random_transactions_over_restarts_are_captured_as_the_server_has_them(server: str, tmp_path: Path) -> None:
+    writer = connect(server)
+    run(writer, "CREATE DATABASE shop", "USE shop", "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(20), amount DECIMAL(10,2))")
+    rng = random.Random(7)
+    first = Capture(server, tmp_path)
+    table = first.table("shop.orders")
+    # Two spans of one table, cut inside the keys that are written, and one table in all.
+    cut = (100 + (1 << 63)).to_bytes(8, "big")
+    spans = [Span(table.table_id, b"", cut), Span(table.table_id, cut, b"")]
+    for span in spans:
+        first.service.ensure_span(span, TS_ZERO)
+    for round_ in range(3):
+        capture = first if round_ == 0 else Capture(server, tmp_path)
+        for span in spans:
+            capture.service.ensure_span(span, TS_ZERO)
+        random_changes(writer, rng, 40)
+        settled = capture.service.settled_ts()
+        for span in spans:
+            capture.wait(span.span_id, settled)
+        assert capture.table("shop.orders") == table
+        assert capture.state(table, spans, settled).equals(capture.expected(table, settled))
+        # Written while nobody captures: read from the log after the restart.
+        capture.close()
+        random_changes(writer, rng, 10)
+    last = Capture(server, tmp_path)
+    for span in spans:
+        last.service.ensure_span(span, TS_ZERO)
+    settled = last.service.settled_ts()
+    for span in spans:
+        last.wait(span.span_id, settled)
+    got = last.state(table, spans, settled)
+    assert got.height > 20
+    assert got.equals(last.expected(table, settled))
+    last.close()
+
+
+def test_a_snapshot_beside_a_running_log_and_ddl(server: str, tmp_path: Path) -> None:
+    writer = connect(server)
+    run(writer, "CREATE DATABASE late", "USE late", "CREATE TABLE t (a INT, b VARCHAR(10), c INT, PRIMARY KEY (b, a))")
+    run(writer, "INSERT INTO t VALUES (1, 'x', 1), (2, 'y', 2), (3, 'z', 3)")
+    capture = Capture(server, tmp_path)
+    table = capture.table("late.t")
+    span = Span(table.table_id)
+    # A commit that the reader has passed before the snapshot begins.
+    run(writer, "UPDATE t SET c = 20 WHERE a = 2")
+    capture.service.settled_ts()
+    ticket = capture.upstream.begin_snapshot()
+    capture.service.ensure_span(span, ticket.start.ts)
+    run(writer, "DELETE FROM t WHERE a = 1", "INSERT INTO t VALUES (4, 'w', 4)")
+    rows = [b for b in capture.upstream.read_snapshot(ticket, span, table, 2)]
+    assert {b.header.min_ts for b in rows} == {ticket.start.ts}
+    assert sorted(v for b in rows for v in b.records.column("c1").to_pylist()) == [2, 3, 4]
+    run(writer, "ALTER TABLE t ADD COLUMN d DATETIME(3) FIRST, RENAME COLUMN c TO e", "INSERT INTO t VALUES (NOW(3), 5, 'v', 5)")
+    settled = capture.service.settled_ts()
+    capture.wait(span.span_id, settled)
+    history = capture.store.schema_history(table.table_id)
+    assert [[c.name for c in v.columns] for v in history] == [["a", "b", "c"], ["d", "a", "b", "e"]]
+    assert [c.id for c in history[1].columns] == [4, 1, 2, 3]
+    handle = capture.store.collect_changes(span.span_id, ticket.start.ts, settled)
+    seen: list[tuple[int, int]] = []
+    while not isinstance(step := handle.next(), EndOfRange):
+        for batch in (*step.tombstones, *step.data):
+            seen += zip(batch.records.column("_op").to_pylist(), batch.records.column("c1").to_pylist(), strict=True)
+    handle.close()
+    assert sorted(seen) == [(0, 4), (0, 5), (2, 1)]
+    capture.close()
