@@ -90,15 +90,19 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     """Compare in this process."""
     from penstock.config.tree import load_feed_config
     from penstock.server.creation import match_tables
+    from penstock.server.moving_verification import verify_standing
     from penstock.server.verification import open_reader, verify_target
     from penstock.source.catalog import open_upstream
+    from penstock.source.single_log import shares_one_log
 
     given: dict[str, Any] = {"name": "verify", "tables": list(tables), "sink": {"uri": sink}}
     config = load_feed_config(merge(read_assignments(assignments), given))
     reader = open_reader(config.target.uri, config.target.options)
     upstream = open_upstream(source)
     try:
-        found = match_tables(config.tables, upstream.list_tables())
-        return verify_target(reader, upstream, sorted(t.table_id for t in found), start_ts=config.settings.start_ts)
+        table_ids = sorted(t.table_id for t in match_tables(config.tables, upstream.list_tables()))
+        if shares_one_log(upstream):
+            return verify_standing(reader, upstream, table_ids)
+        return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts)
     finally:
         upstream.close()

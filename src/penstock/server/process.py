@@ -20,6 +20,7 @@ from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
 from penstock.feed.session import SparkSettings, open_session
 from penstock.meta.database import MetaDatabase
+from penstock.meta.positions import PositionJournal
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
@@ -29,12 +30,14 @@ from penstock.server.data_directory import DataDirectory
 from penstock.server.feed_pins import FeedPins
 from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
+from penstock.server.moving_verification import MovingVerifier
 from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
 from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
+from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight import FlightService
 from penstock.store.flight_address import FlightAddress, write_address
@@ -42,6 +45,7 @@ from penstock.store.flight_address import FlightAddress, write_address
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 3.0
+_DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
 
 
 class ServerProcess:
@@ -114,7 +118,9 @@ class ServerProcess:
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
-        log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry())
+        journal = PositionJournal(config.effective_meta_url, source_name(config.source), clock=clock, meta=config.meta)
+        parts.callback(journal.close)
+        log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry(), journal=journal)
         parts.callback(log_service.close)
         log_service.start()
         self._log_service = log_service
@@ -138,7 +144,8 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
-        verifier = FeedVerifier(meta, upstream, config.source)
+        moving = MovingVerifier(upstream, log_service.settled_ts, clock).verify if shares_one_log(upstream) else None
+        verifier = FeedVerifier(meta, upstream, config.source, moving)
         app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
@@ -150,7 +157,7 @@ def check_reachable(uri: str) -> None:
     """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
     parts = urlsplit(uri)
     try:
-        address = (parts.hostname or "", parts.port or 0)
+        address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
     except ValueError:
         raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
     if not address[0] or not address[1]:
@@ -159,6 +166,12 @@ def check_reachable(uri: str) -> None:
         socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
+
+
+def source_name(uri: str) -> str:
+    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}"
 
 
 def _open_target(sink: SinkConfig) -> SinkMaintainer:

@@ -90,8 +90,16 @@ class Verdict(msgspec.Struct, frozen=True):
 class FeedVerifier:
     """Verifies the feeds of one upstream, one at a time: both sides of a table are in memory while it is compared."""
 
-    def __init__(self, meta: MetaDatabase, upstream: Upstream, source_uri: str) -> None:
+    def __init__(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        source_uri: str,
+        verify_moving: Callable[[StorageReader, Sequence[int]], Verdict] | None = None,
+    ) -> None:
+        """``verify_moving`` compares where the upstream cannot read the past."""
         self._meta = meta
+        self._verify_moving = verify_moving
         self._upstream = upstream
         self._source_uri = source_uri
         self._lock = threading.Lock()
@@ -112,6 +120,8 @@ class FeedVerifier:
             live = document.dispatchers if records is None else [from_record(r) for r in records]
             # A table whose state is still being read is not in the target yet.
             table_ids = sorted({d.id.table_id for d in live if not d.with_state})
+            if self._verify_moving is not None:
+                return self._verify_moving(reader, table_ids)
             return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts)
         finally:
             self._lock.release()

@@ -1,0 +1,114 @@
+"""Verification against an upstream that only tells what it holds now, while that changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.model.batch import ChangeBatch
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.server.moving_verification import ATTEMPTS_MAX, MovingVerifier, verify_standing
+from penstock.testing.whole_path import WholePath
+
+SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
+
+
+class Present:
+    """The data server without its past: it reads what is there now, and lets a test act just before and just after."""
+
+    def __init__(self, path: WholePath) -> None:
+        self._path = path
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+        self.reads = 0
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        return self._path.upstream.list_tables()
+
+    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+        del ts
+        self.reads += 1
+        self.before()
+        yield from self._path.upstream.read_table(span, self._path.upstream.current_ts())
+        self.after()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[WholePath]:
+    path = WholePath(tmp_path, SETUP)
+    with contextlib.closing(path):
+        path.write({"d.a": {n: f"row {n}" for n in range(20)}})
+        path.drain()
+        yield path
+
+
+def verifier(path: WholePath, upstream: Present) -> MovingVerifier:
+    def settled_ts() -> int:
+        """Deliver everything, because no feed runs beside the test."""
+        settled = path.upstream.current_ts()
+        path.drain()
+        return settled
+
+    return MovingVerifier(upstream, settled_ts, SystemClock())  # type: ignore[arg-type]
+
+
+def table_ids(path: WholePath) -> list[int]:
+    return list(path.live_tables().values())
+
+
+def test_rows_that_change_while_they_are_read_are_compared_once_they_stand(path: WholePath) -> None:
+    upstream = Present(path)
+    writes = iter([{1: "during"}, {2: "during"}, {3: "during"}])
+
+    def write() -> None:
+        rows = next(writes, None)
+        if rows:
+            path.write({"d.a": rows}, {"d.a": [10]} if 1 in rows else {})
+
+    upstream.after = write
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    assert verdict.identical
+    assert verdict.rows == 19
+    assert upstream.reads == 4
+
+
+def test_a_table_that_never_stands_is_compared_without_the_rows_that_moved(path: WholePath) -> None:
+    upstream = Present(path)
+    upstream.after = lambda: path.write({"d.a": {5: f"read {upstream.reads}"}})
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    assert (verdict.identical, verdict.rows, upstream.reads) == (True, 19, ATTEMPTS_MAX)
+
+
+def test_a_real_difference_is_found_while_others_move(path: WholePath) -> None:
+    upstream = Present(path)
+    upstream.after = lambda: path.write({"d.a": {5: f"read {upstream.reads}"}})
+    files = [f for f in (path.root / "files").rglob("*.csv") if b"row 7" in f.read_bytes()]
+    files[0].write_bytes(files[0].read_bytes().replace(b"row 7", b"row X"))
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    assert not verdict.identical
+    assert (verdict.tables[0].different, upstream.reads) == (1, 1)
+    with pytest.raises(PenstockError, match=r"\[VERIFY_MISMATCH\]"):
+        verdict.check()
+
+
+def test_without_a_server_the_upstream_must_stand_still(path: WholePath) -> None:
+    upstream = Present(path)
+    assert verify_standing(path.reader(), upstream, table_ids(path)).identical  # type: ignore[arg-type]
+    path.write({"d.a": {1: "not delivered yet"}})
+    verdict = verify_standing(path.reader(), upstream, table_ids(path))  # type: ignore[arg-type]
+    assert verdict.tables[0].different == 1
+    with pytest.raises(PenstockError) as raised:
+        verdict.check()
+    assert "while nothing changes upstream" in raised.value.hint
+
+
+def test_a_checkpoint_that_stands_still_is_said(path: WholePath) -> None:
+    waiting = MovingVerifier(Present(path), path.upstream.current_ts, SystemClock(), wait_s_max=0.3)  # type: ignore[arg-type]
+    with pytest.raises(PenstockError, match=r"\[CHECKPOINT_MISSING\]"):
+        waiting.verify(path.reader(), table_ids(path))
