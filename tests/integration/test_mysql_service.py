@@ -168,7 +168,7 @@ def test_a_snapshot_beside_a_running_log_and_ddl(server: str, tmp_path: Path) ->
     ticket = capture.upstream.begin_snapshot()
     capture.service.ensure_span(span, ticket.start.ts)
     run(writer, "DELETE FROM t WHERE a = 1", "INSERT INTO t VALUES (4, 'w', 4)")
-    rows = [b for b in capture.upstream.read_snapshot(ticket, span, table, 2)]
+    rows = list(capture.upstream.read_snapshot(ticket, span, table, 2))
     assert {b.header.min_ts for b in rows} == {ticket.start.ts}
     assert sorted(v for b in rows for v in b.records.column("c1").to_pylist()) == [2, 3, 4]
     run(writer, "ALTER TABLE t ADD COLUMN d DATETIME(3) FIRST, RENAME COLUMN c TO e", "INSERT INTO t VALUES (NOW(3), 5, 'v', 5)")

@@ -29,7 +29,7 @@ from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.puller.step_capture import StepCapture
 from penstock.puller.warm_kernels import warm_kernels
 from penstock.source.contract import Upstream
-from penstock.source.single_log import is_single_log
+from penstock.source.single_log import shares_one_log
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class LogService:
 
     def _make_puller(self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None) -> LogPuller | SingleLogPuller:
         upstream, settings = self._upstream, self.settings
-        if not is_single_log(upstream):
+        if not shares_one_log(upstream):
             return LogPuller(upstream, self._pipeline, settings.puller, self._clock, self._rng, metrics, channels)
         if journal is None:
             raise InvariantError("an upstream with one log needs a journal of positions")

@@ -105,11 +105,6 @@ def shares_one_log(upstream: Upstream) -> TypeGuard[SingleLogUpstream]:
     return hasattr(upstream, "begin_snapshot")
 
 
-def is_single_log(upstream: Upstream) -> TypeGuard[SingleLogUpstream]:
-    """Return whether an upstream has one log for all tables."""
-    return hasattr(upstream, "read_log")
-
-
 class CommitChain:
     """Gives growing commit ts to the transactions of a log. Not thread safe."""
 
