@@ -72,7 +72,7 @@ def _even_cuts(connection: Connection, plan: ScanPlan, column: str, settings: Ra
 
 
 def _place_cuts(connection: Connection, oid: str, pages: int, count: int) -> list[bytes]:
-    if count == 1 or connection.query(f"SELECT count(*) FROM pg_partition_tree({oid})")[0][0] != "1":
+    if count == 1 or connection.query(f"SELECT relkind FROM pg_class WHERE oid = {oid}")[0][0] != "r":
         return []
     own = int(connection.query(f"SELECT {oid}::oid")[0][0] or 0)
     blocks = sorted({pages * i // count for i in range(1, count)} - {0})

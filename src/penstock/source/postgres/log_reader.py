@@ -35,7 +35,6 @@ from penstock.source.postgres.pgoutput import (
     POSTGRES_EPOCH_US,
     REL,
     ROWS,
-    SENT_US,
     SPECIAL,
     TXN,
     TXNS,
@@ -50,7 +49,7 @@ from penstock.source.postgres.scan_buffer import Notice, ScanBuffer
 from penstock.source.postgres.schema_book import KnownRelation, SchemaBook
 from penstock.source.postgres.slot import format_lsn, parse_lsn
 from penstock.source.postgres.stream_spool import StreamSpool
-from penstock.source.postgres.transaction_spool import TransactionSpool
+from penstock.source.postgres.transaction_spool import TransactionSpool, fold_pieces
 from penstock.source.single_log import LogPosition, LogStep
 
 STEP_BATCHES = 16
@@ -74,29 +73,40 @@ class LogReaderSettings:
     stream: StreamSettings = field(default_factory=StreamSettings)
 
 
+@dataclass(frozen=True)
+class LogSource:
+    """What a reader reads and whom it asks.
+
+    Attributes:
+        log_now: asks the server for the end of its log and, after that, for its time in milliseconds.
+        shown: how messages name the server.
+        system: whose log it is; part of every position.
+    """
+
+    stream: ReplicationStream
+    book: SchemaBook
+    fetch: Fetch
+    commits: CommitLog
+    log_now: Callable[[], tuple[int, int]]
+    shown: str
+    system: str
+
+
 class LogReader:
     """One reading of the log, from a position until it is stopped or fails."""
 
-    def __init__(
-        self,
-        stream: ReplicationStream,
-        book: SchemaBook,
-        fetch: Fetch,
-        commits: CommitLog,
-        settings: LogReaderSettings,
-        clock: Clock,
-        shown: str,
-        system: str,
-    ) -> None:
-        self._stream = stream
-        self._book = book
-        self._fetch = fetch
-        self._commits = commits
+    def __init__(self, source: LogSource, settings: LogReaderSettings, clock: Clock) -> None:
+        self._stream = source.stream
+        self._book = source.book
+        self._fetch = source.fetch
+        self._commits = source.commits
+        self._log_now = source.log_now
+        self._shown = source.shown
+        self._system = source.system
         self._settings = settings
         self._clock = clock
-        self._shown = shown
-        self._system = system
-        self._buffer = ScanBuffer(settings.chunk_bytes * 2, settings.rows_max, shown)
+        self._goal: tuple[int, int] | None = None
+        self._buffer = ScanBuffer(settings.chunk_bytes * 2, settings.rows_max, source.shown)
         self._streams = StreamSpool()
         self._large: TransactionSpool | None = None
         self._segment_seen = 0
@@ -106,6 +116,7 @@ class LogReader:
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
+        self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
         self._wanted: Callable[[int], bool] = lambda _table_id: True
@@ -126,6 +137,7 @@ class LogReader:
                 now_s = self._clock.monotonic_s()
                 if not waits:
                     self._waiting_s = now_s
+                self._quiet = not pieces
                 yield from self._steps(not pieces or now_s - self._waiting_s >= self._settings.linger_s)
         finally:
             self._streams.close()
@@ -307,7 +319,8 @@ class LogReader:
         ordinals = np.arange(len(rows)) - first_rows[rows[:, TXN]]
         for oid in sorted(({int(o) for o in np.unique(relations)} | {n.oid for n in notices}) - {-1}):
             mine = np.flatnonzero(relations == oid)
-            own = [n for n in notices if n.oid == oid]
+            own = self._real_notices(oid, notices)
+            pieces: list[tuple[int, ChangeBatch]] = []
             borders = [0, *(int(np.searchsorted(mine, n.row)) for n in own), len(mine)]
             for at, (begin, end) in enumerate(itertools.pairwise(borders)):
                 if at:
@@ -318,8 +331,29 @@ class LogReader:
                 stamps = ts[rows[part, TXN]]
                 known = self._resolve(oid, int(stamps[0]), ddls)
                 if known is not None:
-                    changes += build_changes(known, buffer.bytes, rows[part], stamps, ordinals[part], self._fetch)
+                    built = build_changes(known, buffer.bytes, rows[part], stamps, ordinals[part], self._fetch)
+                    pieces += [(at, change) for change in built]
+            if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
+                changes += self._fold_versions(pieces)
+            else:
+                changes += [change for _, change in pieces]
         return changes, sorted(ddls, key=lambda d: d.commit_ts)
+
+    def _real_notices(self, oid: int, notices: Sequence[Notice]) -> list[Notice]:
+        """Leave out relations that only repeat what is known: one is sent for each partition of a table."""
+        found: list[Notice] = []
+        shown = self._relations.get(oid)
+        for notice in notices:
+            if notice.oid == oid and (notice.relation is None or notice.relation != shown):
+                found.append(notice)
+                shown = notice.relation or shown
+        return found
+
+    @staticmethod
+    def _fold_versions(pieces: Sequence[tuple[int, ChangeBatch]]) -> list[ChangeBatch]:
+        """Fold what stands before and after a change of schema, table by table: one transaction may hold both."""
+        tables = {change.header.table_id for _, change in pieces}
+        return [b for t in sorted(tables) for b in fold_pieces([(at, c) for at, c in pieces if c.header.table_id == t])]
 
     def _apply(self, notice: Notice, ts: int, ddls: list[DdlEvent]) -> None:
         if notice.relation is not None:
@@ -348,15 +382,20 @@ class LogReader:
         """Move the chain on while the log is quiet, if the server has said where its reading stands."""
         state = self._buffer.state
         now_s = self._clock.monotonic_s()
-        if int(state[KEEPALIVES]) == self._keepalives or now_s - self._marked_s < self._settings.mark_interval_s:
+        if self._goal is None:
+            # A log that is being caught up with is not quiet: its own commits move the chain on.
+            if self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s:
+                self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
             return
-        self._keepalives = int(state[KEEPALIVES])
         lsn = int(state[WAL_END])
+        if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
+            return
+        ts, self._goal = compose_ts(max(0, self._goal[1])), None
         while self._marks and self._marks[0][0] <= lsn:
             self._last_ts = max(self._last_ts, self._marks.pop(0)[1])
-        ts = compose_ts(max(0, (int(state[SENT_US]) + POSTGRES_EPOCH_US) // 1000))
+        self._marked_s = now_s
         if lsn < self._last_lsn or ts <= self._last_ts:
             return
-        self._marked_s, self._last_ts = now_s, ts
+        self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
         yield LogStep(position=self._position(), mark=True)

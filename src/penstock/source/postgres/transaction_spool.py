@@ -15,11 +15,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op, read_ipc, write_ipc
+from penstock.model.batch import COMMIT_TS, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op, commit_ts_array, read_ipc, write_ipc
 from penstock.model.ddl import DdlEvent
 
 Hashes = npt.NDArray[np.uint64]
-_PIECE, _DATA, _ROW = "_piece", "_data", "_row"
+_ROW = "_row"
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -60,17 +60,17 @@ class TransactionSpool:
     def batches(self) -> Iterator[ChangeBatch]:
         """Yield the changes of the transaction, each key once on each side."""
         shared = self._shared_hashes()
-        again: dict[tuple[int, int], list[tuple[_Kept, pa.RecordBatch]]] = {}
+        again: dict[int, list[tuple[int, ChangeBatch]]] = {}
         for kept in self._kept:
             records = self._read(kept)
             mine = np.isin(kept.hashes, shared) if len(shared) else np.zeros(len(kept.hashes), dtype=np.bool_)
             if mine.any():
-                again.setdefault((kept.header.table_id, kept.header.schema_version), []).append((kept, records.filter(pa.array(mine))))
+                again.setdefault(kept.header.table_id, []).append((kept.piece, _batch(kept.header, records.filter(pa.array(mine)))))
                 records = records.filter(pa.array(~mine))
             if records.num_rows:
                 yield _batch(kept.header, records)
         for parts in again.values():
-            yield from fold_pieces([(kept.piece, kept.header, records) for kept, records in parts])
+            yield from fold_pieces(parts)
 
     def close(self) -> None:
         """Remove everything."""
@@ -93,39 +93,49 @@ class TransactionSpool:
         return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
 
 
-def fold_pieces(parts: Sequence[tuple[int, BatchHeader, pa.RecordBatch]]) -> Iterator[ChangeBatch]:
-    """Fold rows of one table version, given by piece in order: first before-image, last after-image, deletes always."""
-    header = parts[0][1]
-    frames = [_frame(piece, part_header.kind, records) for piece, part_header, records in parts]
-    rows = pl.concat(frames).with_row_index(_ROW)
-    ends = rows.group_by(KEY).agg(first=pl.col(_PIECE).min(), last=pl.col(_PIECE).max())
-    rows = rows.join(ends, on=KEY)
-    data, gone = pl.col(_DATA), ~pl.col(_DATA)
-    at_first, at_last = pl.col(_PIECE) == pl.col("first"), pl.col(_PIECE) == pl.col("last")
-    state = rows.group_by(KEY).agg(
-        existed=(at_first & (gone | (pl.col(OP) == Op.UPDATE))).any(),
-        alive=(at_last & data).any(),
-        imaged=(at_first & gone).any(),
+def fold_pieces(parts: Sequence[tuple[int, ChangeBatch]]) -> Iterator[ChangeBatch]:
+    """Fold changes of one table, given with the number of their piece, in order: each (commit ts, key) once on each side.
+
+    The first piece of a key shows what was there before, the last one what is there now; versions may differ between pieces.
+    """
+    frames = []
+    for at, (piece, change) in enumerate(parts):
+        places = pl.DataFrame(pl.from_arrow(change.records.select([COMMIT_TS, KEY, OP]))).with_row_index(_ROW)
+        frames.append(places.with_columns(_part=pl.lit(at), _piece=pl.lit(piece), _data=pl.lit(change.header.kind is BatchKind.DATA)))
+    rows = pl.concat(frames)
+    each = [COMMIT_TS, KEY]
+    rows = rows.with_columns(first=pl.col("_piece").min().over(each), last=pl.col("_piece").max().over(each))
+    data, gone = pl.col("_data"), ~pl.col("_data")
+    at_first, at_last = pl.col("_piece") == pl.col("first"), pl.col("_piece") == pl.col("last")
+    rows = rows.with_columns(
+        existed=(at_first & (gone | (pl.col(OP) == Op.UPDATE))).any().over(each),
+        alive=(at_last & data).any().over(each),
+        imaged=(at_first & gone).any().over(each),
     )
-    rows = rows.join(state, on=KEY)
-    alive = rows.filter(pl.col("alive") & at_last & data)
-    alive = alive.with_columns(pl.when("existed").then(int(Op.UPDATE)).otherwise(int(Op.INSERT)).cast(pl.UInt8).alias(OP))
-    before = rows.filter(pl.col("alive") & at_first & gone & (pl.col(OP) == Op.BEFORE))
+    after = pl.col("alive") & at_last & data
+    before = pl.col("alive") & at_first & (pl.col(OP) == Op.BEFORE)
     # The first image of a row that is gone, or else the one that its delete gave.
-    ended = rows.filter(~pl.col("alive") & gone & pl.when("imaged").then(at_first).otherwise(at_last))
-    ended = ended.with_columns(pl.lit(int(Op.DELETE), pl.UInt8).alias(OP))
-    schema = parts[0][2].schema
-    for kind, frame in ((BatchKind.TOMBSTONE, pl.concat([before, ended])), (BatchKind.DATA, alive)):
-        ordered = frame.sort(KEY)
-        for start in range(0, ordered.height, BATCH_ROWS_MAX):
-            records = ordered[start : start + BATCH_ROWS_MAX].select(schema.names).to_arrow().cast(schema).combine_chunks()
-            yield _batch(msgspec.structs.replace(header, kind=kind), records.to_batches()[0])
-
-
-def _frame(piece: int, kind: BatchKind, records: pa.RecordBatch) -> pl.DataFrame:
-    frame = pl.DataFrame(pl.from_arrow(records))
-    return frame.with_columns(pl.lit(piece).alias(_PIECE), pl.lit(kind is BatchKind.DATA).alias(_DATA))
+    ended = ~pl.col("alive") & gone & pl.when("imaged").then(at_first).otherwise(at_last)
+    op = (
+        pl.when(ended)
+        .then(Op.DELETE.value)
+        .when(before)
+        .then(Op.BEFORE.value)
+        .when("existed")
+        .then(Op.UPDATE.value)
+        .otherwise(Op.INSERT.value)
+    )
+    chosen = rows.with_columns(op.cast(pl.UInt8).alias(OP)).filter(after | before | ended)
+    for at, (_, change) in enumerate(parts):
+        mine = chosen.filter(pl.col("_part") == at).sort(_ROW)
+        if mine.height:
+            records = change.records.take(mine[_ROW].to_arrow())
+            ops = pa.array(mine[OP].to_numpy(), pa.uint8())
+            yield _batch(change.header, records.set_column(records.schema.get_field_index(OP), records.schema.field(OP), ops))
 
 
 def _batch(header: BatchHeader, records: pa.RecordBatch) -> ChangeBatch:
-    return ChangeBatch(msgspec.structs.replace(header, rows=records.num_rows, nbytes=records.nbytes), records)
+    ts = commit_ts_array(records)
+    return ChangeBatch(
+        msgspec.structs.replace(header, rows=records.num_rows, nbytes=records.nbytes, min_ts=int(ts.min()), max_ts=int(ts.max())), records
+    )

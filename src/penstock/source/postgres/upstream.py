@@ -30,7 +30,7 @@ from penstock.source.postgres.catalog import read_domains, read_tables
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
-from penstock.source.postgres.log_reader import LogReader, LogReaderSettings
+from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
 from penstock.source.postgres.schema_book import SchemaBook
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
@@ -42,16 +42,19 @@ T = TypeVar("T")
 _TS_ROOM = 1 << 13
 _PAGE_ROWS = 16_384
 STREAMING_VERSION = 14
+_SLOT_POLL_S = 0.05
+_IN_USE = "55006"
 _INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE = "22023", "42704"
 
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """The settings of the parts, and how long a snapshot waits for the log reader to reach its place."""
+    """The settings of the parts, and how long a snapshot waits for the log reader to reach its place, and a reader for its slot."""
 
     reader: LogReaderSettings = field(default_factory=LogReaderSettings)
     ranges: RangeSettings = field(default_factory=RangeSettings)
     snapshot_wait_s: float = 300.0
+    slot_wait_s: float = 10.0
 
 
 class _NoRawRows:
@@ -84,8 +87,7 @@ class PostgresUpstream:
 
     def current_ts(self) -> int:
         """Return a ts above every commit that was acknowledged before the call, by the server's clock and what has been read."""
-        text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
-        return max(compose_ts(int(text or 0) + 1), self._commits.last_ts() + _TS_ROOM)
+        return max(compose_ts(self._server_ms() + 1), self._commits.last_ts() + _TS_ROOM)
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return the newest version of every table that can be captured."""
@@ -149,15 +151,15 @@ class PostgresUpstream:
     ) -> Iterator[LogStep]:
         """Yield the log from a position on; one thread reads."""
         start_lsn = parse_lsn(start.text)
+        system = self._system()
         replication = self._start_replication(start, start_lsn)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
-        self._commits.begin(start)
-        with self._lock:
-            self._stream = stream
-        reader = LogReader(
-            stream, self._book, self._fetch, self._commits, self._settings.reader, self._clock, self.address.shown, self._system()
-        )
         try:
+            self._commits.begin(start)
+            with self._lock:
+                self._stream = stream
+            source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self.address.shown, system)
+            reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
         finally:
             with self._lock:
@@ -254,9 +256,10 @@ class PostgresUpstream:
                     f"{address.shown}: slot {address.slot} was moved on to {format_lsn(slot.confirmed_lsn)}, past {start.text}",
                 )
             names = quote_literal(quote_ident(address.publication)).strip()
-            replication.start_copy_both(
+            self._take_slot(
+                replication,
                 f"START_REPLICATION SLOT {quote_ident(address.slot)} LOGICAL {format_lsn(start_lsn)} "
-                f"({self._protocol(replication)}, publication_names {names})"
+                f"({self._protocol(replication)}, publication_names {names})",
             )
         except BaseException:
             replication.close()
@@ -270,10 +273,32 @@ class PostgresUpstream:
             raise PenstockError("CONFIG_INVALID", f"source: streaming=on needs PostgreSQL {STREAMING_VERSION} or newer")
         return "proto_version '2', streaming 'on'"
 
+    def _log_now(self) -> tuple[int, int]:
+        end = parse_lsn(self.log_end())
+        return end, self._server_ms()
+
+    def _server_ms(self) -> int:
+        text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
+        return int(text or 0)
+
     def _with_own_marks(self, start: LogPosition, marks: Sequence[LogPosition]) -> list[LogPosition]:
         with self._lock:
             own = [m for m in self._own_marks if parse_lsn(m.text) >= parse_lsn(start.text)]
         return sorted([*marks, *own], key=lambda m: parse_lsn(m.text))
+
+    def _take_slot(self, replication: Connection, statement: str) -> None:
+        """Start replication; a slot that an earlier reader is just leaving is waited for."""
+        deadline_s = self._clock.monotonic_s() + self._settings.slot_wait_s
+        pause = threading.Event()
+        while True:
+            try:
+                replication.start_copy_both(statement)
+            except PostgresError as error:
+                if error.sqlstate != _IN_USE or self._clock.monotonic_s() >= deadline_s:
+                    raise
+                self._clock.wait(pause, _SLOT_POLL_S)
+            else:
+                return
 
     def _check_server(self, replication: Connection, start: LogPosition) -> None:
         """Raise where this is another server than the one whose log was read, or the same one at an earlier time."""
