@@ -596,7 +596,7 @@ def test_ways_to_prove_a_password(lab, upstream, tmp_path):
 
 def test_one_transaction_changes_a_row_and_its_table(lab, upstream):
     lab.sql(
-        "CREATE TABLE shop.t (id int PRIMARY KEY, v int); ALTER TABLE shop.t REPLICA IDENTITY FULL; INSERT INTO shop.t VALUES (1, 1), (2, 2)"
+        "CREATE TABLE shop.t (id int PRIMARY KEY, v int); ALTER TABLE shop.t REPLICA IDENTITY FULL;INSERT INTO shop.t VALUES (1, 1), (2, 2)"
     )
     start = upstream.first_position()
     replica = Replica()
@@ -605,7 +605,8 @@ def test_one_transaction_changes_a_row_and_its_table(lab, upstream):
     upstream.end_snapshot(ticket)
     lab.sql(
         "BEGIN; UPDATE shop.t SET v = 10; INSERT INTO shop.t VALUES (3, 3); ALTER TABLE shop.t ADD w int DEFAULT 5;"
-        "UPDATE shop.t SET v = v + 1, w = 6 WHERE id IN (1, 3); DELETE FROM shop.t WHERE id = 2; INSERT INTO shop.t VALUES (2, 20, 7); COMMIT"
+        "UPDATE shop.t SET v = v + 1, w = 6 WHERE id IN (1, 3); DELETE FROM shop.t WHERE id = 2;"
+        "INSERT INTO shop.t VALUES (2, 20, 7); COMMIT"
     )
     found = []
     for step in read_until(upstream, ticket.start, upstream.log_end()):

@@ -28,6 +28,13 @@ def compose_truncate(before: TableSchema, after: TableSchema) -> DdlEvent:
     return DdlEvent(after.version, DdlType.TRUNCATE_TABLE, query, after.schema, (after,), (before.table_id,))
 
 
+def compose_create(table: TableSchema, commit_ts: int) -> DdlEvent:
+    """Return the event that makes a table."""
+    keys = ", ".join(_name(c.name) for c in table.key_columns)
+    parts = [*(_definition(c) for c in table.columns), *([f"PRIMARY KEY ({keys})"] if keys else [])]
+    return DdlEvent(commit_ts, DdlType.CREATE_TABLE, f"CREATE TABLE {_table(table)} ({', '.join(parts)})", table.schema, (table,))
+
+
 def type_text(kind: ColumnType) -> str:
     """Return a type as MySQL writes it."""
     sizes = [str(n) for n in (kind.length, kind.scale) if n is not None]

@@ -365,17 +365,19 @@ class LogReader:
 
     def _resolve(self, oid: int, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
         """Return how rows of a relation are read, or None where nobody wants them."""
-        known = self._known.get(oid)
+        known, relation = self._known.get(oid), self._relations.get(oid)
+        if relation is None:
+            raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
+        ddl: DdlEvent | None = None
         if not self._wanted(known.table.table_id if known else self._book.table_id(oid, ts)):
-            return None
-        if known is None:
-            relation = self._relations.get(oid)
-            if relation is None:
-                raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
+            known = None
+            ddl = self._book.create(relation, ts)
+        elif known is None:
             known, ddl = self._book.observe(relation, ts)
+            self._book.announce([oid])
             self._known[oid] = known
-            if ddl is not None:
-                ddls.append(ddl)
+        if ddl is not None:
+            ddls.append(ddl)
         return known
 
     def _mark(self) -> Iterator[LogStep]:

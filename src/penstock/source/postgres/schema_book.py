@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.types import ColumnType
 from penstock.source.postgres.catalog import CatalogTable
 from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.composed_ddl import compose_ddl, compose_truncate
+from penstock.source.postgres.composed_ddl import compose_create, compose_ddl, compose_truncate
 from penstock.source.postgres.pgoutput import Relation
 from penstock.source.postgres.type_map import Domain, column_type
 
@@ -52,7 +52,39 @@ class SchemaBook:
         self._read_domains = read_domains
         self._domains: dict[int, Domain] | None = None
         self._histories: dict[int, SchemaHistory] = {}
+        self._announced: set[int] = set()
         self._lock = threading.RLock()
+
+    def announce(self, table_ids: Iterable[int]) -> None:
+        """Note tables whose creation nobody needs to be told any more."""
+        with self._lock:
+            self._announced.update(table_id & OID_MASK for table_id in table_ids)
+
+    def create(self, relation: Relation, commit_ts: int) -> DdlEvent | None:
+        """Return the event of a table that was made since capture began, when its first row is met; None where it is known."""
+        with self._lock:
+            if relation.oid in self._announced:
+                return None
+            found = self._read_catalog([relation.oid])
+            if not found:
+                return None
+            slot = self._free_slot(relation.oid, commit_ts)
+            if not self._generations(relation.oid):
+                self.adopt([msgspec.structs.replace(base_version(found[0]), version=slot)])
+            self.announce([relation.oid])
+            return compose_create(self._generations(relation.oid)[-1].versions()[-1], slot)
+
+    def refresh(self, table: CatalogTable, ts: int) -> None:
+        """Bring a table that nobody captures to what the catalog says, as of a ts: its log before then will never be read."""
+        with self._lock:
+            generations = self._generations(table.oid)
+            if not generations:
+                return
+            newest = generations[-1].versions()[-1]
+            fresh = base_version(table)
+            if (newest.schema, newest.table, newest.columns) == (fresh.schema, fresh.table, fresh.columns) or newest.version >= ts:
+                return
+            self.adopt([msgspec.structs.replace(fresh, table_id=newest.table_id, version=ts)])
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -22,17 +22,17 @@ from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
 from penstock.model.span import DDL_TABLE_ID, Span
 from penstock.model.table import Column, TableSchema
-from penstock.model.timestamp import compose_ts
+from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
 from penstock.source.dataserver.keys import full_key, full_span
 from penstock.source.postgres.address import PostgresAddress, parse_address
-from penstock.source.postgres.catalog import read_domains, read_tables
+from penstock.source.postgres.catalog import CatalogTable, read_domains, read_tables
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
-from penstock.source.postgres.schema_book import SchemaBook
+from penstock.source.postgres.schema_book import OID_MASK, SchemaBook
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
 from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
@@ -55,6 +55,14 @@ class PostgresSettings:
     ranges: RangeSettings = field(default_factory=RangeSettings)
     snapshot_wait_s: float = 300.0
     slot_wait_s: float = 10.0
+
+
+class _Hold(NamedTuple):
+    """A snapshot that is open or being opened: nothing after ``lsn`` is confirmed meanwhile."""
+
+    lsn: int
+    ts: int = 0
+    connection: Connection | None = None
 
 
 class _NoRawRows:
@@ -81,7 +89,8 @@ class PostgresUpstream:
         )
         self._commits = CommitLog()
         self._stream: ReplicationStream | None = None
-        self._holds: dict[str, tuple[int, Connection | None]] = {}
+        self._holds: dict[str, _Hold] = {}
+        self._wanted: Callable[[int], bool] | None = None
         self._own_marks: list[LogPosition] = []
         self._identity = ""
 
@@ -91,15 +100,22 @@ class PostgresUpstream:
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return the newest version of every table that can be captured."""
-        return self._book.adopt_base(self._ask(read_tables))
+        tables = self._ask(read_tables)
+        for table in tables:
+            self._refresh(table)
+        return self._book.adopt_base(tables)
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table that is known, oldest first."""
+        if self._wanted is not None and not self._wanted(table_id):
+            for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
+                self._refresh(table)
         return list(self._book.versions(table_id))
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Take over table versions that the store knows."""
         self._book.adopt(versions)
+        self._book.announce(v.table_id for v in versions)
 
     def key_span(self, span: Span) -> tuple[bytes, bytes]:
         """Return the full start and end key of a span."""
@@ -144,6 +160,7 @@ class PostgresUpstream:
             self._ask(lambda c: ensure_slot(c, replication, self.address))
         # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
         end = self.log_end()
+        self._book.announce(t.table_id for t in self.list_tables())
         return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
 
     def read_log(
@@ -158,6 +175,7 @@ class PostgresUpstream:
             self._commits.begin(start)
             with self._lock:
                 self._stream = stream
+                self._wanted = wanted
             source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self.address.shown, system)
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
@@ -168,11 +186,12 @@ class PostgresUpstream:
             stream.close()
 
     def confirm(self, position: LogPosition) -> None:
-        """Tell the server that everything before a position is durable, up to the oldest snapshot that is open."""
+        """Tell the server that everything before a position is durable, unless a snapshot before it is open."""
         with self._lock:
-            limit = min([parse_lsn(position.text), *(lsn for lsn, _ in self._holds.values())])
-            if self._stream is not None:
-                self._stream.confirm(limit)
+            lsn = parse_lsn(position.text)
+            # Nothing between is confirmed either: the reader goes back to a position that it gave, not to a snapshot's own place.
+            if self._stream is not None and all(lsn <= held.lsn for held in self._holds.values()):
+                self._stream.confirm(lsn)
 
     def begin_snapshot(self) -> SnapshotTicket:
         """Export a snapshot at an exact place of the log, and hold it until ``end_snapshot``."""
@@ -180,7 +199,7 @@ class PostgresUpstream:
         floor = parse_lsn(self.log_end())
         name = f"penstock_{system_random().getrandbits(48):012x}"
         with self._lock:
-            self._holds[name] = (floor, None)
+            self._holds[name] = _Hold(floor)
         self._commits.hold()
         try:
             holder = self._open(replication=True)
@@ -191,7 +210,7 @@ class PostgresUpstream:
                 holder.close()
                 raise
             with self._lock:
-                self._holds[made.snapshot] = (made.lsn, holder)
+                self._holds[made.snapshot] = _Hold(floor, start.ts, holder)
         finally:
             self._commits.release()
             with self._lock:
@@ -213,21 +232,29 @@ class PostgresUpstream:
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release a snapshot. May be called twice."""
         with self._lock:
-            _, holder = self._holds.pop(ticket.token, (0, None))
-        if holder is not None:
-            holder.close()
+            held = self._holds.pop(ticket.token, None)
+        if held is not None and held.connection is not None:
+            held.connection.close()
 
     def close(self) -> None:
         """Release all connections."""
         with self._lock:
             self._closed = True
-            holders = [c for _, c in self._holds.values() if c is not None]
+            holders = [h.connection for h in self._holds.values() if h.connection is not None]
             self._holds.clear()
             if self._connection is not None:
                 holders.append(self._connection)
                 self._connection = None
         for connection in holders:
             connection.close()
+
+    def _refresh(self, table: CatalogTable) -> None:
+        """Bring a table that nobody captures to what it is now, as of the snapshot that is open, if one is."""
+        if self._wanted is None or self._wanted(self._book.table_id(table.oid, TS_MAX)):
+            return
+        with self._lock:
+            held = [h.ts for h in self._holds.values() if h.ts]
+        self._book.refresh(table, min(held, default=self._commits.last_ts()))
 
     def _ts_at(self, lsn: int) -> int:
         """Return the chain's ts at a place of the log; while nobody reads, a ts that the next reader raises its chain to there."""
