@@ -48,15 +48,20 @@ def is_identity(rows: I64, count: int) -> bool:
 def _prefix(data: U8, start: int, end: int) -> int:
     """Return the first eight bytes as a number whose order is theirs."""
     value = np.uint64(0)
-    for p in range(8):
-        byte = np.uint64(data[start + p]) if start + p < end else np.uint64(0)
-        value = (value << np.uint64(8)) | byte
+    if end - start >= 8:
+        for p in range(8):
+            value = (value << np.uint64(8)) | np.uint64(data[start + p])
+        return value  # type: ignore[return-value]
+    for p in range(end - start):
+        value |= np.uint64(data[start + p]) << np.uint64(56 - 8 * p)
     return value  # type: ignore[return-value]
 
 
 @kernel
 def _rest(left: U8, left_at: int, left_end: int, right: U8, right_at: int, right_end: int) -> int:
     """Compare two keys behind their first eight bytes."""
+    if left_end - left_at == 8 and right_end - right_at == 8:
+        return 0
     at, other = left_at + 8, right_at + 8
     while at < left_end and other < right_end:
         if left[at] != right[other]:

@@ -178,7 +178,8 @@ def _literal_value(table: TableSchema, name: str, page: tuple[pa.Array, ...]) ->
 def _selected(column: Column) -> str:
     name = quoted(column.name)
     if column.type.kind in _NUMBERED:
-        return f"{name} + 0"
+        # Not as ``+ 0``, which makes a DOUBLE of a SET.
+        return f"CAST({name} AS UNSIGNED)"
     if column.type.kind is TypeKind.FLOAT:
         # As text a FLOAT has six digits; as a DOUBLE it has all of them.
         return f"{name} + 0e0"
