@@ -1,8 +1,8 @@
 """The stream of the binlog: a connection that logged in as a replica, and the buffer in which its events stand.
 
 Events arrive as raw bytes in large chunks and stay where they are until the reader has consumed them; the buffer grows to the largest event
-or piece of a transaction. No checksums are asked for: TCP has its own, and the server checks its files. Runs in the log service, in the
-thread that reads the log.
+or piece of a transaction. Events come with the checksums that the server writes, if it does. Runs in the log service, in the thread that
+reads the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pymysql
@@ -44,6 +44,27 @@ class DumpSettings:
     """A server that sends nothing for so long, not even a heartbeat, is gone."""
 
 
+class EventStream(Protocol):
+    """Events of a log in a buffer: those between ``begin`` and ``end`` are there, the last one may be incomplete."""
+
+    events: U8
+    begin: int
+    end: int
+    checksum_bytes: int
+
+    def receive(self, wait_s: float) -> bool:
+        """Take in what has arrived; return False if nothing came in time."""
+
+    def consume(self, to: int) -> None:
+        """Give up the events before a place in the buffer."""
+
+    def splice(self, at: int, end: int, instead: bytes) -> None:
+        """Put other events in the place of some."""
+
+    def compact(self) -> int:
+        """Move what is not consumed to the front of the buffer; return by how much."""
+
+
 class BinlogStream:
     """Events of a binlog from a place on. One thread; ``close`` from any."""
 
@@ -53,6 +74,7 @@ class BinlogStream:
         self.events: U8 = np.empty(2 * settings.receive_bytes, dtype=np.uint8)
         self.begin = 0
         self.end = 0
+        self.checksum_bytes = 0
         self._address = address
         self._settings = settings
         self._clock = clock
@@ -160,7 +182,7 @@ class BinlogStream:
         heartbeat_ns = int(self._settings.heartbeat_s * 1e9)
         statements = [
             f"SET @master_heartbeat_period={heartbeat_ns}, @source_heartbeat_period={heartbeat_ns}",
-            "SET @master_binlog_checksum='NONE', @source_binlog_checksum='NONE'",
+            "SET @master_binlog_checksum=@@GLOBAL.binlog_checksum, @source_binlog_checksum=@@GLOBAL.binlog_checksum",
             # Backpressure may hold us up for longer than the server's patience with an ordinary client.
             "SET SESSION net_write_timeout=3600, SESSION net_read_timeout=3600",
         ]
@@ -174,6 +196,8 @@ class BinlogStream:
         with self._connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+            cursor.execute("SELECT @master_binlog_checksum")
+            self.checksum_bytes = 4 if str(cursor.fetchone()[0]).upper() == "CRC32" else 0
         register = struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0)
         self._connection._execute_command(_COM_REGISTER, register)
         self._connection._read_ok_packet()

@@ -28,7 +28,7 @@ OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEG
 SCAN_STATE = 10
 
 # Why ``scan`` stopped.
-STOP_END, STOP_EVENT, STOP_TABLE, STOP_FULL, STOP_BAD, STOP_CUT, STOP_SID = range(7)
+STOP_END, STOP_EVENT, STOP_TABLE, STOP_FULL, STOP_BAD, STOP_CUT, STOP_SID, STOP_CHECKSUM = range(8)
 
 # What an event type asks for.
 A_SKIP, A_ROWS, A_TABLE, A_MARIADB_GTID, A_GTID, A_XID, A_QUERY, A_PYTHON = range(8)
@@ -84,6 +84,46 @@ def unpack(raw: U8, raw_end: int, state: I64, out: U8, out_at: int) -> tuple[int
     return at, out_at, MORE
 
 
+def _crc_tables() -> I64:
+    tables = np.zeros((8, 256), dtype=np.int64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, byte] = value
+    for byte in range(256):
+        for table in range(1, 8):
+            before = tables[table - 1, byte]
+            tables[table, byte] = (before >> 8) ^ tables[0, before & 255]
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+@kernel
+def crc32(data: U8, at: int, end: int, tables: I64) -> int:
+    """Return the CRC-32 of bytes, eight at a time."""
+    crc = 0xFFFFFFFF
+    while end - at >= 8:
+        low = little_endian(data, at, 4) ^ crc
+        crc = (
+            tables[7, low & 255]
+            ^ tables[6, (low >> 8) & 255]
+            ^ tables[5, (low >> 16) & 255]
+            ^ tables[4, (low >> 24) & 255]
+            ^ int(tables[3, data[at + 4]])
+            ^ int(tables[2, data[at + 5]])
+            ^ int(tables[1, data[at + 6]])
+            ^ int(tables[0, data[at + 7]])
+        )
+        at += 8
+    while at < end:
+        crc = (crc >> 8) ^ tables[0, (crc ^ int(data[at])) & 255]
+        at += 1
+    return crc ^ 0xFFFFFFFF
+
+
 @kernel
 def table_slot(ids: I64, table_id: int) -> int:
     """Return where a table id stands, or its free place, in a table of open addresses (id + 1, 0 is free)."""
@@ -133,6 +173,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
     checksum: int,
     piece_bytes: int,
     actions: U8,
+    crc_tables: I64,
     state: I64,
     ids: I64,
     id_slot: I64,
@@ -161,6 +202,8 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             return at, STOP_BAD
         if end - at < size:
             return at, STOP_END
+        if checksum == 4 and crc32(events, at, at + size - 4, crc_tables) != little_endian(events, at + size - 4, 4):
+            return at, STOP_CHECKSUM
         kind = int(events[at + 4])
         action = actions[kind]
         body = at + 19

@@ -25,7 +25,7 @@ from penstock.model.timestamp import compose_ts
 from penstock.source.dataserver.kernel import I64, U8, U64, binary_view
 from penstock.source.mysql import framing, wire
 from penstock.source.mysql.ddl_text import Statement, parse_statement, tokens
-from penstock.source.mysql.dump import BinlogStream, DumpSettings
+from penstock.source.mysql.dump import DumpSettings, EventStream
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.log_events import parse_format, parse_payload, parse_query, parse_rotate
 from penstock.source.mysql.position import LogPlace
@@ -73,7 +73,7 @@ class LogReader:
 
     def __init__(
         self,
-        stream: BinlogStream,
+        stream: EventStream,
         tables: TableVersions,
         start: LogPosition,
         marks: Sequence[LogPosition],
@@ -92,7 +92,9 @@ class LogReader:
         self._slots = TableSlots(tables)
         self._sids: list[str] = []
         self._sid_bytes: U8 = np.zeros((0, 16), dtype=np.uint8)
-        self._checksum = 0
+        self._checksum = stream.checksum_bytes
+        self._plain_end = 0
+        """Up to here the buffer holds events of a compressed transaction, which have no checksums."""
         self._state: I64 = np.zeros(framing.SCAN_STATE, dtype=np.int64)
         self._rows: I64 = np.zeros((_EVENTS_MAX, 6), dtype=np.int64)
         self._txns: I64 = np.zeros((_EVENTS_MAX, 7), dtype=np.int64)
@@ -123,11 +125,15 @@ class LogReader:
         """Go over all whole events of the buffer."""
         while True:
             stream, slots = self._stream, self._slots
+            plain = self._at < self._plain_end
             self._at, why = framing.scan(
-                stream.events, self._at, stream.end, self._checksum, self._settings.piece_bytes, framing.ACTIONS, self._state,
+                stream.events, self._at, self._plain_end if plain else stream.end, 0 if plain else self._checksum,
+                self._settings.piece_bytes, framing.ACTIONS, framing.CRC_TABLES, self._state,
                 slots.ids, slots.id_slot, slots.maps, slots.map_from, slots.map_to, slots.wanted, self._sid_bytes, _BEGIN, _COMMIT,
                 self._rows, self._txns, self._counts,
             )  # fmt: skip
+            if why == framing.STOP_END and plain and self._at == self._plain_end:
+                continue
             if why == framing.STOP_END:
                 yield from self._flush()
                 yield from self._give_piece()
@@ -142,6 +148,8 @@ class LogReader:
                 self._sid_bytes = np.concatenate([self._sid_bytes, np.frombuffer(sid, dtype=np.uint8).reshape(1, 16)])
             elif why == framing.STOP_EVENT:
                 yield from self._on_event()
+            elif why == framing.STOP_CHECKSUM:
+                raise PenstockError("DECODE_FAILED", f"an event near {self._place.file}:{self._place.offset} fails its checksum")
             elif why == framing.STOP_BAD:
                 raise PenstockError("DECODE_FAILED", f"the log holds a malformed event near {self._place.file}:{self._place.offset}")
             elif why == framing.STOP_FULL and self._counts[1] == 0:
@@ -152,7 +160,8 @@ class LogReader:
     def _body(self) -> bytes:
         """Return the body of the event at which the scan stopped."""
         size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
-        return self._stream.events[self._at + wire.HEADER_BYTES : self._at + size - self._checksum].tobytes()
+        checksum = 0 if self._at < self._plain_end else self._checksum
+        return self._stream.events[self._at + wire.HEADER_BYTES : self._at + size - checksum].tobytes()
 
     def _skip(self) -> None:
         size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
@@ -170,6 +179,7 @@ class LogReader:
         moved = self._stream.compact()
         if moved:
             self._at -= moved
+            self._plain_end -= moved
             self._rows[:open_rows, 3:5] -= moved
 
     # -- giving
@@ -304,7 +314,9 @@ class LogReader:
         if kind == wire.TRANSACTION_PAYLOAD:
             position = self._stream.events[self._at + 13 : self._at + 17].tobytes()
             size = int.from_bytes(self._stream.events[self._at + 9 : self._at + 13].tobytes(), "little")
-            self._stream.splice(self._at, self._at + size, parse_payload(self._body(), position))
+            events = parse_payload(self._body(), position)
+            self._stream.splice(self._at, self._at + size, events)
+            self._plain_end = self._at + len(events)
             return
         if kind in _REFUSED:
             code, text, hint = _REFUSED[kind]
