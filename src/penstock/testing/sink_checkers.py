@@ -178,7 +178,9 @@ class AttemptWitness:
     def check_bounds(self, gate: WakeGate, limits: WakeGateSettings) -> None:
         """See that what waits and what is in memory keeps to its limits."""
         assert gate.events <= limits.events_max or self._sink._latch.error is not None
-        assert self._sink.spool.memory_bytes <= 2 * self._memory_max + CHUNK_SLACK_BYTES
+        writers = self._sink.writers
+        assert self._sink.spool.memory_bytes <= self._memory_max + writers.under_way_bytes + CHUNK_SLACK_BYTES
+        assert writers.under_way_bytes <= self._memory_max // 2 or writers.under_way_files == 1
 
     def check_after_close(self) -> None:
         """Nothing fires once the sink is closed."""

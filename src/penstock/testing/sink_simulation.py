@@ -224,7 +224,7 @@ class SinkSimulation:
         for _ in range(ATTEMPTS_MAX):
             thread = None
             if self._rng.random() < 0.2:
-                thread = self._sim.threading.Thread(self._attempt, (works, script), name="rival")
+                thread = self._sim.threading.Thread(self._rival, (works, script), name="rival")
                 thread.start()
             results = self._attempt(works, script)
             if thread is not None:
@@ -233,6 +233,9 @@ class SinkSimulation:
             if results is not None:
                 return results
         raise AssertionError(f"no attempt of {ATTEMPTS_MAX} succeeded")
+
+    def _rival(self, works: list[DispatcherWork], script: dict[DispatcherId, list[Any]]) -> None:
+        self._attempt(works, script)
 
     def _attempt(self, works: list[DispatcherWork], script: dict[DispatcherId, list[Any]]) -> list[DispatcherResult] | None:
         self.attempts += 1

@@ -54,6 +54,12 @@ class FaultyTarget(ObjectTarget):
         super().put(path, content)
         self._fail_after(number)
 
+    def put_over(self, path: str, content: bytes, tag: str | None) -> str | None:
+        number = self._step()
+        written = super().put_over(path, content, tag)
+        self._fail_after(number)
+        return written
+
     def _step(self) -> int:
         with self._lock:
             self.writes += 1

@@ -25,6 +25,7 @@ from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
 
 _SCHEMA_KEY = "schema/"
+_INDEX_TRIES_MAX = 20
 
 
 class Publication:
@@ -111,6 +112,8 @@ class FilePublisher:
         self._dispatcher = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
         self._position = dict(work.position)
         self._last_key = ""
+        self._indexes: dict[str, tuple[int, str | None]] = {}
+        """Indexes as this attempt last saw them: the number, and the tag of that state."""
         self.known_cuts: list[CutRecord] = []
         """The cuts by the clock that this attempt made or read."""
         self.files: list[WrittenFile] = []
@@ -149,7 +152,7 @@ class FilePublisher:
         """Write the indexes of files whose data is there, which follow each other; durable when it returns."""
         for directory, found in groupby(publications, key=lambda p: p.directory):
             files = list(found)
-            self._write_index(directory, files[-1].number, created=all(p.created for p in files))
+            self._write_index(directory, files[-1].number, first=files[0].number == 1 and files[0].created)
             self._last_key = files[-1].key
             self.files += [WrittenFile(p.path, p.task.rows, p.nbytes) for p in files]
 
@@ -170,13 +173,29 @@ class FilePublisher:
             self._position[key] = self._versions.ensure(table)
         return self._position[key]
 
-    def _write_index(self, directory: DataDir, number: int, *, created: bool) -> None:
+    def _write_index(self, directory: DataDir, number: int, *, first: bool) -> None:
+        """Write an index unless it names a later file. Another attempt may write it too, so it is put over a known state only."""
         path = self._layout.index_path(directory, self._dispatcher)
-        if not created:
-            # A repeated attempt: the first one may have come further, and the index must not go back behind it.
-            current = self._target.find(path)
-            if current is not None and parse_index(self._layout, current, path, self._dispatcher) >= number:
+        if first and path not in self._indexes:
+            self._indexes[path] = (0, None)
+        for _ in range(_INDEX_TRIES_MAX):
+            named, tag = self._indexes.get(path) or self._read_index(path)
+            if named >= number:
+                self._indexes[path] = (named, tag)
                 return
-        reach("index-put:before")
-        self._target.put(path, render_index(self._layout, number, self._dispatcher))
-        reach("index-put:after")
+            self._indexes.pop(path, None)
+            reach("index-put:before")
+            try:
+                tag = self._target.put_over(path, render_index(self._layout, number, self._dispatcher), tag)
+            except FileExistsError:
+                continue
+            reach("index-put:after")
+            if tag is not None:
+                self._indexes[path] = (number, tag)
+            return
+        raise PenstockError("SINK_UNAVAILABLE", f"{path}: other attempts keep writing it")
+
+    def _read_index(self, path: str) -> tuple[int, str | None]:
+        """Return the number that an index names, 0 where there is none, and the tag of its state."""
+        found = self._target.find_tagged(path)
+        return (0, None) if found is None else (parse_index(self._layout, found[0], path, self._dispatcher), found[1])

@@ -22,6 +22,7 @@ from obstore.exceptions import (
     InvalidPathError,
     NotSupportedError,
     PermissionDeniedError,
+    PreconditionError,
     UnauthenticatedError,
     UnknownConfigurationKeyError,
 )
@@ -121,6 +122,38 @@ class ObjectTarget:
             return self.get(path)
         except FileNotFoundError:
             return None
+
+    def find_tagged(self, path: str) -> tuple[bytes, str | None] | None:
+        """Return an object's bytes and the tag of this state of it (None where the store has none), or None."""
+
+        def read() -> tuple[bytes, str | None]:
+            found = obstore.get(self._store, path)
+            return bytes(found.bytes()), found.meta["e_tag"]
+
+        try:
+            return self._run("read", path, read)
+        except FileNotFoundError:
+            return None
+
+    def put_over(self, path: str, content: bytes, tag: str | None) -> str | None:
+        """Write an object in the place of the state that has this tag, or of nothing (None); return the new tag.
+
+        FileExistsError where another state is there, which may be what an earlier try wrote. A store that cannot compare writes anyway
+        and has no tags: whoever asks it reads first.
+        """
+
+        def write() -> str | None:
+            mode: Any = "create" if tag is None else {"e_tag": tag}
+            try:
+                written: str | None = obstore.put(self._store, path, content, mode=mode, use_multipart=False)["e_tag"]
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise FileExistsError(path) from error
+            except (NotImplementedError, NotSupportedError):
+                obstore.put(self._store, path, content, use_multipart=False)
+                return None
+            return written
+
+        return self._run("write", path, write)
 
     def exists(self, path: str) -> bool:
         """Return whether an object is there."""

@@ -93,8 +93,19 @@ class StorageWriters:
         self._drained = latch.condition()
         self._line: deque[WriterChannel] = deque()
         self._under_way_bytes = 0
+        self._under_way_files = 0
         self._idle = 0
         self._threads: list[threading.Thread] = []
+
+    @property
+    def under_way_bytes(self) -> int:
+        """Return how many bytes are under way to the target."""
+        return self._under_way_bytes
+
+    @property
+    def under_way_files(self) -> int:
+        """Return how many files are under way to the target."""
+        return self._under_way_files
 
     def append(self, channel: WriterChannel, item: FlushTask | DrainMarkerItem) -> None:
         """Put a file or marker at the end of a channel; never waits."""
@@ -148,6 +159,7 @@ class StorageWriters:
                     item = channel.waiting.popleft()
                     if isinstance(item, FlushTask):
                         channel.taken += 1
+                        self._under_way_files += 1
                         self._under_way_bytes += item.nbytes
                     else:
                         channel.marking = True
@@ -196,6 +208,7 @@ class StorageWriters:
                 self._counters.flushed(task.reason, self._clock.monotonic_s() - publication.start_s, task.nbytes)
             with self._latch.lock:
                 channel.completed += len(written)
+                self._under_way_files -= len(written)
                 self._under_way_bytes -= sum(publication.task.nbytes for publication in written)
                 channel.completing = False
                 self._list(channel)
