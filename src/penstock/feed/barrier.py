@@ -17,11 +17,12 @@ from penstock.feed.fence import OwnerFence
 from penstock.feed.following import follow, joined, live_dispatchers, to_records, written_parts
 from penstock.meta.database import MetaDatabase
 from penstock.sink.catalog import open_maintainer
-from penstock.sink.contract import DispatcherResult
+from penstock.sink.contract import DispatcherResult, TaskReport
+from penstock.sink.metrics import add_to_text
 from penstock.store.contract import WindowPlan
 
 
-def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherResult]) -> None:
+def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()) -> None:
     """Commit the window that the planner recorded; a window that is already committed only has its checkpoint published again."""
     meta = MetaDatabase(context.meta_url)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
@@ -49,5 +50,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
                 followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
             )
         maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+        if reports:
+            meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, reports))
     finally:
         meta.close()

@@ -23,15 +23,16 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
-from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink, TaskReport
 from penstock.sink.wake_gate import WakeGate
 
 
 @dataclass
 class WindowPart(WriterCommitMessage):
-    """The commit message of one task: the results of its dispatchers, as JSON."""
+    """The commit message of one task: the results of its dispatchers and what its sink counted, as JSON."""
 
     results: bytes
+    report: bytes = b"{}"
 
 
 class FeedStreamWriter(DataSourceStreamArrowWriter):
@@ -45,17 +46,17 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         sink = open_sink(self._context.sink_uri, self._context.sink_options, task_fence(self._context))
         try:
             results = deliver(sink, iterator)
+            report = sink.report()
         finally:
             sink.close()
-        return WindowPart(msgspec.json.encode(results))
+        return WindowPart(msgspec.json.encode(results), msgspec.json.encode(report))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
-        results: list[DispatcherResult] = []
-        for message in messages:
-            if isinstance(message, WindowPart):
-                results.extend(msgspec.json.decode(message.results, type=list[DispatcherResult]))
-        commit_recorded_window(self._context, results)
+        parts = [message for message in messages if isinstance(message, WindowPart)]
+        results = [result for part in parts for result in msgspec.json.decode(part.results, type=list[DispatcherResult])]
+        reports = [msgspec.json.decode(part.report, type=TaskReport) for part in parts]
+        commit_recorded_window(self._context, results, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave everything as it is: published files are the same in the next attempt, and nothing was committed."""

@@ -8,14 +8,14 @@ Runs in the server and wherever a window is planned or committed; there it is op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import dispatchers, ownership, windows
+from penstock.meta import dispatchers, ownership, reports, windows
 from penstock.meta.engine import MetaEngine, MetaSettings
 from penstock.meta.records import (
     DispatcherRecord,
@@ -117,6 +117,7 @@ class MetaDatabase:
             connection.execute(subscribe.delete().where(subscribe.c.subscribe_name == name))
             connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
             connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
+            reports.remove(connection, name)
             connection.execute(feed.delete().where(feed.c.name == name))
 
     # States
@@ -236,6 +237,16 @@ class MetaDatabase:
             moved = windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
         reach("progress:after")
         return moved
+
+    def add_sink_report(self, name: str, epoch: int, add: Callable[[str], str]) -> None:
+        """Add what a window's tasks counted to the feed's report, a text of the sink's own, empty at first. Fenced."""
+        with self._engine.write() as connection:
+            reports.update(connection, name, epoch, add)
+
+    def sink_reports(self) -> dict[str, str]:
+        """Return the reports of all feeds that have one."""
+        with self._engine.read() as connection:
+            return reports.read_all(connection)
 
     def progress(self, name: str) -> FeedProgress:
         """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""

@@ -119,3 +119,11 @@ resnapshot = sa.Table(
     sa.Column("begun_ms", sa.BigInteger, nullable=False),
     comment="Windows in which a feed delivered what differed from a new snapshot, because the history was gone.",
 )
+
+sink_report = sa.Table(
+    "sink_report",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("report", _TEXT, nullable=False),
+    comment="What the sinks of a feed's tasks counted, added up over its committed windows.",
+)

@@ -67,7 +67,7 @@ CODES: dict[str, CodeEntry] = {
         "Something else writes to this prefix; move the feed to its own prefix.",
     ),
     "CUT_CONFLICT": CodeEntry(
-        ErrorKind.TRANSIENT, "Two attempts of a window cut its files at different rows.", "The window is tried again with the recorded cuts."
+        ErrorKind.TRANSIENT, "Two attempts of a window cut files at different rows.", "The window is tried again with the recorded cuts."
     ),
     "SPOOL_FAILED": CodeEntry(
         ErrorKind.BLOCKED,

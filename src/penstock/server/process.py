@@ -36,6 +36,7 @@ from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
+from penstock.sink.metrics import SinkMetricsCollector
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
@@ -143,6 +144,7 @@ class ServerProcess:
         supervisor.start()
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
+        own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock).verify if shares_one_log(upstream) else None
         verifier = FeedVerifier(meta, upstream, config.source, moving)

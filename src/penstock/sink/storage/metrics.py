@@ -1,25 +1,17 @@
-"""What the storage sink counts: names, the counters of one task, and the collector that shows the sum of all tasks.
+"""What the storage sink counts: names and texts, and the counters of one task.
 
-Names are the seed's with one prefix. A task counts by itself and its ``TaskReport`` travels to the driver in the commit message; there
-reports are added up (``add_reports``), kept with the feed, and shown by ``SinkMetricsCollector`` at ``/metrics``. Runs on executors and in
-the server.
+A task counts by itself; its ``TaskReport`` travels to the driver in the commit message, and ``penstock.sink.metrics`` adds the reports up
+and shows them. Runs on executors.
 """
 
 from __future__ import annotations
 
 import bisect
-import re
 import threading
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
-from prometheus_client.registry import Collector
 
 from penstock.sink.contract import Histogram, TaskReport
 
-PREFIX = "penstock_sink_"
 SPOOL_BYTES = "spool_bytes"
 SPOOL_ITEMS = "spool_items"
 WAKE_CALLS = "wake_calls_total"
@@ -49,8 +41,6 @@ TEXTS = {
 }
 SECONDS_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 BYTES_BOUNDS = tuple(float(1 << shift) for shift in range(10, 31, 2))
-
-_KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")
 
 
 @dataclass
@@ -111,71 +101,5 @@ class SinkCounters:
         return TaskReport(counters, {SPOOL_BYTES: self.spool_bytes_peak, SPOOL_ITEMS: self.spool_items_peak}, histograms)
 
 
-def add_reports(reports: Iterable[TaskReport]) -> TaskReport:
-    """Return what several reports say together. Histograms whose bounds differ count from the last bounds on."""
-    counters: dict[str, float] = {}
-    peaks: dict[str, float] = {}
-    histograms: dict[str, Histogram] = {}
-    for report in reports:
-        for name, value in report.counters.items():
-            counters[name] = counters.get(name, 0) + value
-        for name, value in report.peaks.items():
-            peaks[name] = max(peaks.get(name, 0), value)
-        for name, found in report.histograms.items():
-            known = histograms.get(name)
-            if known is None or known.bounds != found.bounds:
-                histograms[name] = found
-            else:
-                counts = tuple(a + b for a, b in zip(known.counts, found.counts, strict=True))
-                histograms[name] = Histogram(known.bounds, counts, known.total + found.total)
-    return TaskReport(counters, peaks, histograms)
-
-
-def families(reports: Mapping[str, TaskReport]) -> list[Metric]:
-    """Return the metrics of the feeds' reports, as a scrape wants them."""
-    found: dict[str, Any] = {}
-    for feed, report in sorted(reports.items()):
-        for key, value in {**report.counters, **report.peaks}.items():
-            name, labels, values = _split(key, feed)
-            kind = GaugeMetricFamily if name in report.peaks else UnknownMetricFamily
-            found.setdefault(name, kind(PREFIX + name, TEXTS.get(name, name), labels=labels)).add_metric(values, value)
-        for key, histogram in report.histograms.items():
-            name, labels, values = _split(key, feed)
-            family = found.setdefault(name, HistogramMetricFamily(PREFIX + name, TEXTS.get(name, name), labels=labels))
-            family.add_metric(values, _buckets(histogram), histogram.total)
-    return list(found.values())
-
-
-class SinkMetricsCollector(Collector):
-    """Shows the reports that a function gives when somebody asks."""
-
-    def __init__(self, reports: Any) -> None:
-        self._reports = reports
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering asks for no reports."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current values."""
-        return families(self._reports())
-
-
 def _labelled(name: str, reason: str) -> str:
     return f"{name}{{reason={reason}}}" if reason else name
-
-
-def _split(key: str, feed: str) -> tuple[str, list[str], list[str]]:
-    match = _KEY.match(key)
-    if match is None:
-        return key, ["feed"], [feed]
-    name, label, value = match.groups()
-    return (name, ["feed", label], [feed, value]) if label else (name, ["feed"], [feed])
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    running, found = 0, []
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=False):
-        running += count
-        found.append(("+Inf" if bound == float("inf") else str(bound), float(running)))
-    return found
