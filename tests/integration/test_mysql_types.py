@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -15,9 +16,17 @@ from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition
 from penstock.testing.loopback_server import mariadb
+from penstock.testing.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
-BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--sql-mode=ALLOW_INVALID_DATES", "--default-time-zone=+05:30")
+BINLOG = (
+    "--log-bin=bin",
+    "--server-id=1",
+    "--binlog-format=ROW",
+    "--sql-mode=ALLOW_INVALID_DATES",
+    "--default-time-zone=+05:30",
+    "--binlog-row-metadata=FULL",
+)
 
 # Type, and SQL literals of values; NULL is added to each.
 TYPES: list[tuple[str, list[str]]] = [
@@ -76,7 +85,7 @@ TYPES: list[tuple[str, list[str]]] = [
     ("TEXT", ["REPEAT('T', 300)"]),
     ("MEDIUMTEXT", ["REPEAT('m', 70000)"]),
     ("LONGTEXT CHARACTER SET latin1", ["'ÄÖÜ'"]),
-    ("JSON", ["'{\"a\": [1, 2.5, null, \"ü\"]}'", "'null'"]),
+    ("JSON", ['\'{"a": [1, 2.5, null, "ü"]}\'', "'null'"]),
     ("BINARY(4)", ["'a'", "x'00000000'", "x'61000000'"]),
     ("BINARY(255)", ["x'ff00'"]),
     ("VARBINARY(300)", ["x'00ff00'", "''"]),
@@ -89,10 +98,37 @@ TYPES: list[tuple[str, list[str]]] = [
 ]
 
 
+MYSQL_JSON = [
+    '{"b": 1, "aa": [true, false, null], "c": {"d": -1.5e-20, "e": 1e15, "f": 123456789012345, "g": 0.1}}',
+    '"quote \\\\" tab \\\\t ü 😀 \\\\u0001"',
+    "[1, -32768, 65535, 65536, -2147483648, 4294967295, 9223372036854775807, 18446744073709551615, 1.0, 1e100]",
+    "{}",
+    "[]",
+]
+MYSQL_TYPES = [
+    *[t for t in TYPES if t[0] != "JSON"],
+    (
+        "JSON",
+        [*(f"'{text}'" for text in MYSQL_JSON), "JSON_ARRAY(CAST(1.50 AS DECIMAL(10,2)), CAST('2026-01-02 03:04:05.6' AS DATETIME(6)))"],
+    ),
+    (
+        "JSON ",
+        ["JSON_ARRAY(CAST('-12:00:01' AS TIME), CAST('2026-01-02' AS DATE), CAST(x'ff00' AS BINARY))", "JSON_ARRAY(REPEAT('x', 70000))"],
+    ),
+]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with mariadb(tmp_path_factory.mktemp("mariadb"), BINLOG) as uri:
         yield uri
+
+
+@pytest.mark.mysql
+def test_every_type_of_mysql_is_what_the_server_answers(tmp_path: Path) -> None:
+    options = ("--sql-mode=ALLOW_INVALID_DATES", "--default-time-zone=+05:30", "--binlog-transaction-compression=ON")
+    with mysql(tmp_path, options) as uri:
+        check_types(uri, MYSQL_TYPES)
 
 
 def connect(uri: str) -> Any:
@@ -120,17 +156,21 @@ def answer_expression(number: int, kind: str) -> str:
     return name
 
 
-def test_every_type_is_what_the_server_answers(server: str) -> None:
+def test_every_type_of_mariadb_is_what_the_server_answers(server: str) -> None:
+    check_types(server, TYPES)
+
+
+def check_types(server: str, types: list[tuple[str, list[str]]]) -> None:
     connection = connect(server)
     upstream = MySqlUpstream(server)
-    columns = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(TYPES))
+    columns = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(types))
     with connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE kinds")
         cursor.execute(f"CREATE TABLE kinds.t (id INT PRIMARY KEY, {columns}) ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4")
         start = upstream.first_position()
         cursor.execute("INSERT INTO kinds.t (id) VALUES (0)")
         row = 0
-        for number, (kind, values) in enumerate(TYPES):
+        for number, (kind, values) in enumerate(types):
             for value in values:
                 row += 1
                 # Timestamps are written in the server's own zone, which is not UTC.
@@ -139,7 +179,7 @@ def test_every_type_is_what_the_server_answers(server: str) -> None:
                 cursor.execute(f"INSERT INTO kinds.t (id, c{number}) VALUES ({row}, {value})")
         cursor.execute("SET time_zone='+00:00'")
         cursor.execute("UPDATE kinds.t SET id = id + 1000")
-        asked = ", ".join(answer_expression(n, kind) for n, (kind, _) in enumerate(TYPES))
+        asked = ", ".join(answer_expression(n, kind) for n, (kind, _) in enumerate(types))
         cursor.execute(f"SELECT id, {asked} FROM kinds.t ORDER BY id")
         answers = [tuple(r) for r in cursor.fetchall()]
     table = next(t for t in upstream.list_tables() if t.full_name == "kinds.t")

@@ -81,6 +81,13 @@ class ServerTable(msgspec.Struct, frozen=True, omit_defaults=True):
     key_order: tuple[str, ...] = ()
     """Names of the key's columns in the order of the index."""
     problem: str = ""
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    """Names of the columns of the other unique keys."""
+
+    def unique_ids(self, columns: Sequence[Column]) -> tuple[tuple[int, ...], ...]:
+        """Return the other unique keys by the ids that a table version gives to the columns."""
+        ids = {c.name.lower(): c.id for c in columns}
+        return tuple(tuple(ids[name.lower()] for name in key) for key in self.unique_keys if all(name.lower() in ids for name in key))
 
 
 def column_type(text: str) -> ColumnType:
@@ -93,6 +100,8 @@ def column_type(text: str) -> ColumnType:
         kind = TypeKind(kind_text)
     except ValueError:
         raise PenstockError("TYPE_UNSUPPORTED", f"type {name!r} is not supported") from None
+    if kind is TypeKind.VECTOR:
+        raise PenstockError("TYPE_UNSUPPORTED", "type 'vector' is not supported")
     assert match is not None
     if kind in {TypeKind.ENUM, TypeKind.SET}:
         inner = text[text.index("(") + 1 : text.rindex(")")]
@@ -127,15 +136,18 @@ def read_tables(session: Session, schema: str | None = None, table: str | None =
         " ORDER BY c.TABLE_SCHEMA, c.TABLE_NAME, c.ORDINAL_POSITION",
         arguments,
     )
-    keys = _keys(session, where.replace("c.", "s."), arguments)
+    keys, others = _keys(session, where.replace("c.", "s."), arguments)
     grouped: dict[tuple[str, str], list[tuple[Any, ...]]] = defaultdict(list)
     for row in rows:
         grouped[str(row[0]), str(row[1])].append(row[2:])
-    return [_server_table(name, columns, keys.get(name, ())) for name, columns in grouped.items()]
+    tables = [_server_table(name, columns, keys.get(name, ())) for name, columns in grouped.items()]
+    return [msgspec.structs.replace(t, unique_keys=others.get((t.schema, t.table), ())) for t in tables]
 
 
-def _keys(session: Session, where: str, arguments: Sequence[object]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return for each table the primary key, or the first unique key whose columns are whole and cannot be NULL."""
+def _keys(
+    session: Session, where: str, arguments: Sequence[object]
+) -> tuple[dict[tuple[str, str], tuple[str, ...]], dict[tuple[str, str], tuple[tuple[str, ...], ...]]]:
+    """Return for each table the primary key, or the first unique key whose columns are whole and cannot be NULL, and its other ones."""
     rows = session.rows(
         "SELECT s.TABLE_SCHEMA, s.TABLE_NAME, s.INDEX_NAME, s.COLUMN_NAME, s.NULLABLE, s.SUB_PART FROM information_schema.STATISTICS s"
         f" WHERE s.NON_UNIQUE = 0 AND {where}"
@@ -146,13 +158,17 @@ def _keys(session: Session, where: str, arguments: Sequence[object]) -> dict[tup
     for row in rows:
         indexes[str(row[0]), str(row[1])][str(row[2])].append(row[3:])
     found: dict[tuple[str, str], tuple[str, ...]] = {}
+    others: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {}
     for name, of_table in indexes.items():
+        # A part that is an expression has no column; what it is made of is not told, so such a key cannot be watched.
+        named = [tuple(str(p[0]) for p in parts) for parts in of_table.values() if all(p[0] is not None for p in parts)]
         for index, parts in of_table.items():
             whole = all(nullable != "YES" and sub_part is None and column is not None for column, nullable, sub_part in parts)
             if index == "PRIMARY" or whole:
                 found[name] = tuple(str(p[0]) for p in parts)
                 break
-    return found
+        others[name] = tuple(key for key in named if key != found.get(name))
+    return found, others
 
 
 def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: tuple[str, ...]) -> ServerTable:

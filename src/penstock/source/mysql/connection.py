@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -129,7 +130,7 @@ class Session:
 def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
     """Return a logged-in connection of the driver, in UTC and utf8mb4."""
     try:
-        return pymysql.connect(
+        connection = pymysql.connect(
             host=address.host,
             port=address.port,
             user=address.user,
@@ -140,10 +141,17 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
             read_timeout=read_timeout_s,
             client_flag=CLIENT.MULTI_RESULTS,
             init_command="SET time_zone='+00:00'",
-            **_tls(address),
+            ssl_disabled=True,
+            defer_connect=True,
         )
+        if address.ssl_mode != "off":
+            # The driver would load the system's certificates for every connection, which takes longer than all the rest.
+            connection.ssl, connection.ctx = True, _tls_context(address)
+            connection._ssl_required = address.ssl_mode != "preferred"
+        connection.connect()
     except pymysql.Error as error:
         raise translated(error, address) from error
+    return connection
 
 
 def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
@@ -157,14 +165,18 @@ def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
     return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}")
 
 
-def _tls(address: ServerAddress) -> dict[str, Any]:
-    if address.ssl_mode in {"off", "preferred"} and not address.ssl_ca and not address.ssl_cert:
-        # The driver speaks TLS only when told to; "preferred" without certificates would not protect against anyone in between.
-        return {"ssl_disabled": True} if address.ssl_mode == "off" else {}
-    context = ssl.create_default_context(cafile=address.ssl_ca or None)
+@lru_cache(maxsize=16)
+def _tls_context(address: ServerAddress) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = address.ssl_mode == "verify-identity"
-    if address.ssl_mode not in {"verify-ca", "verify-identity"}:
+    if address.ssl_mode in {"verify-ca", "verify-identity"}:
+        context.verify_mode = ssl.CERT_REQUIRED
+        if address.ssl_ca:
+            context.load_verify_locations(address.ssl_ca)
+        else:
+            context.load_default_certs()
+    else:
         context.verify_mode = ssl.CERT_NONE
     if address.ssl_cert:
         context.load_cert_chain(address.ssl_cert, address.ssl_key or None)
-    return {"ssl": context}
+    return context

@@ -68,6 +68,7 @@ class WireColumn(msgspec.Struct, frozen=True):
     a: int = 0
     b: int = 0
     signed: bool = True
+    binary_json: bool = False
 
 
 class ImageLayout:
@@ -75,6 +76,8 @@ class ImageLayout:
 
     def __init__(self, columns: tuple[WireColumn, ...]) -> None:
         self.columns = len(columns)
+        self.binary_json = tuple(c.binary_json for c in columns)
+        """Which columns hold MySQL's binary JSON."""
         self.kinds = np.array([c.kind for c in columns], dtype=np.int64)
         self.a = np.array([c.a for c in columns], dtype=np.int64)
         self.b = np.array([c.b for c in columns], dtype=np.int64)

@@ -7,7 +7,7 @@ the before-image where it has them; an update that gives neither cannot be told 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from penstock.source.mysql.charsets import to_utf8
 from penstock.source.mysql.columns import is_text
 from penstock.source.mysql.folding import fold, is_identity
 from penstock.source.mysql.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
+from penstock.source.mysql.json_text import json_texts
 from penstock.source.mysql.row_keys import row_keys
 from penstock.source.mysql.table_slots import Binding
 
@@ -51,7 +52,8 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
     types = tuple(c.type.arrow() for c in table.columns)
     ceased = fill_columns(events, binding.layout, walked.ceased, types)
     became = fill_columns(events, binding.layout, walked.became, types)
-    ceased_arrays, became_arrays = _finished(table, ceased, charset), _finished(table, became, charset)
+    ceased_arrays = _finished(table, binding.layout.binary_json, ceased, charset)
+    became_arrays = _finished(table, binding.layout.binary_json, became, charset)
     if became.missing is not None:
         updated = ops[walked.became.event] == UPDATE
         became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays)
@@ -73,11 +75,13 @@ def snapshot_batches(span_id: int, table: TableSchema, ts: int, arrays: tuple[pa
         yield ChangeBatch.of(span_id, table, BatchKind.DATA, records.slice(start, BATCH_ROWS_MAX))
 
 
-def _finished(table: TableSchema, side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
+def _finished(table: TableSchema, binary_json: Sequence[bool], side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
     """Give every column its type of the model."""
     arrays = []
-    for column, array in zip(table.columns, side.arrays, strict=True):
-        if pa.types.is_string(column.type.arrow()):
+    for place, (column, array) in enumerate(zip(table.columns, side.arrays, strict=True)):
+        if binary_json[place]:
+            arrays.append(json_texts(array, column.name))
+        elif pa.types.is_string(column.type.arrow()):
             arrays.append(to_utf8(array, charset(table, column.name) if is_text(column) else "utf8mb4", column.name))
         else:
             arrays.append(array)

@@ -63,7 +63,8 @@ class TableVersions:
                 self._note(table)
                 if table.problem or name in remembered:
                     continue
-                self._add(TableSchema(table_id(*name, 0), table.schema, table.table, ts, table.columns))
+                keys = table.unique_ids(table.columns)
+                self._add(TableSchema(table_id(*name, 0), table.schema, table.table, ts, table.columns, unique_keys=keys))
             self._loaded = True
             self._live = self._by_name(None)
 
@@ -143,7 +144,7 @@ class TableVersions:
             shown = self._shown(name)
             if shown is None:
                 return None
-            new = TableSchema(new_id, name[0], name[1], ts, shown.columns)
+            new = TableSchema(new_id, name[0], name[1], ts, shown.columns, unique_keys=shown.unique_ids(shown.columns))
         self._install(new)
         return DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
 
@@ -168,12 +169,13 @@ class TableVersions:
         return DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), (), tuple(names))
 
     def _changed(self, old: TableSchema, name: TableName, statement: Statement, ts: int) -> TableSchema:
-        columns = old.columns
+        columns, keys = old.columns, old.unique_keys
         if statement.type not in {DdlType.RENAME_TABLE, DdlType.RENAME_TABLES, DdlType.TABLE_COMMENT}:
             shown = self._shown(name)
             if shown is not None:
                 columns = self._numbered(old, shown.columns, dict(statement.columns))
-        return TableSchema(old.table_id, name[0], name[1], ts, columns)
+                keys = shown.unique_ids(columns)
+        return TableSchema(old.table_id, name[0], name[1], ts, columns, unique_keys=keys)
 
     def _numbered(self, old: TableSchema, columns: tuple[Column, ...], renamed: dict[str, str]) -> tuple[Column, ...]:
         """Give columns the ids that they had under their old names, and new ids to new ones."""

@@ -37,7 +37,7 @@ _META_BYTES = {
 }
 _NUMERIC = frozenset(
     {wire.TYPE_TINY, wire.TYPE_SHORT, wire.TYPE_INT24, wire.TYPE_LONG, wire.TYPE_LONGLONG, wire.TYPE_FLOAT, wire.TYPE_DOUBLE}
-    | {wire.TYPE_NEWDECIMAL}
+    | {wire.TYPE_NEWDECIMAL, wire.TYPE_YEAR}
 )
 _SIGNEDNESS, _COLUMN_NAME, _SIMPLE_KEY, _PREFIXED_KEY = 1, 4, 8, 9
 _INTEGERS = {
@@ -84,7 +84,7 @@ class MapColumn(msgspec.Struct, frozen=True):
         if kind in _FRACTIONS:
             return WireColumn(_FRACTIONS[kind], b=self.meta)
         if kind in _BLOBS:
-            return WireColumn(wire.W_BYTES, a=self.meta)
+            return WireColumn(wire.W_BYTES, a=self.meta, binary_json=kind == wire.TYPE_JSON)
         if kind == wire.TYPE_NEWDECIMAL:
             return WireColumn(wire.W_DECIMAL, a=self.meta & 255, b=self.meta >> 8)
         if kind == wire.TYPE_BIT:
