@@ -19,14 +19,8 @@ from penstock.testing.loopback_server import mariadb
 from penstock.testing.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
-BINLOG = (
-    "--log-bin=bin",
-    "--server-id=1",
-    "--binlog-format=ROW",
-    "--sql-mode=ALLOW_INVALID_DATES",
-    "--default-time-zone=+05:30",
-    "--binlog-row-metadata=FULL",
-)
+ODD = ("--sql-mode=ALLOW_INVALID_DATES", "--default-time-zone=+05:30")
+BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL", *ODD)
 
 # Type, and SQL literals of values; NULL is added to each.
 TYPES: list[tuple[str, list[str]]] = [
