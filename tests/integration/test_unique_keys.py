@@ -6,8 +6,12 @@ import io
 import sqlite3
 from pathlib import Path
 
+import pymysql
 import pytest
 
+from penstock.source.mysql.connection import parse_uri
+from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.testing.loopback_server import mariadb
 from penstock.testing.whole_path import WholePath
 
 pytestmark = pytest.mark.integration
@@ -68,3 +72,19 @@ def test_a_key_that_is_declared_later_counts_from_then_on(tmp_path: Path) -> Non
         rows = lines(path, "b")
     assert rows[2:] == [("U", 1, "c"), ("D", 1, "c"), ("D", 2, "b"), ("I", 1, "b"), ("I", 2, "c")]
     assert apply_one_by_one(rows) == {1: "b", 2: "c"}
+
+
+def test_a_mariadb_server_tells_its_unique_keys(tmp_path: Path) -> None:
+    with mariadb(tmp_path, ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")) as uri:
+        address = parse_uri(uri)
+        connection = pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE u")
+            cursor.execute("CREATE TABLE u.a (id INT PRIMARY KEY, m VARCHAR(9) NOT NULL, n INT, KEY (n), UNIQUE k (n, m), UNIQUE j (m(4)))")
+            cursor.execute("CREATE TABLE u.b (n INT, m INT NOT NULL, UNIQUE (n), UNIQUE (m))")
+            cursor.execute("CREATE TABLE u.c (n INT)")
+        with contextlib.closing(MySqlUpstream(uri)) as upstream:
+            found = {t.table: t for t in upstream.list_tables() if t.schema == "u"}
+    keys = {name: {tuple(c.name for i in key for c in t.columns if c.id == i) for key in t.unique_keys} for name, t in found.items()}
+    assert keys == {"a": {("n", "m"), ("m",)}, "b": {("n",)}, "c": set()}
+    assert {name: [c.name for c in t.handle_columns] for name, t in found.items()} == {"a": ["id"], "b": ["m"], "c": []}
