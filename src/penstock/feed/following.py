@@ -71,7 +71,7 @@ def written_parts(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: Ta
         # Partitions of one table have one name; the target hears of it once.
         gone = {(known[i].schema, known[i].table): i for i in ddl.dropped_table_ids if i in known}
         names = tuple((table_id, schema, table) for (schema, table), table_id in gone.items())
-    return [msgspec.structs.replace(ddl, tables=_one_of_each_name(kept), old_names=names, query=_chosen_text(ddl, kept)), *made]
+    return [msgspec.structs.replace(ddl, tables=tuple(kept), old_names=names, query=_chosen_text(ddl, kept)), *made]
 
 
 def to_record(dispatcher: Dispatcher) -> DispatcherRecord:
@@ -110,6 +110,11 @@ def _follow_one(dispatchers: Sequence[Dispatcher], ddl: DdlEvent, patterns: Tabl
     dropped = frozenset(ddl.dropped_table_ids)
     after = {t.table_id: t for t in ddl.tables}
     kept: list[Dispatcher] = []
+    if ddl.type is DdlType.EXCHANGE_PARTITION:
+        # Both sides are other tables from now on: the target gets their state, whatever it made of the DDL.
+        places = {d.id.table_id: (d.schema, d.table) for d in dispatchers}
+        moved = {t.table_id for t in ddl.tables if places.get(t.table_id) != (t.schema, t.table)}
+        dispatchers = [d for d in dispatchers if d.id.table_id not in moved]
     for dispatcher in dispatchers:
         table = after.get(dispatcher.id.table_id)
         if dispatcher.id.table_id in dropped and table is None:
@@ -133,11 +138,6 @@ def _begin(table: TableSchema, ddl: DdlEvent) -> Dispatcher:
         begin_ts=ddl.commit_ts,
         with_state=ddl.type not in _BEGINS_EMPTY,
     )
-
-
-def _one_of_each_name(tables: Sequence[TableSchema]) -> tuple[TableSchema, ...]:
-    """Return the tables without further partitions of the same one: a schema file describes the table, not a partition."""
-    return tuple({t.full_name: t for t in reversed(tables)}[name] for name in dict.fromkeys(t.full_name for t in tables))
 
 
 def _chosen_text(ddl: DdlEvent, kept: Sequence[TableSchema]) -> str:

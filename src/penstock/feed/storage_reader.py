@@ -279,6 +279,8 @@ def _segment_files(
         version = segment.version(directory.version)
         if version is None or directory.version > segment.to_ts or (directory.date and directory.date < first_date):
             continue
+        if not from_ts and not reader.belongs(directory, segment.to_ts):
+            continue
         path = layout.index_path(directory, dispatcher)
         for number in range(done.get(path, 0) + 1, seen.get(path, indexed) + 1):
             files.append(FileRead(layout.data_path(DataPath(directory, dispatcher, number)), version, len(files)))

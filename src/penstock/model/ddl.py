@@ -68,6 +68,8 @@ class DdlEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped_table_ids: tuple[int, ...] = ()
     old_names: tuple[tuple[int, str, str], ...] = ()
     """For renames: table id, old schema, old table."""
+    made_table_ids: tuple[int, ...] = ()
+    """For partitions: the physical ids among ``tables`` that the DDL made."""
 
     @property
     def table_ids(self) -> frozenset[int]:

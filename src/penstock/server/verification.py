@@ -150,23 +150,30 @@ def verify_target(
     checkpoint_ts = reader.checkpoint_ts()
     if checkpoint_ts is None:
         raise PenstockError("CHECKPOINT_MISSING", "the target has no `metadata` yet")
-    verdicts = []
+    tables: dict[str, list[TableSchema]] = {}
     for table_id in table_ids:
-        verdicts.append(_verify_table(reader, upstream, table_id, checkpoint_ts, start_ts))
+        table = SchemaHistory(table_id, upstream.schema_history(table_id)).at(checkpoint_ts)
+        tables.setdefault(table.full_name, []).append(table)
+    verdicts = []
+    for partitions in tables.values():
+        verdicts.append(_verify_table(reader, upstream, partitions, checkpoint_ts, start_ts))
         on_table(verdicts[-1])
     return Verdict(checkpoint_ts, tuple(verdicts), reader.stops_at_checkpoint)
 
 
-def _verify_table(reader: StorageReader, upstream: Upstream, table_id: int, checkpoint_ts: int, start_ts: int) -> TableVerdict:
-    table = SchemaHistory(table_id, upstream.schema_history(table_id)).at(checkpoint_ts)
-    expected = read_state(upstream, table, checkpoint_ts, start_ts)
+def _verify_table(
+    reader: StorageReader, upstream: Upstream, partitions: Sequence[TableSchema], checkpoint_ts: int, start_ts: int
+) -> TableVerdict:
+    """Compare one table, which is one physical table or one per partition."""
+    table = partitions[0]
+    expected = pl.concat([read_state(upstream, part, checkpoint_ts, start_ts) for part in partitions])
     if not reader.versions(table.schema, table.table):
         if start_ts == TS_ZERO:
             raise PenstockError("VERIFY_MISMATCH", f"{table.full_name} has no schema file in the target")
         # Without a snapshot, a table is described when its first change comes.
         return compare_states(table, expected.clear(), expected)
     found = replay_table(reader, table.schema, table.table)
-    if not found.columns and all(t.table_id != table_id for t in upstream.list_tables()):
+    if not found.columns and all(t.table_id != table.table_id for t in upstream.list_tables()):
         return TableVerdict(table.full_name, 0)
     return compare_states(table, found, expected)
 

@@ -78,6 +78,7 @@ class WholePath:
         self.epoch = self.meta.claim("f", "test", 3_600_000) or 0
         (root / "files").mkdir()
         self._services = contextlib.ExitStack()
+        self.context: FeedContext
         self._open_services()
 
     def close(self) -> None:
@@ -147,7 +148,8 @@ class WholePath:
 
     def verify(self) -> Verdict:
         """Compare the feed's tables in the target with the upstream."""
-        return verify_target(self.reader(), self.upstream, sorted(self.live_tables().values()))
+        table_ids = {d.id.table_id for d in live_dispatchers(self.context, self.meta)}
+        return verify_target(self.reader(), self.upstream, sorted(table_ids))
 
     def flush_store(self) -> None:
         """Let the store write its memory to objects."""

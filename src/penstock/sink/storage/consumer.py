@@ -151,13 +151,32 @@ class StorageConsumer:
         if before is None:
             self._database.create_table(after)
         else:
-            if version.type in {DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE}:
+            if version.type in {DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.EXCHANGE_PARTITION}:
                 self._database.clear_table(before)
+            else:
+                self._remove_partitions(before, after.version)
             if (before.columns, before.handle_columns) != (after.columns, after.handle_columns):
                 known_ids = {c.id for c in before.columns}
                 fresh = [c for c in after.columns if c.id not in known_ids]
                 self._database.rebuild_table(before, after, self._defaults(fresh))
         self._note(f"table/{schema}/{table}", after.to_json().decode())
+
+    def _remove_partitions(self, table: TableSchema, version: int) -> None:
+        """Delete the rows of the partitions that a DDL took away: what they last held, and did not give to another partition."""
+        gone = self._reader.dropped_partitions(table.schema, table.table, version)
+        if not gone:
+            return
+        parts = self._reader.partition_changes(table.schema, table.table, gone, version - 1)
+        frames = [project(frame, directory, table) for directory, frame in parts]
+        if frames:
+            flipped = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(int(Op.DELETE)).otherwise(int(Op.INSERT)).cast(pl.UInt8).alias(OP)
+            changes = pl.concat(frames)
+            keys = [c.field_name for c in table.handle_columns]
+            if keys:
+                held = last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS))
+                self._database.apply_rows(table, held.clear(), held)
+            else:
+                self._apply_rows(table, changes.with_columns(flipped))
 
     def _defaults(self, columns: list[Column]) -> dict[int, Any]:
         """Return what rows that were there before these columns show in them."""

@@ -19,7 +19,7 @@ from penstock.model.table import TableSchema
 from penstock.sink.storage.ddl_text import renamed_tables
 from penstock.sink.storage.reader import StorageReader, TableVersion
 
-_CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE})
+_CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
 _FOREIGN_ID = 1_000_000
 """Columns that were gone before a rename are numbered from here, apart from those that the new name knows."""
 

@@ -14,6 +14,7 @@ import msgspec
 from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.column_selection import select_columns
 from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH
+from penstock.format.partition_record import partition_records
 from penstock.format.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent, DdlType
@@ -115,6 +116,9 @@ def write_ddl_files(target: ObjectTarget, settings: StorageSinkSettings, event: 
     for file in ddl_files(event, output_column_id=settings.output_column_id):
         _write_schema(target, file)
         paths.append(file.path)
+    for record in partition_records(event):
+        target.put_new(record.path, record.render())
+        paths.append(record.path)
     return paths
 
 
@@ -139,7 +143,11 @@ def ddl_files(event: DdlEvent, *, output_column_id: bool = False) -> Iterator[Sc
     if event.type in _SCHEMA_DDLS:
         yield SchemaFile(event.schema, "", event.commit_ts, event.query, ddl_type)
         return
+    # Partitions of one table share its schema file.
+    first_of = {(t.schema, t.table): at for at, t in reversed(list(enumerate(event.tables)))}
     for at, table in enumerate(event.tables):
+        if first_of[table.schema, table.table] != at:
+            continue
         if event.type is DdlType.EXCHANGE_PARTITION and at > 0:
             yield SchemaFile.of_table(table, output_column_id=output_column_id)
         else:

@@ -8,7 +8,7 @@ versions of a table (by name, or by the rename that a DDL's text states), so row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +18,7 @@ from penstock.format.checkpoint import parse_checkpoint
 from penstock.format.data_file import decode_file
 from penstock.format.index_file import parse_index
 from penstock.format.layout import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
+from penstock.format.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
 from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
@@ -54,7 +55,11 @@ class StorageReader:
         self._checkpoint_ts = None if content is None else parse_checkpoint(content)
         self._schema_paths: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._indexes: dict[tuple[str, str], list[tuple[str, IndexPath]]] = defaultdict(list)
+        self._partitions: dict[tuple[str, str], list[PartitionRecord]] = defaultdict(list)
         for path in sorted(self._target.paths()):
+            if is_partition_record(path):
+                record = parse_partition_record(self._target.get(path), path)
+                self._partitions[record.schema, record.table].append(record)
             schema = parse_schema_path(path)
             index = self._layout.parse_index(path)
             if schema is not None:
@@ -106,15 +111,44 @@ class StorageReader:
     def changes(self, schema: str, table: str, up_to_ts: int | None = None) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         """Yield the changes of a table in order, up to the checkpoint or an earlier ts, with the version that each part has."""
         limit = self.limit_ts(up_to_ts)
+        yield from self._changes(schema, table, limit, lambda directory: self.belongs(directory, limit))
+
+    def partition_changes(
+        self, schema: str, table: str, partitions: frozenset[int], up_to_ts: int
+    ) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
+        """Yield the changes of some physical partitions in order, whether they belong to the table still or not."""
+        yield from self._changes(schema, table, self.limit_ts(up_to_ts), lambda directory: directory.partition in partitions)
+
+    def _changes(
+        self, schema: str, table: str, limit: int, wanted: Callable[[DataDir], bool]
+    ) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         known = {version.table.version: version.table for version in self.versions(schema, table)}
         groups: dict[tuple[int, str], list[tuple[str, IndexPath]]] = defaultdict(list)
         for path, index in self._indexes[schema, table]:
-            if index.dir.version <= limit:
+            if index.dir.version <= limit and wanted(index.dir):
                 groups[index.dir.version, index.dir.date].append((path, index))
         for (version, _), indexes in sorted(groups.items()):
             if version not in known:
                 raise PenstockError("FILE_MALFORMED", f"{self._layout.dir_path(indexes[0][1].dir)}: no schema file describes this version")
             yield from self._group(known[version], indexes, limit)
+
+    def belongs(self, directory: DataDir, ts: int) -> bool:
+        """Return whether the rows of a directory belong to its table at a ts; those of a partition that was dropped by then do not."""
+        if directory.partition == 0:
+            return True
+        records = [r for r in self._partitions[directory.schema, directory.table] if r.version <= ts]
+        visible = visible_partitions(records)
+        return visible is None or directory.partition in visible
+
+    def dropped_partitions(self, schema: str, table: str, version: int) -> frozenset[int]:
+        """Return the directories whose rows leave a table with the DDL of a version."""
+        records = self._partitions[schema, table]
+        before = visible_partitions(r for r in records if r.version < version)
+        after = visible_partitions(r for r in records if r.version <= version)
+        if after is None or all(r.version != version for r in records):
+            return frozenset()
+        there = {i.dir.partition for _, i in self._indexes[schema, table] if i.dir.partition and i.dir.version < version}
+        return frozenset((there if before is None else before) - after)
 
     def _group(self, table: TableSchema, indexes: list[tuple[str, IndexPath]], limit: int) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         """Yield one directory group: file by file where one dispatcher wrote it, merged by commit ts where several did."""

@@ -19,6 +19,7 @@ from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.dataserver.columndef import build_column, check_modify, has_clock_default
 from penstock.source.dataserver.keys import check_key_column
+from penstock.source.dataserver.partitions import PartitionChange, PartitionDdl, check_partitions, parse_partition_ddl, take_clause
 from penstock.source.dataserver.projection import default_scalar
 from penstock.source.dataserver.renames import Name, follow_renames, parse_renames
 
@@ -41,6 +42,8 @@ class Schemas:
         self._histories: dict[int, SchemaHistory] = {}
         self._column_ids: dict[int, int] = {}
         self._lifetimes: dict[int, tuple[int, int | None]] = {}
+        self._labels: dict[int, str] = {}
+        """The name of the partition that a physical table is; empty for an ordinary table."""
         self._next_table_id = DDL_TABLE_ID + 1
 
     def live(self, table_id: int) -> TableSchema | None:
@@ -53,6 +56,11 @@ class Schemas:
         if found is None:
             raise PenstockError("TABLE_UNKNOWN", f"table {schema}.{table} does not exist")
         return found
+
+    def physical(self, schema: str, table: str) -> list[TableSchema]:
+        """Return the physical tables of a name: one, or one per partition."""
+        name = _name(self.table(schema, table))
+        return sorted((t for t in self._by_id.values() if _name(t) == name), key=lambda t: t.table_id)
 
     def tables_at(self, ts: int | None) -> list[TableSchema]:
         """Return the tables that live now, or lived at a ts, in the version of that time."""
@@ -73,8 +81,15 @@ class Schemas:
         renames = parse_renames(query)
         if renames is not None:
             return self._plan_renames(renames, query)
+        partition_ddl = parse_partition_ddl(query)
+        if partition_ddl is not None:
+            return self._plan_partitions(partition_ddl, query)
+        return self._plan_statement(query)
+
+    def _plan_statement(self, query: str) -> Callable[[int], DdlEvent | None]:
+        text, partitions = take_clause(query)
         try:
-            statements = sqlglot.parse(query, dialect="mysql")
+            statements = sqlglot.parse(text, dialect="mysql")
         except sqlglot.errors.SqlglotError as error:
             raise PenstockError("UPSTREAM_REFUSED", f"the DDL does not parse: {str(error).splitlines()[0]}") from error
         found = [s for s in statements if s is not None]
@@ -84,7 +99,7 @@ class Schemas:
             raise PenstockError("UPSTREAM_REFUSED", "exactly one DDL statement is expected, or several CREATE TABLE")
         statement = found[0]
         if isinstance(statement, exp.Create):
-            return self._plan_create(statement, query)
+            return self._plan_create(statement, query, partitions)
         if isinstance(statement, exp.Drop):
             return self._plan_drop(statement, query)
         if isinstance(statement, exp.TruncateTable):
@@ -101,10 +116,12 @@ class Schemas:
             self._databases.discard(event.schema.lower())
         for table_id in event.dropped_table_ids:
             gone = self._by_id.pop(table_id)
-            self._live.pop(_name(gone))
+            self._live.pop(_name(gone), None)
             self._lifetimes[table_id] = (self._lifetimes[table_id][0], event.commit_ts)
         for before in [self._by_id[t.table_id] for t in event.tables if t.table_id in self._by_id]:
-            self._live.pop(_name(before))
+            self._live.pop(_name(before), None)
+        if event.type == DdlType.REORGANIZE_PARTITION:
+            self._inherit(event)
         for table in event.tables:
             self._live[_name(table)] = self._by_id[table.table_id] = table
             self._histories.setdefault(table.table_id, SchemaHistory(table.table_id)).add(table)
@@ -113,7 +130,14 @@ class Schemas:
             newest = max((c.id for c in table.columns), default=0)
             self._column_ids[table.table_id] = max(self._column_ids.get(table.table_id, 0), newest)
 
-    def _plan_create(self, statement: exp.Create, query: str) -> Callable[[int], DdlEvent | None]:
+    def _inherit(self, event: DdlEvent) -> None:
+        """Let a partition that others were put together in know the versions of their rows."""
+        for made in [t for t in event.tables if t.table_id not in self._by_id]:
+            history = self._histories.setdefault(made.table_id, SchemaHistory(made.table_id))
+            for version in (v for i in event.dropped_table_ids for v in self._histories[i].versions()):
+                history.add(msgspec.structs.replace(version, table_id=made.table_id, partition_id=made.table_id))
+
+    def _plan_create(self, statement: exp.Create, query: str, partitions: tuple[str, ...]) -> Callable[[int], DdlEvent | None]:
         exists = bool(statement.args.get("exists"))
         if statement.kind in ("DATABASE", "SCHEMA"):
             name = statement.this.name
@@ -123,7 +147,51 @@ class Schemas:
         made = self._plan_table(statement, self._next_table_id)
         if made is None:
             return lambda ts: None
-        return lambda ts: DdlEvent(ts, DdlType.CREATE_TABLE, query, made.schema, (msgspec.structs.replace(made, version=ts),))
+        parts = self._made(made, partitions) if partitions else [made]
+        return lambda ts: DdlEvent(
+            ts, DdlType.CREATE_TABLE, query, made.schema, tuple(msgspec.structs.replace(t, version=ts) for t in parts)
+        )
+
+    def _made(self, model: TableSchema, names: Sequence[str]) -> list[TableSchema]:
+        """Return new partitions like a table, with ids of their own."""
+        ids = range(self._next_table_id, self._next_table_id + len(names))
+        self._labels.update(zip(ids, names, strict=True))
+        return [msgspec.structs.replace(model, table_id=i, partition_id=i if name else 0) for i, name in zip(ids, names, strict=True)]
+
+    def _plan_partitions(self, ddl: PartitionDdl, query: str) -> Callable[[int], DdlEvent | None]:
+        parts = self.physical(ddl.schema, ddl.table)
+        labels = {self._labels.get(t.table_id, ""): t for t in parts if t.partition_id}
+        check_partitions({name: t.table_id for name, t in labels.items()}, ddl)
+        if ddl.change is PartitionChange.EXCHANGE:
+            return self._plan_exchange(ddl, labels, query)
+        gone = tuple(labels[name].table_id for name in ddl.names)
+        made = self._made(parts[0], ddl.names if ddl.change is PartitionChange.TRUNCATE else ddl.made)
+        after = [*(t for t in parts if t.table_id not in gone), *made]
+
+        def build(ts: int) -> DdlEvent:
+            tables = tuple(msgspec.structs.replace(t, version=ts) for t in after)
+            kind, ids = DdlType[f"{ddl.change.value}_PARTITION"], tuple(t.table_id for t in made)
+            return DdlEvent(ts, kind, query, parts[0].schema, tables, gone, made_table_ids=ids)
+
+        return build
+
+    def _plan_exchange(self, ddl: PartitionDdl, labels: dict[str, TableSchema], query: str) -> Callable[[int], DdlEvent | None]:
+        assert ddl.other is not None
+        inside, outside = labels[ddl.names[0]], self.table(*ddl.other)
+        shapes = [[(c.name, c.type, c.nullable, c.primary_key) for c in t.columns] for t in (inside, outside)]
+        if outside.partition_id or shapes[0] != shapes[1] or [c.id for c in inside.columns] != [c.id for c in outside.columns]:
+            raise PenstockError("UPSTREAM_REFUSED", "a partition is exchanged with an ordinary table of the same structure")
+        left = msgspec.structs.replace(outside, table_id=inside.table_id)
+        came = msgspec.structs.replace(inside, table_id=outside.table_id, partition_id=outside.table_id)
+        others = [t for t in labels.values() if t is not inside]
+
+        def build(ts: int) -> DdlEvent:
+            self._labels |= {inside.table_id: "", outside.table_id: ddl.names[0]}
+            # The table that is exchanged comes first: the target is told of the DDL under its name.
+            tables = tuple(msgspec.structs.replace(t, version=ts) for t in (left, came, *others))
+            return DdlEvent(ts, DdlType.EXCHANGE_PARTITION, query, inside.schema, tables)
+
+        return build
 
     def _plan_create_tables(self, statements: list[exp.Create], query: str) -> Callable[[int], DdlEvent | None]:
         planned = [self._plan_table(s, self._next_table_id + at) for at, s in enumerate(statements)]
@@ -164,7 +232,7 @@ class Schemas:
         unknown = [f"{schema}.{table}" for schema, table in names if (schema.lower(), table.lower()) not in self._live]
         if unknown and not exists:
             raise PenstockError("TABLE_UNKNOWN", f"table {', '.join(unknown)} does not exist")
-        gone = [self.table(schema, table) for schema, table in names if f"{schema}.{table}" not in unknown]
+        gone = [t for schema, table in names if f"{schema}.{table}" not in unknown for t in self.physical(schema, table)]
         if not gone:
             return lambda ts: None
         ids = tuple(dict.fromkeys(t.table_id for t in gone))
@@ -172,12 +240,12 @@ class Schemas:
         return lambda ts: DdlEvent(ts, DdlType.DROP_TABLE, query, gone[0].schema, dropped_table_ids=ids, old_names=old)
 
     def _plan_truncate(self, statement: exp.TruncateTable, query: str) -> Callable[[int], DdlEvent | None]:
-        old = self.table(*self._target(statement.expressions[0]))
-        table_id = self._next_table_id
+        old = self.physical(*self._target(statement.expressions[0]))
+        made = self._made(old[0], [self._labels.get(t.table_id, "") for t in old])
 
         def build(ts: int) -> DdlEvent:
-            new = msgspec.structs.replace(old, table_id=table_id, version=ts)
-            return DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,))
+            new = tuple(msgspec.structs.replace(t, version=ts) for t in made)
+            return DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old[0].schema, new, tuple(t.table_id for t in old))
 
         return build
 
@@ -202,8 +270,11 @@ class Schemas:
         kept = tuple(key for key in (tuple(i for i in k if i in left) for k in old.unique_keys) if key)
         keys = tuple(dict.fromkeys((*kept, *_unique_keys(actions, changed))))
 
+        parts = self.physical(old.schema, old.table)
+
         def build(ts: int) -> DdlEvent:
-            return DdlEvent(ts, ddl_type, query, old.schema, (msgspec.structs.replace(old, version=ts, columns=changed, unique_keys=keys),))
+            tables = tuple(msgspec.structs.replace(t, version=ts, columns=changed, unique_keys=keys) for t in parts)
+            return DdlEvent(ts, ddl_type, query, old.schema, tables)
 
         return build
 
@@ -211,8 +282,9 @@ class Schemas:
         missing = [schema for _, (schema, _table) in steps if schema.lower() not in self._databases]
         if missing:
             raise PenstockError("UPSTREAM_REFUSED", f"database {missing[0]} does not exist")
-        renamed = [(self.table(*old), new) for old, new in follow_renames(steps, lambda name: name in self._live).items()]
-        kind = DdlType.RENAME_TABLE if len(renamed) == 1 else DdlType.RENAME_TABLES
+        moves = follow_renames(steps, lambda name: name in self._live)
+        renamed = [(part, new) for old, new in moves.items() for part in self.physical(*old)]
+        kind = DdlType.RENAME_TABLE if len(moves) == 1 else DdlType.RENAME_TABLES
         if not renamed:
             return lambda ts: None
         names = tuple((old.table_id, old.schema, old.table) for old, _ in renamed)
