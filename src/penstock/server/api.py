@@ -70,7 +70,7 @@ def build_api(
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock)
+        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name))
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:

@@ -5,12 +5,13 @@ Invariant: no credentials, whatever the feed's configuration holds. Runs in the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.config.masking import mask_text, mask_tree
-from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, to_datetime
@@ -42,8 +43,14 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> di
     }
 
 
-def feed_detail(feed: FeedRecord, tables: list[SubscribeRecord], status: RunStatus | None, clock: Clock) -> dict[str, Any]:
-    """Return everything that may be shown of one feed."""
+def feed_detail(
+    feed: FeedRecord,
+    tables: list[SubscribeRecord],
+    status: RunStatus | None,
+    clock: Clock,
+    dispatchers: Sequence[DispatcherRecord] | None = None,
+) -> dict[str, Any]:
+    """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
     document = FeedDocument.of(feed)
     return feed_summary(feed, status, clock) | {
         "uuid": feed.uuid,
@@ -51,7 +58,7 @@ def feed_detail(feed: FeedRecord, tables: list[SubscribeRecord], status: RunStat
         "updated_ms": feed.updated_ms,
         "source": mask_text(document.source),
         "config": mask_tree(document.config),
-        "dispatchers": len(document.dispatchers),
+        "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": [{"name": f"{t.db_name}.{t.table_name}", "table_id": t.table_id} for t in tables],
     }
 

@@ -51,11 +51,12 @@ class WholePath:
         sink_options: Mapping[str, str] | None = None,
         settings: FeedSettings | None = None,
         target: Path | None = None,
+        target_uri: str = "",
     ) -> None:
         """``ddls`` make the tables that are there when the feed is created; ``splits`` cuts them at ids."""
         self.root = root
         self.target = target or root / "files"
-        self.target_uri = self.target.as_uri()
+        self.target_uri = target_uri or self.target.as_uri()
         self.hold_back = False
         """Whether the spans of tables that come with rows are left uncaptured, as if their state took long to read."""
         self._parts = contextlib.ExitStack()
