@@ -37,7 +37,8 @@ from penstock.sink.storage.target import ObjectTarget, TargetAddress
 FORMAT = "penstock-storage"
 FILES_PER_TASK_MAX = 16
 TASKS_WANTED = 256
-FILES_PER_SHARE = 4
+FILES_PER_SHARE = 64
+"""A share costs reading everything once more, so there are several only where one task could not hold the table."""
 SHARES_MAX = 8
 TASKS_MAX = 4_096
 ROWS_PER_BATCH = 65_536
