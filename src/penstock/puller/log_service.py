@@ -132,7 +132,10 @@ class LogService:
                 if capture.span_id in self._captures:
                     return capture.span_id
             if span != DDL_SPAN:
-                self._store.put_schemas(self._upstream.schema_history(span.table_id))
+                versions = self._upstream.schema_history(span.table_id)
+                if isinstance(self._puller, SingleLogPuller):
+                    self._puller.keep_schemas(versions)
+                self._store.put_schemas(versions)
             # The capture is known before it is pulled, so that an early failure finds it.
             with self._lock:
                 self._captures[capture.span_id] = capture

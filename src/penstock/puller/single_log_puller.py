@@ -165,6 +165,10 @@ class SingleLogPuller:
         self._wake.set()
         return span.span_id
 
+    def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Keep table versions in the journal, for the upstream to take over after a restart. Any thread may call it."""
+        self._journal.save_schemas(versions)
+
     def unsubscribe(self, span_id: int) -> None:
         """Stop giving a span anything: neither of its functions is called after this returns. Does nothing if it is not subscribed."""
         with self._lock:
