@@ -74,17 +74,19 @@ class SchemaBook:
             self.announce([relation.oid])
             return compose_create(self._generations(relation.oid)[-1].versions()[-1], slot)
 
-    def refresh(self, table: CatalogTable, ts: int) -> None:
-        """Bring a table that nobody captures to what the catalog says, as of a ts: its log before then will never be read."""
+    def begin_capture(self, table: CatalogTable, ts: int, again: bool) -> None:
+        """Begin a version of a table whose capture begins at a ts, as the catalog says: its log before then will never be read.
+
+        A table that was captured before has one above its base version and stays as it is, unless ``again``.
+        """
         with self._lock:
-            generations = self._generations(table.oid)
-            if not generations:
-                return
-            newest = generations[-1].versions()[-1]
+            self.adopt_base([table])
+            newest = self._generations(table.oid)[-1].versions()[-1]
             fresh = base_version(table)
-            if (newest.schema, newest.table, newest.columns) == (fresh.schema, fresh.table, fresh.columns) or newest.version >= ts:
-                return
-            self.adopt([msgspec.structs.replace(fresh, table_id=newest.table_id, version=ts)])
+            known = (newest.schema, newest.table, newest.columns) == (fresh.schema, fresh.table, fresh.columns)
+            captured = newest.version > 1 << BASE_VERSION_BITS
+            if newest.version < ts and not (captured and (known or not again)):
+                self.adopt([msgspec.structs.replace(fresh, table_id=newest.table_id, version=ts)])
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""

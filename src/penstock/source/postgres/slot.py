@@ -7,12 +7,15 @@ the removal of what reads it. A slot whose log is gone is ``LOG_PURGED``; a sett
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.address import PostgresAddress
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
 
+log = logging.getLogger(__name__)
 DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"
 PLUGIN = "pgoutput"
 _PAGE_BYTES, _SEGMENT_BYTES = 8192, 1 << 24
@@ -29,6 +32,11 @@ class SlotStatus(msgspec.Struct, frozen=True):
     confirmed_lsn: int
     wal_status: str
     two_phase: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the server removed log that the slot needs."""
+        return self.wal_status == "lost" or self.restart_lsn == 0
 
 
 class SnapshotSlot(msgspec.Struct, frozen=True):
@@ -104,10 +112,14 @@ def ensure_publication(connection: Connection, address: PostgresAddress) -> None
 
 
 def ensure_slot(connection: Connection, replication: Connection, address: PostgresAddress) -> SlotStatus:
-    """Return the slot, made if it is not there."""
+    """Return the slot, made if it is not there. One whose log is gone is made anew: whoever begins here has nothing to lose by it."""
     check_settings(connection, address)
     ensure_publication(connection, address)
     found = read_slot(connection, address.slot)
+    if found is not None and found.is_lost and found.plugin == PLUGIN:
+        log.warning("postgres: a slot whose log is gone is made anew", extra={"slot": address.slot})
+        connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+        found = None
     if found is None:
         try:
             create_slot(replication, address.slot, temporary=False)
@@ -143,7 +155,7 @@ def check_slot(slot: SlotStatus, address: PostgresAddress) -> None:
             f"{where} sends transactions when they are prepared (two_phase), before it is known whether they commit",
             "Name a slot without two_phase with ?slot=…, or drop this one and let Penstock make it.",
         )
-    if slot.wal_status == "lost" or slot.restart_lsn == 0:
+    if slot.is_lost:
         raise PenstockError(
             "LOG_PURGED",
             f"{where} is invalid: the server removed log that it needed",

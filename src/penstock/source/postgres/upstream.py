@@ -26,7 +26,7 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
 from penstock.source.dataserver.keys import full_key, full_span
 from penstock.source.postgres.address import PostgresAddress, parse_address
-from penstock.source.postgres.catalog import CatalogTable, read_domains, read_tables
+from penstock.source.postgres.catalog import read_domains, read_tables
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
@@ -49,12 +49,19 @@ _INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE = "22023", "42704"
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """The settings of the parts, and how long a snapshot waits for the log reader to reach its place, and a reader for its slot."""
+    """The settings of the parts.
+
+    Attributes:
+        snapshot_wait_s: how long a snapshot waits for the log reader to reach its place.
+        slot_wait_s: how long a reader waits for a slot that another one is leaving.
+        settled_s: how long after the first reading every span that was captured before has joined again.
+    """
 
     reader: LogReaderSettings = field(default_factory=LogReaderSettings)
     ranges: RangeSettings = field(default_factory=RangeSettings)
     snapshot_wait_s: float = 300.0
     slot_wait_s: float = 10.0
+    settled_s: float = 30.0
 
 
 class _Hold(NamedTuple):
@@ -91,6 +98,7 @@ class PostgresUpstream:
         self._stream: ReplicationStream | None = None
         self._holds: dict[str, _Hold] = {}
         self._wanted: Callable[[int], bool] | None = None
+        self._reading_since_s: float | None = None
         self._own_marks: list[LogPosition] = []
         self._identity = ""
 
@@ -100,16 +108,11 @@ class PostgresUpstream:
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return the newest version of every table that can be captured."""
-        tables = self._ask(read_tables)
-        for table in tables:
-            self._refresh(table)
-        return self._book.adopt_base(tables)
+        return self._book.adopt_base(self._ask(read_tables))
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table that is known, oldest first."""
-        if self._wanted is not None and not self._wanted(table_id):
-            for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
-                self._refresh(table)
+        self._begin_capture(table_id)
         return list(self._book.versions(table_id))
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
@@ -176,6 +179,7 @@ class PostgresUpstream:
             with self._lock:
                 self._stream = stream
                 self._wanted = wanted
+                self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
             source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self.address.shown, system)
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
@@ -248,13 +252,18 @@ class PostgresUpstream:
         for connection in holders:
             connection.close()
 
-    def _refresh(self, table: CatalogTable) -> None:
-        """Bring a table that nobody captures to what it is now, as of the snapshot that is open, if one is."""
-        if self._wanted is None or self._wanted(self._book.table_id(table.oid, TS_MAX)):
-            return
+    def _begin_capture(self, table_id: int) -> None:
+        """While a snapshot is open and nobody reads a table's log, it is this table whose capture begins there."""
         with self._lock:
             held = [h.ts for h in self._holds.values() if h.ts]
-        self._book.refresh(table, min(held, default=self._commits.last_ts()))
+            reading, wanted = self._reading_since_s, self._wanted
+        if not held or (wanted is not None and wanted(table_id)):
+            return
+        # After a start, spans that were captured before join one after the other: their tables change in the log, not here.
+        again = reading is not None and self._clock.monotonic_s() - reading > self._settings.settled_s
+        for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
+            if self._book.table_id(table.oid, TS_MAX) == table_id:
+                self._book.begin_capture(table, min(held), again)
 
     def _ts_at(self, lsn: int) -> int:
         """Return the chain's ts at a place of the log; while nobody reads, a ts that the next reader raises its chain to there."""
