@@ -19,6 +19,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.creation import FeedDocument
+from penstock.sink.contract import DispatcherId
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class DispatcherCapture:
         self._log_service = log_service
         self._capture = capture
         self._clock = clock or SystemClock()
-        self._captured: dict[Dispatcher, None] = {}
+        # A dispatcher changes its name or joins without being another one: its span is captured once.
+        self._captured: dict[tuple[DispatcherId, int], Dispatcher] = {}
         self._problems: tuple[str, ...] = ()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"capture-{context.feed}", daemon=True)
@@ -52,7 +54,7 @@ class DispatcherCapture:
         """Capture everything that the feed has now, or raise; then watch."""
         for dispatcher in live_dispatchers(self._context, self._meta):
             self._capture(dispatcher)
-            self._captured[dispatcher] = None
+            self._captured[_key(dispatcher)] = dispatcher
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,7 +65,7 @@ class DispatcherCapture:
 
     def dispatchers(self) -> tuple[Dispatcher, ...]:
         """Return the dispatchers whose spans are captured."""
-        return tuple(self._captured)
+        return tuple(self._captured.values())
 
     def problems(self) -> tuple[str, ...]:
         """Return what keeps spans of live dispatchers from being captured."""
@@ -77,20 +79,21 @@ class DispatcherCapture:
             self._problems = (f"dispatchers not read: {error.code}",)
             return
         problems = []
-        for dispatcher in [d for d in live if d not in self._captured]:
+        self._captured |= {_key(d): d for d in live if _key(d) in self._captured}
+        for dispatcher in [d for d in live if _key(d) not in self._captured]:
             try:
                 self._capture(dispatcher)
             except PenstockError as error:
                 problems.append(f"{dispatcher.schema}.{dispatcher.table}: {error}")
                 continue
-            self._captured[dispatcher] = None
+            self._captured[_key(dispatcher)] = dispatcher
             extra = {"feed": self._context.feed, "table_id": dispatcher.id.table_id, "begin_ts": dispatcher.begin_ts}
             log.info("dispatcher captured", extra=extra)
         self._problems = tuple(problems)
         self._let_go(live)
 
     def _let_go(self, live: tuple[Dispatcher, ...]) -> None:
-        ended = [d for d in self._captured if d not in live]
+        ended = [d for d in self._captured.values() if d not in live]
         kept = {d.span.span_id for d in live}
         gone = {d.span.span_id for d in ended} - kept
         if gone:
@@ -98,7 +101,7 @@ class DispatcherCapture:
         for span_id in gone:
             self._log_service.remove_span(span_id)
         for dispatcher in ended:
-            del self._captured[dispatcher]
+            del self._captured[_key(dispatcher)]
 
     def _watch(self) -> None:
         while not self._stop.is_set():
@@ -109,6 +112,10 @@ class DispatcherCapture:
                 log.exception("capture watcher", extra={"feed": self._context.feed})
                 self._problems = (f"capture watcher: {type(error).__name__}",)
             self._clock.wait(self._stop, _LOOK_S)
+
+
+def _key(dispatcher: Dispatcher) -> tuple[DispatcherId, int]:
+    return dispatcher.id, dispatcher.begin_ts
 
 
 def needed_spans(meta: MetaDatabase, without: str) -> set[int]:
