@@ -27,6 +27,7 @@ from penstock.sink.storage.publisher import SchemaVersions
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.target import ObjectTarget
 
+_PUBLISH_TRIES_MAX = 10
 _SCHEMA_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
 
 
@@ -46,7 +47,6 @@ class StorageMaintainer:
         self._target = target
         self._settings = settings
         self._rng = rng or system_random()
-        self._checkpoint_ts: int | None = None
         self._clean_up = CleanUp(target, settings, clock or SystemClock())
 
     def check(self, feed: str) -> None:
@@ -95,15 +95,23 @@ class StorageMaintainer:
 
     def publish_checkpoint(self, checkpoint_ts: int) -> None:
         """Publish the checkpoint unless a later one is there."""
-        if self._checkpoint_ts is None:
-            content = self._target.find(METADATA_PATH)
-            self._checkpoint_ts = -1 if content is None else parse_checkpoint(content)
-        if checkpoint_ts > self._checkpoint_ts:
-            reach("metadata:before")
-            self._target.put(METADATA_PATH, render_checkpoint(checkpoint_ts))
-            reach("metadata:after")
-            self._checkpoint_ts = checkpoint_ts
+        # Another owner may publish meanwhile, or an answer be lost and this one have published: what is there decides.
+        if not any(self._publish(checkpoint_ts) for _ in range(_PUBLISH_TRIES_MAX)):
+            raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
         self._clean_up.run_if_due()
+
+    def _publish(self, checkpoint_ts: int) -> bool:
+        """Publish over the state that is there now; return False where that has changed meanwhile. Each time it has, it has grown."""
+        found = self._target.find_tagged(METADATA_PATH)
+        if found is not None and parse_checkpoint(found[0]) >= checkpoint_ts:
+            return True
+        reach("metadata:before")
+        try:
+            self._target.put_over(METADATA_PATH, render_checkpoint(checkpoint_ts), None if found is None else found[1])
+        except FileExistsError:
+            return False
+        reach("metadata:after")
+        return True
 
     def _random_id(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
