@@ -111,9 +111,10 @@ class FeedCreator:
     def _tables(self, config: FeedConfig) -> tuple[list[TableSchema], int]:
         """Return the feed's tables and a ts at which they are these; a DDL that comes in between makes it look again."""
         for _ in range(_LOOKS_MAX):
-            before = list(self._upstream.list_tables())
+            before = self._upstream.list_tables()
             ts = self._upstream.current_ts()
-            if before == list(self._upstream.list_tables()):
+            # Columns may change in between: their versions are known by ts.
+            if {(t.table_id, t.full_name) for t in before} == {(t.table_id, t.full_name) for t in self._upstream.list_tables()}:
                 return match_tables(config.tables, before), ts
         raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
 
