@@ -63,12 +63,6 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(c for c in self.columns if c.primary_key)
 
     @property
-    def unique_columns(self) -> tuple[Column, ...]:
-        """Return the columns of all unique keys besides the primary one, in table order: whose change makes another row of a row."""
-        ids = {column_id for key in self.unique_keys for column_id in key}
-        return tuple(c for c in self.columns if c.id in ids and not c.primary_key)
-
-    @property
     def handle_columns(self) -> tuple[Column, ...]:
         """Return what names a row: the primary key, else the first unique key without a nullable column; empty where there is neither."""
         if self.key_columns:

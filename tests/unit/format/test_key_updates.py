@@ -169,6 +169,5 @@ def test_what_names_a_row() -> None:
     assert [c.name for c in TABLE.handle_columns] == ["id"]
     assert [c.name for c in TableSchema(1, "s", "t", 7, keyless, unique_keys=((3,), (2, 1), (2,))).handle_columns] == ["id", "mail"]
     assert TableSchema(1, "s", "t", 7, keyless, unique_keys=((3,), (3, 2))).handle_columns == ()
-    assert [c.name for c in TABLE.unique_columns] == ["mail", "nick"]
     assert TableSchema.from_json(TABLE.to_json()) == TABLE
     assert b"unique_keys" not in TableSchema(1, "s", "t", 7, COLUMNS).to_json()
