@@ -196,3 +196,16 @@ def test_a_ddl_of_one_unsplit_table_ends_no_window(tmp_path):
         assert versions[-1] == altered_ts
         assert [frame.height for _, frame in path.reader().changes("d", "a")] == [1, 1]
         assert [frame.height for _, frame in path.reader().changes("d", "b")] == [2]
+
+
+def test_tables_that_come_and_go_before_the_first_state_is_read(tmp_path):
+    with contextlib.closing(WholePath(tmp_path, SETUP, tables=["d*.*"], late_snapshot=True)) as path:
+        oracle = Oracle(path)
+        oracle.write("d.a", {1: "goes with the table"})
+        oracle.write("x.c", {1: "comes with the table"})
+        for step in [("truncate", "d.a"), ("create", "d.e"), ("rename", "x.c", "d.c"), ("drop", "d.b"), ("create", "d.b")]:
+            oracle.step(step)
+        for name in oracle.rows:
+            oracle.write(name, {2: name})
+        oracle.check()
+        assert sorted(path.live_tables()) == ["d.a", "d.b", "d.c", "d.e"]

@@ -45,6 +45,11 @@ def follow(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent], patterns
     return tuple(sorted(dispatchers, key=lambda d: d.id))
 
 
+def first_dispatchers(dispatchers: Sequence[Dispatcher]) -> tuple[Dispatcher, ...]:
+    """Return dispatchers as those that a feed begins with: the first window delivers the state of each."""
+    return tuple(msgspec.structs.replace(d, begin_ts=0, with_state=False) for d in dispatchers)
+
+
 def joined(dispatchers: Sequence[Dispatcher], span_ids: Iterable[int]) -> tuple[Dispatcher, ...]:
     """Return the dispatchers after a window over these spans: those that delivered their state in it are like all others from then on."""
     taken = frozenset(span_ids)

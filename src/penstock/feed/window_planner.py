@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import live_dispatchers
+from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record
 from penstock.feed.packing import pack_by_bytes
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
@@ -129,12 +129,29 @@ class WindowPlanner:
     def _begin_known_snapshot(self) -> int:
         """Begin with the state at a ts that is chosen now, because it had to be read first; from then on it is on record."""
         dispatchers = live_dispatchers(self._context, self._meta, TS_ZERO)
-        plan = self._store.plan_resnapshot([d.span.span_id for d in dispatchers], sorted({d.id.table_id for d in dispatchers}), TS_ZERO)
-        if plan.to_ts == TS_ZERO:
+        spans, tables = [d.span.span_id for d in dispatchers], sorted({d.id.table_id for d in dispatchers})
+        try:
+            plan = self._store.plan_resnapshot(spans, tables, TS_ZERO, self._context.patterns.patterns)
+        except PenstockError as error:
+            if error.code != "SPAN_UNKNOWN":
+                raise
+            return TS_ZERO
+        if plan.to_ts == TS_ZERO or self._first_dispatchers_changed(dispatchers, plan.ddls):
             return TS_ZERO
         plan = msgspec.structs.replace(plan, ddls=(), inner_ddls=(), kind=WindowKind.CHANGES)
         encoded = msgspec.json.encode(plan).decode()
         return self._meta.begin_window(self._context.feed, self._context.epoch, TS_ZERO, plan.to_ts, encoded).to_ts
+
+    def _first_dispatchers_changed(self, dispatchers: tuple[Dispatcher, ...], ddls: tuple[DdlEvent, ...]) -> bool:
+        """Write down what DDLs made of the dispatchers while the first state was read; return whether that was anything.
+
+        What the log tells from before the feed was created ends in the tables that it was created with, so all of it may be followed.
+        """
+        after = first_dispatchers(follow(dispatchers, ddls, self._context.patterns))
+        if after == dispatchers:
+            return False
+        self._meta.replace_first_dispatchers(self._context.feed, self._context.epoch, [to_record(d) for d in after])
+        return True
 
     def _go_on(self, pending: PendingWindow) -> int:
         """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""

@@ -264,6 +264,14 @@ class MetaDatabase:
             found = dispatchers.live_at(connection, name, ts or 0)
             return found if found or dispatchers.known(connection, name) else None
 
+    def replace_first_dispatchers(self, name: str, epoch: int, first: Sequence[DispatcherRecord]) -> None:
+        """Change the dispatchers that a feed begins with, before its first window is recorded. Fenced."""
+        with self._engine.write() as connection:
+            row = ownership.fenced_feed(connection, name, epoch)
+            if row.checkpoint_ts != 0 or windows.pending(connection, name) is not None:
+                raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} has begun: its first dispatchers stay")
+            dispatchers.replace_first(connection, name, first)
+
     def check_owner(self, name: str, epoch: int) -> None:
         """Raise ``FENCED`` unless this epoch is the feed's current one. What it says may have changed a moment later."""
         with self._engine.read() as connection:

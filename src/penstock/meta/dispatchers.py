@@ -38,6 +38,13 @@ def add(connection: sa.Connection, name: str, records: Sequence[DispatcherRecord
         connection.execute(dispatcher.insert(), [{"feed": name, **msgspec.structs.asdict(r)} for r in records])
 
 
+def replace_first(connection: sa.Connection, name: str, records: Sequence[DispatcherRecord]) -> None:
+    """Make these the dispatchers that a feed begins with."""
+    connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
+    add(connection, name, records)
+    _follow_tables(connection, name, records)
+
+
 def follow(connection: sa.Connection, name: str, ts: int, wanted: Sequence[DispatcherRecord]) -> None:
     """Make exactly these the dispatchers from a ts on: end those that are not among them, begin those that are new."""
     before = {(r.range_id, r.begin_ts): r for r in live_at(connection, name, ts)}

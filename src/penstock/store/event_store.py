@@ -288,14 +288,14 @@ class ColumnarEventStore:
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
         return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max, patterns, unsplit)
 
-    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int) -> WindowPlan:
+    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
         """Plan a window that takes the place of lost history: it ends at a ts whose state is known, with every DDL on the way.
 
         ``to_ts == from_ts`` means that the state is not known yet.
         """
         resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
         views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
-        return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts)
+        return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts, patterns)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first; empty for a table that is not known."""

@@ -61,6 +61,7 @@ class ResnapshotRequest(msgspec.Struct, frozen=True):
     span_ids: tuple[int, ...]
     table_ids: tuple[int, ...]
     from_ts: int
+    patterns: tuple[str, ...] = ()
 
 
 class MemoryEndpoint(msgspec.Struct, frozen=True, tag="memory"):
@@ -192,7 +193,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:
-        plan = self._store.plan_resnapshot(request.span_ids, request.table_ids, request.from_ts)
+        plan = self._store.plan_resnapshot(*msgspec.structs.astuple(request))
         # The window is read again after a crash, so its state may not leave before it is committed.
         for span_id in request.span_ids if plan.to_ts > request.from_ts else ():
             self._store.needs.pin_until(span_id, plan.to_ts, self._signer.expires_ms())

@@ -67,9 +67,9 @@ class FlightStoreClient:
         body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit)))
         return msgspec.json.decode(self._act("plan_window", body), type=WindowPlan)
 
-    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int) -> WindowPlan:
+    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
         """Choose the ts of a state that takes the place of lost history; as ``ColumnarEventStore.plan_resnapshot``."""
-        body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts))
+        body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts, tuple(patterns)))
         return msgspec.json.decode(self._act("plan_resnapshot", body), type=WindowPlan)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:

@@ -110,7 +110,12 @@ def check_reach(views: Sequence[SpanView], from_ts: int) -> None:
 
 
 def plan_resnapshot(
-    views: Sequence[SpanView], schema_log: SchemaLog, table_ids: Sequence[int], resolved_ts: int, from_ts: int
+    views: Sequence[SpanView],
+    schema_log: SchemaLog,
+    table_ids: Sequence[int],
+    resolved_ts: int,
+    from_ts: int,
+    patterns: Sequence[str] = (),
 ) -> WindowPlan:
     """Plan a window from a state that the target holds to one that the store knows; its DDLs are those on the way."""
     known = resolved_ts > from_ts and all(v.state.base_ts is not None and v.state.base_ts <= resolved_ts for v in views)
@@ -118,7 +123,7 @@ def plan_resnapshot(
         return WindowPlan(from_ts, from_ts, resolved_ts, tuple(SpanWindow(v.state.span_id, 0, 0) for v in views), ())
     pieces = [SpanPieces(v, TS_ZERO, resolved_ts) for v in views]
     spans = tuple(SpanWindow(p.view.state.span_id, *p.estimate(resolved_ts)) for p in pieces)
-    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts)
+    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts, TablePatterns(tuple(patterns)))
     return WindowPlan(from_ts, resolved_ts, resolved_ts, spans, ddls, kind=WindowKind.RESNAPSHOT)
 
 

@@ -52,8 +52,12 @@ class WholePath:
         settings: FeedSettings | None = None,
         target: Path | None = None,
         target_uri: str = "",
+        late_snapshot: bool = False,
     ) -> None:
-        """``ddls`` make the tables that are there when the feed is created; ``splits`` cuts them at ids."""
+        """``ddls`` make the tables that are there when the feed is created; ``splits`` cuts them at ids.
+
+        ``late_snapshot`` leaves the ts of the first state to the planner.
+        """
         self.root = root
         self.target = target or root / "files"
         self.target_uri = target_uri or self.target.as_uri()
@@ -75,7 +79,7 @@ class WholePath:
         patterns = TablePatterns(self._tables)
         first = [t for t in self.upstream.list_tables() if patterns.match(t.schema, t.table)]
         self._dispatchers = assign_dispatchers(first, self.upstream, spans_per_table)
-        self.snapshot_ts = self.upstream.current_ts()
+        self.snapshot_ts = 0 if late_snapshot else self.upstream.current_ts()
         self.meta_url = f"sqlite:///{root / 'meta.db'}"
         self.meta = MetaDatabase(self.meta_url)
         self._parts.callback(self.meta.close)
