@@ -211,3 +211,66 @@ def test_several_tables_are_made_and_dropped_at_once(db):
     assert (gone.type, set(gone.dropped_table_ids)) == (DdlType.DROP_TABLE, {t.table_id for t in made.tables})
     assert db.refuse("DROP TABLE d.t, d.none").code == "TABLE_UNKNOWN"
     assert db.schemas.table("d", "t")
+
+
+PARTITIONED = (
+    "CREATE TABLE d.p (id INT PRIMARY KEY) "
+    "PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (9), PARTITION b VALUES LESS THAN MAXVALUE)"
+)
+
+
+def test_partitions_are_physical_tables_of_one_name(db):
+    made = db.run(PARTITIONED)
+    first, second = made.tables
+    assert (first.partition_id, second.partition_id) == (first.table_id, second.table_id)
+    assert len(db.run("CREATE TABLE d.h (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 3").tables) == 3
+    added = db.run("ALTER TABLE d.p ADD PARTITION (PARTITION c VALUES LESS THAN (99))")
+    assert (added.type, len(added.tables), added.made_table_ids) == (DdlType.ADD_PARTITION, 3, (added.tables[-1].table_id,))
+    assert {t.version for t in added.tables} == {db.ts}
+    truncated = db.run("ALTER TABLE d.p TRUNCATE PARTITION b")
+    assert (truncated.type, truncated.dropped_table_ids) == (DdlType.TRUNCATE_PARTITION, (second.table_id,))
+    together = db.run("ALTER TABLE d.p REORGANIZE PARTITION a, b INTO (PARTITION ab VALUES LESS THAN (50))")
+    assert set(together.dropped_table_ids) == {first.table_id, truncated.made_table_ids[0]}
+    # Rows that moved in are of versions from before, so it knows those as well.
+    assert next(v.version for v in db.schemas.history(together.made_table_ids[0])) == made.commit_ts
+    dropped = db.run("ALTER TABLE d.p DROP PARTITION c")
+    assert [t.table_id for t in dropped.tables] == list(together.made_table_ids)
+    altered = db.run("ALTER TABLE d.h ADD COLUMN n INT")
+    assert (len(altered.tables), altered.one_table_id) == (3, None)
+    renamed = db.run("RENAME TABLE d.h TO d.hh")
+    assert (renamed.type, {t.table for t in renamed.tables}) == (DdlType.RENAME_TABLE, {"hh"})
+    emptied = db.run("TRUNCATE TABLE d.hh")
+    assert (len(emptied.tables), len(emptied.dropped_table_ids)) == (3, 3)
+    assert len(db.run("DROP TABLE d.hh").dropped_table_ids) == 3
+
+
+def test_a_partition_changes_places_with_a_table(db):
+    first, second = db.run(PARTITIONED).tables
+    outside = db.run("CREATE TABLE d.o (id INT PRIMARY KEY)").tables[0]
+    event = db.run("ALTER TABLE d.p EXCHANGE PARTITION b WITH TABLE d.o")
+    assert event.type is DdlType.EXCHANGE_PARTITION
+    assert [(t.table_id, t.table, t.partition_id) for t in event.tables] == [
+        (second.table_id, "o", 0),
+        (outside.table_id, "p", outside.table_id),
+        (first.table_id, "p", first.table_id),
+    ]
+    back = db.run("ALTER TABLE d.p EXCHANGE PARTITION b WITH TABLE d.o")
+    assert back.tables[1].table_id == second.table_id
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ALTER TABLE d.t DROP PARTITION a",
+        "ALTER TABLE d.p DROP PARTITION nobody",
+        "ALTER TABLE d.p DROP PARTITION a, b",
+        "ALTER TABLE d.p ADD PARTITION (PARTITION a VALUES LESS THAN (3))",
+        "ALTER TABLE d.p REORGANIZE PARTITION a INTO (PARTITION x VALUES LESS THAN (3), PARTITION y VALUES LESS THAN (5))",
+        "ALTER TABLE d.p EXCHANGE PARTITION a WITH TABLE d.t",
+        "ALTER TABLE d.p EXCHANGE PARTITION a",
+    ],
+)
+def test_what_partitions_do_not_allow(db, query):
+    db.run(PARTITIONED)
+    assert db.refuse(query).code == "UPSTREAM_REFUSED"
+    assert len(db.schemas.physical("d", "p")) == 2
