@@ -52,7 +52,7 @@ class Cluster:
         self.uri = s3.uri("feed")
         self.sink_uri = self.uri.replace(s3.endpoint, proxy.endpoint)
         options = ["--source", upstream.uri, "--data-dir", str(folder / "data"), "--http-port", "0"]
-        self.server = CommandProcess("server", *options, "--spark-master", "local-cluster[2,1,1024]")
+        self.server = CommandProcess("server", *options, "--spark-master", "local-cluster[2,1,1024]", "--set", "spark.warm-up=false")
 
     def begin(self) -> None:
         self.url = self.server.wait_for("penstock server: ", START_S).split()[0]

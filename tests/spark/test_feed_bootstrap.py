@@ -48,7 +48,7 @@ def test_a_bootstrap_by_tasks_and_a_second_feed_from_the_store(
     calls: Counter[str], source: DataServerUpstream, waiting, tmp_path: Path
 ) -> None:
     targets = {name: tmp_path / name for name in ("first", "second")}
-    config = ServerConfig(source=source.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]"))
+    config = ServerConfig(source=source.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
     before = Workload(source, WorkloadSettings(rate=0, rows=BEFORE, seed=1))
     before.setup()
     before.start()

@@ -27,7 +27,7 @@ def test_tables_that_come_and_go_while_a_feed_runs(jvm, upstream, waiting, tmp_p
         upstream.execute_ddl(query)
     for name in TABLES:
         put(upstream, name, range(10))
-    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]"))
+    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
     with ServerProcess(config) as server, ServerClient(server.url) as client:
         client.create_feed({"name": "f", "tables": ["d*.*"], "sink": {"uri": (tmp_path / "files").as_uri()}, "flush-interval": "200ms"})
         waiting.feed(client, "f", lambda shown: shown["windows"] > 0)

@@ -23,7 +23,7 @@ ROWS, RATE, DDLS, TABLES = 20_000, 5_000, 5, 4
 def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans_per_table: int) -> None:
     del jvm
     target = tmp_path / "files"
-    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]"))
+    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
     workload = Workload(upstream, WorkloadSettings(rate=RATE, rows=ROWS, seed=spans_per_table))
     workload.setup()
     with ServerProcess(config) as server, ServerClient(server.url) as client:

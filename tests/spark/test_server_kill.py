@@ -41,7 +41,7 @@ class Arena:
 
     def start(self) -> None:
         options = ["--source", self.upstream.uri, "--data-dir", str(self.data), "--http-port", "0", "--spark-master", "local[2]"]
-        self.server = CommandProcess("server", *options)
+        self.server = CommandProcess("server", *options, "--set", "spark.warm-up=false")
         try:
             self.url = self.server.wait_for("penstock server: ", START_S).split()[0]
         except BaseException:

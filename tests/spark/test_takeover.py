@@ -54,7 +54,7 @@ class Pair:
         options = ["--source", self.upstream.uri, "--data-dir", str(self.folder / name), "--http-port", "0", "--spark-master", "local[1]"]
         for key, value in settings.items():
             options += ["--set", f"{key}={value}"]
-        self.servers[name] = CommandProcess("server", *options)
+        self.servers[name] = CommandProcess("server", *options, "--set", "spark.warm-up=false")
         self.urls[name] = self.servers[name].wait_for("penstock server: ", START_S).split()[0]
 
     def close(self) -> None:

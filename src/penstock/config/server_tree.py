@@ -49,10 +49,11 @@ class SupervisorSettings:
 
 @dataclass(frozen=True)
 class SparkConfig:
-    """Where Spark runs: its master, the driver's heap, further settings as they are."""
+    """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start."""
 
     master: str = "local[*]"
     driver_memory: str = "1g"
+    warm_up: bool = True
     conf: dict[str, str] = field(default_factory=dict)
 
 

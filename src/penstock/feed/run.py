@@ -46,7 +46,7 @@ class SparkFeedRun:
         if self._query is not None:
             raise InvariantError("a feed run starts once")
         self._repair_published_checkpoint()
-        _activate(self._session)
+        activate(self._session)
         run_id = uuid.uuid4().hex
         source, sink = f"penstock_feed_source_{run_id}", f"penstock_feed_sink_{run_id}"
         self._session.dataSource.register(feed_source(self._context, source))
@@ -119,6 +119,6 @@ class SparkFeedRun:
             meta.close()
 
 
-def _activate(session: SparkSession) -> None:
+def activate(session: SparkSession) -> None:
     """Make the session this thread's active one: Spark looks a streaming writer up in the active session only, which is thread local."""
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -19,6 +19,7 @@ from penstock.config.masking import mask_uri
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
 from penstock.feed.session import SparkSettings, open_session
+from penstock.feed.warming import warm_session
 from penstock.meta.database import MetaDatabase
 from penstock.meta.positions import PositionJournal
 from penstock.model.clock import Clock, SystemClock, system_random
@@ -107,6 +108,8 @@ class ServerProcess:
         # Before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child.
         session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
         parts.callback(session.stop)
+        if config.spark.warm_up:
+            warm_session(session)
         upstream = open_upstream(config.source)
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)

@@ -1,0 +1,68 @@
+"""Sends two rows of every type through every protocol, so that the kernels are compiled, or loaded where they were compiled before.
+
+Numba keeps compiled kernels in a cache beside the modules; without it the first batch of each kind takes seconds. Runs at set-up, and
+on executors before their first task.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.format.csv_decoder import decode
+from penstock.format.csv_dialect import CsvSettings
+from penstock.format.csv_encoder import encode
+from penstock.format.data_file import DataFile, decode_file
+from penstock.format.old_values import UpdatePairs
+from penstock.format.protocols import DataFormat, Protocol
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.storage.file_buffer import FileBuffer
+
+_TEXTS = {TypeKind.DECIMAL: "1.5", TypeKind.DATE: "2026-01-02", TypeKind.TIME: "01:02:03", TypeKind.JSON: "{}", TypeKind.VECTOR: "[1]"}
+
+
+def sample_table() -> tuple[TableSchema, dict[str, pa.Array]]:
+    """Return a table with a column of every type, and two rows of it."""
+    columns = tuple(
+        Column(number, kind.value.lower(), ColumnType(kind, unsigned=bool(number % 2), elems=("a", "b")), primary_key=number == 1)
+        for number, kind in enumerate(TypeKind, 1)
+    )
+    table = TableSchema(1, "warm", "kernels", 1, columns)
+    return table, {c.field_name: pa.array([_value(c), None if not c.primary_key else _value(c)], c.type.arrow()) for c in columns}
+
+
+def warm_formats() -> None:
+    """Encode and decode the sample in every protocol."""
+    table, arrays = sample_table()
+    records = _records(arrays)
+    for settings in (CsvSettings(), CsvSettings(quote=""), CsvSettings(output_old_value=True)):
+        decode(encode(table, records, settings), table, settings, "warm.csv")
+    for protocol in Protocol:
+        data_format = DataFormat(protocol)
+        decode_file(_encoded(data_format, table, records), table, data_format, "warm")
+
+
+def warm_encoder(protocol: Protocol = Protocol.CSV) -> None:
+    """Encode the sample in one protocol."""
+    table, arrays = sample_table()
+    _encoded(DataFormat(protocol), table, _records(arrays))
+
+
+def _records(arrays: dict[str, pa.Array]) -> pa.RecordBatch:
+    meta = {COMMIT_TS: pa.array([5, 6], pa.uint64()), OP: pa.array([0, 2], pa.uint8())}
+    return pa.RecordBatch.from_pydict(meta | arrays)
+
+
+def _encoded(data_format: DataFormat, table: TableSchema, records: pa.RecordBatch) -> bytes:
+    file = DataFile(data_format, table, FileBuffer(1 << 16))
+    file.add(UpdatePairs(table).add(records) if data_format.pairs_updates else records)
+    return bytes(file.finish())
+
+
+def _value(column: Column) -> object:
+    arrow = column.type.arrow()
+    if pa.types.is_string(arrow):
+        return _TEXTS.get(
+            column.type.kind, "2026-01-02 03:04:05" if column.type.kind in {TypeKind.DATETIME, TypeKind.TIMESTAMP} else "text"
+        )
+    return b"bytes" if pa.types.is_binary(arrow) else 1
