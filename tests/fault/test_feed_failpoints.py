@@ -85,6 +85,23 @@ def test_any_point(path: WholePath, only_pass: int) -> None:
     assert only_pass > 1 or {p.partition(":")[0] for p in POINTS - reached} <= RARE
 
 
+@pytest.mark.parametrize("query", ["ALTER TABLE d.a ADD COLUMN n INT DEFAULT 1", "TRUNCATE TABLE d.a"])
+def test_a_ddl_is_not_told_before_all_rows_before_it_are_there(path: WholePath, query: str) -> None:
+    path.drain()
+    path.write({"d.a": {1: "before"}})
+    ddl_ts = path.upstream.execute_ddl(query)
+    last_ts = path.write({"d.a": {2: "after"}})
+    path.wait_resolved(last_ts)
+    for point in ("data-put:before", "index-put:before"):
+        arm(f"{point}=raise")
+        assert run_until_it_fails(path, last_ts)
+        assert not list((path.root / "files").rglob(f"schema_{ddl_ts}_*.json"))
+    arm("")
+    path.drain()
+    assert len(list((path.root / "files").rglob(f"schema_{ddl_ts}_*.json"))) == 1
+    path.verify().check()
+
+
 def test_two_attempts_of_a_window_at_once(path: WholePath) -> None:
     """A speculative task, or one that outlived its driver, beside the attempt that counts."""
     path.drain()
