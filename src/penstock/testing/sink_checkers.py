@@ -19,11 +19,10 @@ from penstock.format.layout import METADATA_PATH, DataDir
 from penstock.sink.contract import DispatcherId, DispatcherResult
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.sink import EngineSettings, StorageSink
-from penstock.sink.storage.target import ObjectTarget
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
 
 _ID = re.compile(rb'^"[A-Z]","t\d+","sim",(\d+),(\d+),', re.MULTILINE)
-CHUNK_SLACK_BYTES = 64 << 10
+CHUNK_SLACK_BYTES = 8 << 10
 
 
 class TargetWitness:
@@ -135,12 +134,13 @@ class TargetWitness:
 class AttemptWitness:
     """The acknowledgements and bounds of one sink."""
 
-    def __init__(self, target: TargetWitness, sink: StorageSink, view: ObjectTarget, engine: EngineSettings) -> None:
+    def __init__(self, target: TargetWitness, sink: StorageSink, engine: EngineSettings, chunk_bytes: int) -> None:
         self._target = target
         self._sink = sink
-        self._view = view
         assert engine.spool is not None
         self._memory_max = engine.spool.memory_bytes_max
+        # Each encoder may have put one chunk beyond the limit; encoded rows are larger than what chunks are measured by.
+        self._slack_bytes = engine.encoder_threads * (3 * chunk_bytes + CHUNK_SLACK_BYTES)
         self._rows: dict[DispatcherId, int] = defaultdict(int)
         self._given: dict[DispatcherId, int] = defaultdict(int)
         self._enqueued: dict[DispatcherId, int] = defaultdict(int)
@@ -179,7 +179,7 @@ class AttemptWitness:
         """See that what waits and what is in memory keeps to its limits."""
         assert gate.events <= limits.events_max or self._sink._latch.error is not None
         writers = self._sink.writers
-        assert self._sink.spool.memory_bytes <= self._memory_max + writers.under_way_bytes + CHUNK_SLACK_BYTES
+        assert self._sink.spool.memory_bytes <= self._memory_max + writers.under_way_bytes + self._slack_bytes
         assert writers.under_way_bytes <= self._memory_max // 2 or writers.under_way_files == 1
 
     def check_after_close(self) -> None:

@@ -245,7 +245,7 @@ class SinkSimulation:
             target_here.kill_at = rng.choice([1, 3, rng.randint(1, 60)])
             self.kills += 1
         sink = StorageSink(target_here, self.settings, self._sim, self._engine)
-        witness = AttemptWitness(self.witness, sink, target_here, self._engine)
+        witness = AttemptWitness(self.witness, sink, self._engine, self.settings.file_size // 8)
         try:
             return self._deliver(sink, works, script, witness, rng)
         except Killed:

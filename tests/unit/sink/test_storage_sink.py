@@ -22,6 +22,7 @@ from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import EngineSettings, StorageSink
 from penstock.sink.storage.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
+from penstock.sink.wake_gate import WakeGate, WakeGateSettings
 from penstock.testing.clock import SimulatedClock
 from penstock.testing.object_store import Fault, FaultRule
 from penstock.testing.storage_target import ScriptedTarget
@@ -379,8 +380,28 @@ def test_a_record_that_lost_against_a_file_is_withdrawn(made: list[StorageSink])
     held.release.set()
     with pytest.raises(PenstockError, match="CUT_CONFLICT"):
         slow.close()
-    assert list(target.paths(CUTS_DIR)) == []
+    (record,) = target.paths(CUTS_DIR)
+    assert target.get(record) == b'{"rows":0,"file":0}'
     assert replayed(made, target, (120,)) == result
+    # However slow an attempt is, it does not cut this file by the clock again.
+    slow = ClockRig(made, target)
+    slow.add(rows(0, 40))
+    for _ in range(3):
+        slow.clock.wait_for_waiters(1)
+        slow.clock.advance(5)
+    slow.add(rows(40, 80))
+    assert slow.close() == result
+
+
+def test_a_slow_replay_waits_for_the_recorded_cuts(made: list[StorageSink]) -> None:
+    target = ScriptedTarget()
+    result = long_window(made, target)
+    slow = ClockRig(made, target)
+    for n in range(12):
+        slow.add(rows(n * 10, 10))
+        slow.clock.wait_for_waiters(1)
+        slow.clock.advance(6)
+    assert slow.close() == result
 
 
 def test_foreign_bytes_stay_a_conflict(made: list[StorageSink]) -> None:
@@ -437,6 +458,32 @@ def test_transactions_stay_whole_when_the_clock_cuts(made: list[StorageSink]) ->
     result = attempt()
     assert [f.rows for f in result.files] == [30, 10]
     assert attempt() == result
+
+
+def test_a_whole_transaction_larger_than_the_spool_gets_through(made: list[StorageSink]) -> None:
+    clock, target = SimulatedClock(), ScriptedTarget()
+    settings = settings_of("file-size=4096&transaction-atomicity=table&flush-interval=5s")
+    sink = open_sink(made, target, settings, clock, spool=SpoolSettings(quota_bytes=16 << 10))
+    gate = WakeGate(WakeGateSettings(events_max=2))
+    sink.open_dispatcher(work())
+    ended = threading.Event()
+
+    def feed() -> None:
+        for n in range(30):
+            sink.add_dml_event(DmlEvent(D, table_of(7), rows(n * 1000, 1000, 5, ts=5), gate.enter(1)))
+        ended.set()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    for _ in range(500):
+        if ended.wait(0.02):
+            break
+        if sink.spool.wakes.waiting:
+            clock.wait_for_waiters(1)
+            clock.advance(5)
+    feeder.join(WAIT_S)
+    assert [f.rows for f in sink.close_dispatcher(D).files] == [30_000]
+    assert sink.report().counters["wake_suppressed_total"] > 5
 
 
 # Block events

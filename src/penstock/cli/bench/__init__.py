@@ -13,6 +13,7 @@ BENCHMARKS = {
     "feed": "penstock.cli.bench.feed",
     "puller": "penstock.cli.bench.puller",
     "sources": "penstock.cli.bench.sources",
+    "sink": "penstock.cli.bench.sink",
     "store": "penstock.cli.bench.store",
 }
 

@@ -3,9 +3,9 @@
 A window usually ends within the flush interval; then rows alone decide its files and nothing is recorded. In a longer one a dispatcher's
 file is also cut when its time has come. Before that file is published, the row after which it was cut is recorded in an object of its own,
 created once: ``.penstock/cuts/<dispatcher>/<start of the window>/<number of the file in the window>``. Every later attempt of the window
-reads the records first and cuts there. Where two attempts run at once, the one whose cut is not the recorded one stops with CUT_CONFLICT
-and is tried again. A record whose file turns out to be published with other bytes is withdrawn: that file was cut by its rows.
-Records of earlier windows are deleted on the way. Runs on executors.
+reads the records first, cuts there, and lets its own clock rest until it is past them. Where two attempts run at once, the one whose cut is
+not the recorded one stops with CUT_CONFLICT and is tried again. A record whose file turns out to be published with other bytes is replaced
+by one that says so: that file was cut by its rows. Records of earlier windows are deleted on the way. Runs on executors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUTS_DIR = f"{OWNER_DIR}/cuts"
 
 
 class CutRecord(msgspec.Struct, frozen=True, order=True):
-    """File number ``file`` (from 0) of a window ends after this many of the dispatcher's rows."""
+    """File number ``file`` (from 0) of a window ends after this many of the dispatcher's rows; 0: where its rows say, not the clock."""
 
     rows: int
     file: int
@@ -71,8 +71,8 @@ class CutRecords:
 
     def explain_conflict(self, work: DispatcherWork, file: int, known: Sequence[CutRecord], error: PenstockError) -> PenstockError:
         """Return what a conflict of a data file means: another attempt's cuts (try again), or foreign bytes (the error itself)."""
-        if any(cut.file == file for cut in known):
-            self._target.delete(_path_of(work.dispatcher, work.from_ts, file))
+        if any(cut.file == file and cut.rows for cut in known):
+            self._target.put(_path_of(work.dispatcher, work.from_ts, file), msgspec.json.encode(CutRecord(0, file)))
             return PenstockError("CUT_CONFLICT", f"dispatcher {work.dispatcher}: file {file} was published without its recorded cut")
         with self._lock:
             self._listed = None

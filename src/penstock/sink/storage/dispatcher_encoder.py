@@ -81,6 +81,9 @@ class FileOutput(Protocol):
     def enqueued(self, wake: Callable[[], None]) -> None:
         """Say that an event is in the spool; its wake fires as soon as the watermarks allow."""
 
+    def urge(self) -> None:
+        """Ask for more events, whatever waits in the spool."""
+
     def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
         """Have these called once all files so far are in the target."""
 
@@ -96,7 +99,8 @@ class DispatcherEncoder:
         self._settings = settings
         self._layout = settings.layout
         self._output = output
-        self._cuts = deque(sorted(cuts))
+        self._cuts = deque(sorted(cut for cut in cuts if cut.rows))
+        self._by_rows = {cut.file for cut in cuts if not cut.rows}
         # A snapshot's rows share the window's end as their ts without being one transaction.
         self._whole = settings.transaction_atomicity is Atomicity.TABLE and work.from_ts != TS_ZERO
         self._chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, settings.file_size // 8))
@@ -162,8 +166,14 @@ class DispatcherEncoder:
         if now_s < self._since_s + self._settings.flush_interval_ms / 1000:
             # A cut by size came first; what waits now came later.
             self._output.hold(self._since_s)
+        elif self._cuts or self._files in self._by_rows:
+            # An earlier attempt decided where this file ends.
+            self._output.hold(now_s)
         elif self._whole:
+            # The transaction may go on; its next rows must be let in, or it would never end.
             self._cut_due = True
+            self._output.hold(now_s)
+            self._output.urge()
         else:
             self._cut_now_by_clock()
             self._emit()

@@ -1,7 +1,8 @@
 """Watermarks and the wake line: when *enqueued* fires.
 
 Above the high watermark no event is woken any more, until what the spool holds has fallen to the low one: hysteresis, so that a slow
-target neither fills the machine nor makes the dispatchers stutter. Invariants: every callback fires once, in the order in which it was
+target neither fills the machine nor makes the dispatchers stutter. A transaction that must stay whole and is larger than that gets through
+by urging: what waits is then woken once for every flush interval. Invariants: every callback fires once, in the order in which it was
 offered; a failure fires none that waits. Callbacks run without the lock, one at a time. Runs on executors.
 """
 
@@ -41,6 +42,7 @@ class WakeLine:
         self._level = level
         self._waiting: deque[Callable[[], None]] = deque()
         self._suppressed = False
+        self._urged = 0
         self._firing = False
 
     @property
@@ -63,6 +65,12 @@ class WakeLine:
                 self._counters.wake_suppressed += 1
         self.fire()
 
+    def urge(self) -> None:
+        """Fire what waits now whatever the level is: nothing of the spool can be written before more events come."""
+        with self._latch.lock:
+            self._urged = len(self._waiting)
+        self.fire()
+
     def fire(self) -> None:
         """Fire what may fire, unless another thread is at it. Called after the level fell."""
         with self._latch.lock:
@@ -76,8 +84,9 @@ class WakeLine:
         with self._latch.lock:
             if self._suppressed and self._level() <= self._watermarks.low:
                 self._suppressed = False
-            if self._suppressed or not self._waiting or self._latch.error is not None:
+            if (self._suppressed and not self._urged) or not self._waiting or self._latch.error is not None:
                 self._firing = False
                 return None
+            self._urged = max(0, self._urged - 1)
             self._counters.wake_calls += 1
             return self._waiting.popleft()
