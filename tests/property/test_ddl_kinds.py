@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -147,14 +148,33 @@ class Oracle:
                 assert {row[0]: row[1] for row in pl.DataFrame(found, orient="row").rows()} == rows if rows else not found
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(st.lists(STEP, min_size=4, max_size=18))
-def test_random_ddls_are_followed(steps):
-    with tempfile.TemporaryDirectory() as root, contextlib.closing(WholePath(Path(root), SETUP, tables=["d*.*"])) as path:
+def run(steps: list[tuple], spans_per_table: int) -> None:
+    splits = {"d.a": [4], "d.b": [4]} if spans_per_table > 1 else {}
+    with (
+        tempfile.TemporaryDirectory() as root,
+        contextlib.closing(WholePath(Path(root), SETUP, tables=["d*.*"], splits=splits, spans_per_table=spans_per_table)) as path,
+    ):
         oracle = Oracle(path)
         for step in steps:
             oracle.step(step)
         oracle.check()
+
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@given(st.lists(STEP, min_size=4, max_size=18), st.sampled_from([1, 2]))
+def test_random_ddls_are_followed(steps, spans_per_table):
+    run(steps, spans_per_table)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@given(st.lists(STEP, min_size=10, max_size=40), st.sampled_from([1, 2]))
+def test_many_random_ddls_are_followed(steps, spans_per_table):
+    run(steps, spans_per_table)
 
 
 def test_every_kind_in_one_life(tmp_path):
