@@ -22,6 +22,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 VERBS = {
     "demo": "From a database to verified files in one command.",
     "run": "One command from a database to files.",
+    "doctor": "Check that a database allows capture, and say what fixes it.",
     "server": "Run a server: capture a source and run feeds.",
     "feed": "Create, list, show and remove feeds.",
     "verify": "Compare a feed's files with the upstream, row by row.",
