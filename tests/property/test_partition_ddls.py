@@ -16,7 +16,7 @@ from penstock.sink.storage.inspection import check_target
 from penstock.sink.storage.replay_database import open_database
 from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.whole_path import WholePath
+from penstock.testing.whole_path import WholePath, row_key
 
 COLUMNS = "(id INT PRIMARY KEY, v VARCHAR(40))"
 SETUP = [
@@ -45,6 +45,16 @@ class Partitioned:
             txn.put(table, {"id": pa.array([row_id], pa.int32()), "v": pa.array([f"{part} {row_id}"])})
             self.rows[part].add(row_id)
         txn.commit()
+
+    def move(self, row_id: int, source: str, to: str) -> None:
+        """Let a row go from one partition to another, as an update of the column that divides them does."""
+        tables = {t.table_id: t for t in self.path.upstream.list_tables()}
+        txn = self.path.upstream.txn()
+        txn.delete(tables[self.ids[source]], pa.array([row_key(row_id)], pa.binary()))
+        txn.put(tables[self.ids[to]], {"id": pa.array([row_id], pa.int32()), "v": pa.array([f"moved to {to}"])})
+        txn.commit()
+        self.rows[source].remove(row_id)
+        self.rows[to].add(row_id)
 
     def run(self, query: str, made: tuple[str, ...] = (), gone: tuple[str, ...] = ()) -> None:
         before = set(self.physical("d.t"))
@@ -82,6 +92,9 @@ def test_a_life_with_partitions(lab):
     lab.check()
     lab.run("ALTER TABLE d.t ADD PARTITION (PARTITION p2 VALUES LESS THAN (300))", made=("p2",))
     lab.write(("p2", 201), ("p0", 3))
+    lab.move(101, "p1", "p0")
+    lab.move(1, "p0", "p2")
+    lab.move(201, "p2", "p1")
     lab.check()
     lab.run("ALTER TABLE d.t TRUNCATE PARTITION p0", made=("p0",))
     lab.write(("p0", 4), ("p1", 102))

@@ -8,7 +8,7 @@ applied, so that after a round the database is a transaction-consistent cut. Run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,10 @@ class StorageConsumer:
                 if self._apply_version(step.schema, step.table, step.version):
                     ddls += 1
                     tell(f"{step.schema}.{step.table}: version {step.version.table.version}")
+            elif step.index is not None and step.index.dir.partition:
+                beside = [s for s in steps if s.index is not None and s.order[:5] == step.order[:5]]
+                done_files, done_rows = self._apply_partitions(beside, limit) if step is beside[0] else (0, 0)
+                files, rows = files + done_files, rows + done_rows
             else:
                 done_files, done_rows = self._apply_files(step, limit)
                 files, rows = files + done_files, rows + done_rows
@@ -192,28 +196,51 @@ class StorageConsumer:
 
     def _apply_files(self, step: _Step, limit: int) -> tuple[int, int]:
         """Apply the new files of one index; return how many, and their rows."""
-        assert step.index is not None
-        item = f"file/{step.index_path}"
-        number, _, applied = self._notes.get(item, "0:0").partition(":")
-        done, applied_ts = int(number), int(applied)
         files = rows = 0
-        for at, version, frame in self._reader.files_after(step.index_path, step.index, done):
-            target = self._structure(step.schema, step.table)
-            fresh = frame
-            partial = False
-            if self._reader.stops_at_checkpoint:
-                # A file that was published after the checkpoint may hold rows beyond it; the next round takes the rest.
-                fresh = frame.filter(pl.col(COMMIT_TS).is_between(applied_ts, limit, closed="right"))
-                partial = bool((frame[COMMIT_TS] > limit).any())
+        target = self._structure(step.schema, step.table)
+        for version, fresh, note in self._fresh(step, limit):
             with self._database.transaction():
                 if fresh.height and target is not None:
                     self._apply_rows(target, project(fresh, version, target))
-                self._note(item, f"{done}:{limit}" if partial else f"{at}:0")
+                self._note(f"file/{step.index_path}", note)
             files, rows = files + 1, rows + fresh.height
-            if partial:
-                break
-            done, applied_ts = at, 0
         return files, rows
+
+    def _apply_partitions(self, steps: list[_Step], limit: int) -> tuple[int, int]:
+        """Apply the new files of several partitions of one table by commit ts: a row may have gone from one to another."""
+        target = self._structure(steps[0].schema, steps[0].table)
+        notes: dict[str, str] = {}
+        frames, files = [], 0
+        for step in steps:
+            for version, fresh, note in self._fresh(step, limit):
+                notes[f"file/{step.index_path}"] = note
+                files += 1
+                if fresh.height and target is not None:
+                    frames.append(project(fresh, version, target))
+        with self._database.transaction():
+            if frames and target is not None:
+                # Tombstones come first at one ts.
+                self._apply_rows(target, pl.concat(frames).sort(pl.col(COMMIT_TS), pl.col(OP).is_in(_ROW_OPS), maintain_order=True))
+            for item, note in notes.items():
+                self._note(item, note)
+        return files, sum(frame.height for frame in frames)
+
+    def _fresh(self, step: _Step, limit: int) -> Iterator[tuple[TableSchema, pl.DataFrame, str]]:
+        """Yield version and rows of each file that is new, up to a ts, and the note that says that they are applied."""
+        assert step.index is not None
+        number, _, applied = self._notes.get(f"file/{step.index_path}", "0:0").partition(":")
+        done, applied_ts = int(number), int(applied)
+        for at, version, frame in self._reader.files_after(step.index_path, step.index, done):
+            if not self._reader.stops_at_checkpoint:
+                yield version, frame, f"{at}:0"
+                continue
+            # A file that was published after the checkpoint may hold rows beyond it; the next round takes the rest.
+            fresh = frame.filter(pl.col(COMMIT_TS).is_between(applied_ts, limit, closed="right"))
+            partial = bool((frame[COMMIT_TS] > limit).any())
+            yield version, fresh, f"{done}:{limit}" if partial else f"{at}:0"
+            if partial:
+                return
+            done, applied_ts = at, 0
 
     def _apply_rows(self, table: TableSchema, changes: pl.DataFrame) -> None:
         keys = [c.field_name for c in table.handle_columns]
