@@ -71,14 +71,14 @@ def run(quick: bool) -> Report:
     alone, beside = bench.idle_cost()
     say(f"  CPU of {DISPATCHERS} busy dispatchers: {alone:.2f} s alone, {beside:.2f} s beside {MANY} idle ones")
     interval_s = bench.settings.flush_interval_ms / 1000
-    tier = bench.memory_tier
+    tier, peak = bench.memory_tier, max(few.peak_bytes, many.peak_bytes)
     return Report(
         "sink",
         (
             Bar(f"bytes/s of {DISPATCHERS} dispatchers to the line's", few.bytes_per_s / LINE_BYTES_PER_S, 0.9),
             Bar(
                 "peak memory to memory tier + 300 MiB",
-                max(few.peak_bytes, many.peak_bytes) / (tier + MEMORY_ALLOWANCE),
+                peak / (tier + MEMORY_ALLOWANCE),
                 1.0,
                 at_least=False,
             ),
@@ -128,7 +128,7 @@ class SinkBench:
         self._event_bytes = self._encoded_bytes()
 
     def throughput(self, dispatchers: int) -> Moved:
-        """Move the volume over so many dispatchers, their events in turn; return bytes per second from the first event to the last close."""
+        """Move the volume over so many dispatchers, their events in turn; count from the first event to the last close."""
         target = self._line()
         share = self._scale.volume_bytes / dispatchers / self._event_bytes
         with _peak_memory() as peak:

@@ -114,6 +114,7 @@ class DispatcherEncoder:
         self._items: list[DataItem] = []
         self._runs: list[int] = []
         self._expected_bytes = _FIRST_BYTES
+        self._whole_bytes = settings.file_size + min(settings.file_size, _SLACK_BYTES)
         self._weight = 0
         self._file_rows = 0
         self._finished: FlushTask | None = None
@@ -261,7 +262,7 @@ class DispatcherEncoder:
         self._output.put(item)
         if chunk.may_cut and self._weight >= self._settings.file_size:
             # Whoever filled one file is likely to fill the next.
-            self._expected_bytes = self._settings.file_size + min(self._settings.file_size, _SLACK_BYTES)
+            self._expected_bytes = self._whole_bytes
             self._cut(FlushReason.SIZE)
 
     def _writable(self) -> tuple[DataItem, FileBuffer]:
@@ -270,7 +271,7 @@ class DispatcherEncoder:
             content = self._output.claim(self._items[-1])
             if content is not None:
                 return self._items[-1], content
-        content = self._buffers.take(self._expected_bytes)
+        content = self._buffers.take(self._expected_bytes, self._whole_bytes)
         if not self._items and self._table is not None:
             content.write(file_header(self._format, self._table))
         self._items.append(DataItem(self._work.dispatcher, content))

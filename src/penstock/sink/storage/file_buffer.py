@@ -12,14 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 _FITS_FACTOR = 4
+_SMALL_BYTES = 2 << 20
 
 
 class FileBuffer:
-    """A growing run of bytes. One thread at a time."""
+    """A growing run of bytes. One thread at a time.
 
-    def __init__(self, capacity: int) -> None:
+    With ``whole_bytes`` it grows to that size in one go once it is no longer small: pages that are not written cost nothing, copies do.
+    """
+
+    def __init__(self, capacity: int, whole_bytes: int = 0) -> None:
         self._space: npt.NDArray[np.uint8] = np.empty(capacity, np.uint8)
         self._used = 0
+        self._whole_bytes = whole_bytes
 
     @property
     def capacity(self) -> int:
@@ -33,7 +38,8 @@ class FileBuffer:
     def reserve(self, size: int) -> npt.NDArray[np.uint8]:
         """Return the free space behind the content, at least this large; ``advance`` makes what was written there content."""
         if self._used + size > len(self._space):
-            grown = np.empty(max(self._used + size, len(self._space) * 3 // 2), np.uint8)
+            wanted = max(self._used + size, len(self._space) * 3 // 2)
+            grown = np.empty(max(wanted, self._whole_bytes) if wanted >= _SMALL_BYTES else wanted, np.uint8)
             grown[: self._used] = self._space[: self._used]
             self._space = grown
         return self._space[self._used :]
@@ -66,15 +72,15 @@ class BufferPool:
         self._free: list[FileBuffer] = []
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> FileBuffer:
-        """Return an empty buffer for about so many bytes: one that fits, or a new one."""
+    def take(self, size: int, whole_bytes: int = 0) -> FileBuffer:
+        """Return an empty buffer for about so many bytes: one that fits, or a new one, which may grow to a whole file."""
         with self._lock:
             for at in range(len(self._free) - 1, -1, -1):
                 if size <= self._free[at].capacity <= max(size, 1) * _FITS_FACTOR:
                     found = self._free.pop(at)
                     self._kept_bytes -= found.capacity
                     return found
-        return FileBuffer(size)
+        return FileBuffer(size, whole_bytes)
 
     def give_back(self, buffer: FileBuffer) -> None:
         """Return a buffer whose content nobody needs any more."""
@@ -83,3 +89,9 @@ class BufferPool:
             if self._kept_bytes + buffer.capacity <= self._kept_bytes_max:
                 self._free.append(buffer)
                 self._kept_bytes += buffer.capacity
+
+    def close(self) -> None:
+        """Free everything, and keep nothing from now on."""
+        with self._lock:
+            self._free.clear()
+            self._kept_bytes = self._kept_bytes_max = 0

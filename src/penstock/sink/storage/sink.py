@@ -215,6 +215,9 @@ class StorageSink:
             self._shards.join()
             self.writers.join()
             self.spool.close()
+            # The sink's parts refer to each other: their memory must not wait for the garbage collector.
+            self._buffers.close()
+            self._dispatchers.clear()
 
     def _inject(self, state: _Dispatcher, reason: FlushReason, marker: DrainMarkerItem) -> DrainMarkerItem:
         """Send a marker through the dispatcher's channel."""

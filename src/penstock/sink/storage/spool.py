@@ -169,6 +169,7 @@ class Spool:
             thread = self._thread
         if thread is not None:
             thread.join()
+        self._in_memory.clear()
         self._segments.close()
 
     def _detach(self, item: DataItem) -> FileBuffer | None:
