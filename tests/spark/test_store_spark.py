@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings
+from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, SparkTasks
 from penstock.feed.compaction import compact
 from penstock.feed.session import SparkSettings, open_session
 from penstock.feed.table_reader import register_penstock
@@ -69,7 +69,8 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
             service.ensure_span(captured, start_ts)
             began.update(start_ts=start_ts, changed_ts=put(range(10), "changed"))
 
-        job = Bootstrap(session, store, upstream, upstream.uri, service.settled_ts, BootstrapSettings(tasks_max=2, page_rows=300))
+        settings = BootstrapSettings(tasks_max=2, page_rows=300)
+        job = Bootstrap(SparkTasks(session), store, upstream, upstream.uri, service.settled_ts, settings)
         done = job.run([span], capture)[span.span_id]
         start_ts, changed_ts = began["start_ts"], began["changed_ts"]
         assert (done.objects, done.rows, done.restarts) == (3, ROWS - 10, 0)

@@ -80,12 +80,47 @@ class Bootstrapped(msgspec.Struct, frozen=True):
     restarts: int
 
 
+class TaskRunner(Protocol):
+    """Runs the parts of a bootstrap. Called by several threads at once."""
+
+    def run(self, part: BootstrapPart) -> PulledPart:
+        """Have a part pulled; raises what pulling raised."""
+
+    def cancel(self) -> None:
+        """Stop what runs, and whatever is asked for later; ``run`` then raises ``CANCELLED``."""
+
+
+class SparkTasks:
+    """Runs each part as a Spark job of one task, so that each is done, tried again and put on record by itself."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext
+        self._group = f"penstock-bootstrap-{id(self):x}"
+        self._stopped = threading.Event()
+
+    def run(self, part: BootstrapPart) -> PulledPart:
+        """Have a part pulled by a task."""
+        self._context.setJobGroup(self._group, f"bootstrap of span {part.span.span_id}", interruptOnCancel=True)
+        try:
+            answers = self._context.parallelize([msgspec.json.encode(part)], 1).map(pull_encoded).collect()
+        except Exception as error:
+            if self._stopped.is_set():
+                raise PenstockError("CANCELLED", "the bootstrap was stopped") from error
+            raise PenstockError.from_text(str(error)) from error
+        return msgspec.json.decode(answers[0], type=PulledPart)
+
+    def cancel(self) -> None:
+        """Cancel the jobs that run."""
+        self._stopped.set()
+        self._context.cancelJobGroup(self._group)
+
+
 class Bootstrap:
     """Bootstraps spans whose log is captured or about to be. One thread calls ``run``; ``progress`` and ``cancel`` may be called by any."""
 
     def __init__(
         self,
-        session: SparkSession,
+        tasks: TaskRunner,
         store: BulkTarget,
         upstream: Upstream,
         source: str,
@@ -94,7 +129,7 @@ class Bootstrap:
         clock: Clock | None = None,
     ) -> None:
         """``source`` is the upstream's URI for executors; ``settled_ts`` gives a ts that covers everything acknowledged before the call."""
-        self._session = session
+        self._tasks = tasks
         self._store = store
         self._upstream = upstream
         self._source = source
@@ -102,7 +137,6 @@ class Bootstrap:
         self._settings = settings or BootstrapSettings()
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
-        self._group = f"penstock-bootstrap-{id(self):x}"
         self._lock = threading.Lock()
         self._progress = BootstrapProgress(0, 0, 0)
 
@@ -114,7 +148,7 @@ class Bootstrap:
     def cancel(self) -> None:
         """Stop; ``run`` raises ``CANCELLED``. What is done stays on record."""
         self._stop.set()
-        self._session.sparkContext.cancelJobGroup(self._group)
+        self._tasks.cancel()
 
     def run(self, spans: Sequence[Span], capture: Callable[[Span, int], None]) -> dict[int, Bootstrapped]:
         """Bring spans to a known state; return what was committed by span id.
@@ -147,6 +181,8 @@ class Bootstrap:
 
     def _begin(self) -> tuple[SnapshotTicket | None, int]:
         if shares_one_log(self._upstream):
+            # A place of the log gets its ts from whoever reads it, so the reader must be under way before a ticket names one.
+            self._settled_ts()
             ticket = self._upstream.begin_snapshot()
             return ticket, ticket.start.ts
         return None, self._upstream.current_ts()
@@ -206,7 +242,7 @@ class Bootstrap:
             if self._stop.is_set():
                 raise PenstockError("CANCELLED", "the bootstrap was stopped")
             try:
-                pulled = self._run_task(part)
+                pulled = self._tasks.run(part)
                 break
             except PenstockError as error:
                 if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
@@ -219,17 +255,6 @@ class Bootstrap:
             old = self._progress
             self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + recorded.rows)
         return recorded
-
-    def _run_task(self, part: BootstrapPart) -> PulledPart:
-        context = self._session.sparkContext
-        context.setJobGroup(self._group, f"bootstrap of span {part.span.span_id}", interruptOnCancel=True)
-        try:
-            answers = context.parallelize([msgspec.json.encode(part)], 1).map(pull_encoded).collect()
-        except Exception as error:
-            if self._stop.is_set():
-                raise PenstockError("CANCELLED", "the bootstrap was stopped") from error
-            raise PenstockError.from_text(str(error)) from error
-        return msgspec.json.decode(answers[0], type=PulledPart)
 
     def _commit(
         self, span: Span, plan: BootstrapPlan, futures: Mapping[int, Future[PulledPart]], done: Mapping[int, PulledPart]

@@ -158,6 +158,10 @@ class LogService:
         """Return a ts at or above every commit that was acknowledged before the call; the captured spans resolve up to it by themselves."""
         return self._puller.settled_ts() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
 
+    def begin_log_again(self) -> int:
+        """Go on at the end of a log that was purged before; return its ts, from which on spans can be captured."""
+        return self._puller.begin_again() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
+
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
         with self._lock:

@@ -131,6 +131,8 @@ class SingleLogPuller:
         self._spans: dict[int, _Subscription] = {}
         self._by_table: dict[int, tuple[_Subscription, ...]] = {}
         self._position: LogPosition | None = None
+        self._start: LogPosition | None = None
+        """Where the reader is about to begin; only its thread looks at it."""
         self._failures = 0
         self._last_error: PenstockError | None = None
         self._journaled_s = float("-inf")
@@ -201,6 +203,20 @@ class SingleLogPuller:
                 self._moved.wait(1.0)
         raise PenstockError("CANCELLED", "the log puller is closed")
 
+    def begin_again(self) -> int:
+        """Note the end of the log as a place from which it can be read, because it was purged before; return its ts.
+
+        Spans that begin there, or later, go on; what lies between the purged part and the end is in no log that anyone captures.
+        """
+        position = self._upstream.first_position()
+        with self._lock:
+            lowest = max([position.ts, *(s.handed_ts + 1 for s in self._spans.values())])
+            if self._position is not None:
+                lowest = max(lowest, self._position.ts + 1)
+        self._journal.save(JournalEntry(lowest, position.text, mark=True))
+        _log.warning("single log puller: capture begins again at the end of the log", extra={"ts": lowest})
+        return lowest
+
     def close(self) -> None:
         """Stop reading. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""
         self._stop.set()
@@ -239,10 +255,18 @@ class SingleLogPuller:
             self._last_error = error
             subscriptions = list(self._spans.values())
         if error.kind is not ErrorKind.TRANSIENT:
-            for subscription in subscriptions:
+            for subscription in self._hit_by(error, subscriptions):
                 subscription.fail(error)
         longest_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(self._failures - 1, 20))
         self._clock.wait(self._stop, longest_s * (0.75 + self._rng.random() / 4))
+
+    def _hit_by(self, error: PenstockError, subscriptions: Sequence[_Subscription]) -> list[_Subscription]:
+        """Return the spans that an error ends: of a purged log those that need the place that is gone, otherwise all."""
+        start, self._start = self._start, None
+        if error.code != "LOG_PURGED" or start is None:
+            return list(subscriptions)
+        needed = {s.span.span_id: self._journal.start_for(s.handed_ts) for s in subscriptions}
+        return [s for s in subscriptions if (place := needed[s.span.span_id]) is None or place.ts <= start.ts]
 
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
@@ -251,10 +275,16 @@ class SingleLogPuller:
             return
         marks = [LogPosition(m.ts, m.text) for m in self._journal.marks_from(start.ts)]
         self._again.clear()
+        if self._stop.is_set():
+            # Closed between the two: the flag that would have ended the reader is the one that was just taken back.
+            return
         with self._moved:
             self._position = start
             self._moved.notify_all()
+        self._start = start
         for step in self._upstream.read_log(start, marks, self._is_wanted, self._again):
+            # The place was there: whatever breaks from now on concerns everyone.
+            self._start = None
             if self._again.is_set():
                 return
             self._give(step)

@@ -104,24 +104,25 @@ class FeedCapture:
         return [s for s in failing if s.last_error.startswith(_PURGED)]
 
     def _let_go_of_purged(self) -> frozenset[int]:
-        """Stop capturing spans whose log is gone, and forget what was read of their state: it belongs to that log."""
+        """Stop capturing spans whose log is gone, forget what was read of their state, and go on at the end of the log."""
         gone = self._purged()
         for status in gone:
             log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": status.span_id, "code": "LOG_PURGED"})
             self._log_service.remove_span(status.span_id)
             BootstrapLog(self._store.objects, status.span_id).clear(keep_objects=False)
+        if gone:
+            start_ts = self._log_service.begin_log_again()
+            if DDL_SPAN.span_id in {s.span_id for s in gone}:
+                # What DDLs did in the hole is seen in the tables themselves.
+                self._store.reset_span(DDL_SPAN.span_id, start_ts)
+                self._log_service.ensure_span(DDL_SPAN, start_ts)
+            self._log_service.settled_ts()
         return frozenset(s.span_id for s in gone)
 
     def _capture_from(self, purged: frozenset[int]) -> Callable[[Span, int], None]:
-        due = set(purged)
-
         def capture(span: Span, start_ts: int) -> None:
-            # The DDL span shares the log: where that is gone it begins again as well, with the first of the others.
-            for one in (DDL_SPAN, span):
-                if one.span_id in due:
-                    due.remove(one.span_id)
-                    self._store.reset_span(one.span_id, start_ts)
-                    self._log_service.ensure_span(one, start_ts)
+            if span.span_id in purged:
+                self._store.reset_span(span.span_id, start_ts)
             self._log_service.ensure_span(span, start_ts)
 
         return capture

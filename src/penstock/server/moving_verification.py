@@ -48,7 +48,9 @@ class MovingVerifier:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             before_ts = self._settled_ts()
             expected = read_state(self._upstream, table, before_ts)
-            after_ts = self._settled_ts()
+            # The snapshot that a target begins with may lie later than anything that was ever committed.
+            reader.refresh()
+            after_ts = max(self._settled_ts(), reader.limit_ts())
             self._wait_for_checkpoint(reader, after_ts)
             found = replay_table(reader, table.schema, table.table, up_to_ts=after_ts)
             verdict = compare_states(table, found, expected)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
 from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.bootstrap import Bootstrap, BootstrapSettings
+from penstock.feed.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
 from penstock.feed.following import live_dispatchers
 from penstock.feed.run import SparkFeedRun
 from penstock.feed.settings import FeedSettings
@@ -203,7 +203,7 @@ class SparkFeedRunFactory:
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)
-        return Bootstrap(self._session, self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
+        return Bootstrap(SparkTasks(self._session), self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs."""

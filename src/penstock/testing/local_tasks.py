@@ -1,0 +1,34 @@
+"""The parts of a bootstrap in this process, one thread each, with a script of what goes wrong. Runs in tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock.feed.bootstrap_part import BootstrapPart, pull_part
+from penstock.model.errors import PenstockError
+from penstock.store.bootstrap_log import PulledPart
+
+
+class LocalTasks:
+    """A ``TaskRunner`` without Spark. ``before`` is called before each part is pulled and may raise; ``pulled`` lists what was."""
+
+    def __init__(self, before: Callable[[BootstrapPart], None] = lambda _: None) -> None:
+        self._before = before
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self.pulled: list[int] = []
+
+    def run(self, part: BootstrapPart) -> PulledPart:
+        """Pull a part."""
+        if self._stopped.is_set():
+            raise PenstockError("CANCELLED", "the bootstrap was stopped")
+        self._before(part)
+        done = pull_part(part)
+        with self._lock:
+            self.pulled.append(part.number)
+        return done
+
+    def cancel(self) -> None:
+        """Refuse what is asked for later."""
+        self._stopped.set()

@@ -1,0 +1,235 @@
+"""Feeds on MariaDB and PostgreSQL, from the bootstrap to files that replay to what the database holds, through crashes and purged logs."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from penstock.feed.bootstrap_part import BootstrapPart
+from penstock.model.errors import PenstockError
+from penstock.source.mysql.connection import parse_uri
+from penstock.testing.loopback_server import mariadb, postgres
+from penstock.testing.one_log_path import OneLogPath
+
+pytestmark = pytest.mark.integration
+BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
+ROWS = 2_000
+
+
+class Database:
+    """A database under test: how statements reach it, and how its log is lost."""
+
+    def __init__(self, kind: str, uri: str) -> None:
+        self.kind = kind
+        self.uri = uri
+        self.number = 0
+
+    @property
+    def exact(self) -> bool:
+        return self.kind == "postgres"
+
+    def connect(self) -> Any:
+        if self.kind == "postgres":
+            return psycopg.connect(self.uri, autocommit=True)
+        address = parse_uri(self.uri)
+        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
+
+    def run(self, *statements: str) -> None:
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def make_tables(self) -> str:
+        """Make a schema with a filled and an empty table; return its name."""
+        self.number += 1
+        schema = f"{self.kind}{self.number}"
+        make = "SCHEMA" if self.kind == "postgres" else "DATABASE"
+        values = ",".join(f"({n}, 'first {n}', {n % 7})" for n in range(ROWS))
+        self.run(
+            f"CREATE {make} {schema}",
+            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(40), amount INT)",
+            f"CREATE TABLE {schema}.empty (id INT PRIMARY KEY, note VARCHAR(40))",
+            f"INSERT INTO {schema}.orders VALUES {values}",
+        )
+        return schema
+
+    def purge_log(self) -> None:
+        """Lose the log up to now. Nobody may be reading it."""
+        if self.kind == "postgres":
+            with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND NOT temporary")
+            return
+        never, looks = threading.Event(), 0
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH BINARY LOGS")
+            cursor.execute("SHOW MASTER STATUS")
+            newest = cursor.fetchone()[0]
+            logs = 2
+            while logs > 1:
+                # The server keeps a log, without a word, while it believes that someone reads it.
+                cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+                for (reader,) in cursor.fetchall():
+                    with contextlib.suppress(pymysql.MySQLError):
+                        cursor.execute(f"KILL {reader}")
+                cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+                logs = cursor.execute("SHOW BINARY LOGS")
+                assert looks < 200, "the log is not purged"
+                looks += never.wait(0.05) + 1
+
+
+@pytest.fixture(scope="module", params=["mariadb", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    directory = tmp_path_factory.mktemp(request.param)
+    server = mariadb(directory, BINLOG) if request.param == "mariadb" else postgres(directory, ("-c", "wal_level=logical"))
+    with server as uri:
+        yield Database(request.param, uri)
+
+
+@contextlib.contextmanager
+def writing(database: Database, schema: str, seed: int) -> Iterator[None]:
+    """Change rows all the time, in another thread."""
+    stop, rng = threading.Event(), random.Random(seed)
+
+    def write() -> None:
+        with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                low = rng.randrange(ROWS + 200)
+                cursor.execute(f"UPDATE {schema}.orders SET amount = amount + 1 WHERE id BETWEEN {low} AND {low + 20}")
+                cursor.execute(f"DELETE FROM {schema}.orders WHERE id = {rng.randrange(ROWS)}")
+                cursor.execute(f"INSERT INTO {schema}.orders VALUES ({ROWS + 10_000 + rng.getrandbits(40) % 10**8}, 'meanwhile', 0)")
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def feed(database: Database, root: Path, schema: str) -> Iterator[OneLogPath]:
+    path = OneLogPath(root, database.uri, [f"{schema}.*"])
+    try:
+        yield path
+    finally:
+        path.close()
+
+
+def check(path: OneLogPath) -> int:
+    verdict = path.verify()
+    verdict.check()
+    assert len(verdict.tables) == 2
+    return verdict.rows
+
+
+def failing_after(parts: int) -> Callable[[BootstrapPart], None]:
+    done = threading.Semaphore(parts)
+
+    def before(part: BootstrapPart) -> None:
+        if not done.acquire(blocking=False):
+            raise PenstockError("UPSTREAM_REFUSED", f"part {part.number} is refused by the test")
+
+    return before
+
+
+def test_the_state_and_every_change_arrive_while_rows_change(database: Database, tmp_path: Path) -> None:
+    schema = database.make_tables()
+    with feed(database, tmp_path, schema) as path:
+        with writing(database, schema, 1):
+            path.begin()
+            path.drain()
+        assert check(path) > 0
+        database.run(f"INSERT INTO {schema}.empty VALUES (1, 'no longer')", f"DELETE FROM {schema}.orders WHERE id < 100")
+        path.drain()
+        rows = check(path)
+        path.close_services()
+        path.open()
+        path.begin()
+        database.run(f"UPDATE {schema}.empty SET note = 'after a restart'")
+        path.drain()
+        assert path.tasks.pulled == [], "nothing is read again"
+        assert check(path) == rows
+        assert path.meta.resnapshots("f") == 0
+
+
+def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path: Path) -> None:
+    schema = database.make_tables()
+    with feed(database, tmp_path, schema) as path:
+        path.close_services()
+        path.open(failing_after(1))
+        with writing(database, schema, 2):
+            with pytest.raises(PenstockError, match="refused by the test"):
+                path.begin()
+            assert len(path.tasks.pulled) == 1
+            path.close_services()
+            path.open()
+            path.begin()
+        path.drain()
+        check(path)
+        # An exact snapshot ended with the process that held it; otherwise the part that was done is not read again.
+        parts = len(path.tasks.pulled)
+        assert parts > (1 if database.exact else 0)
+        assert not list((tmp_path / "store" / "objects").glob("spans/*/bootstrap/*/*.json"))
+
+
+def test_a_purged_log_leads_to_a_new_snapshot_with_deletes(database: Database, tmp_path: Path) -> None:
+    schema = database.make_tables()
+    with feed(database, tmp_path, schema) as path:
+        path.begin()
+        path.drain()
+        check(path)
+        path.close_services()
+        database.run(
+            f"DELETE FROM {schema}.orders WHERE id < 50",
+            f"UPDATE {schema}.orders SET note = 'changed' WHERE id BETWEEN 100 AND 109",
+            f"INSERT INTO {schema}.orders VALUES (900001, 'new', 1)",
+        )
+        database.purge_log()
+        database.run(f"INSERT INTO {schema}.empty VALUES (5, 'after the purge')")
+        path.open()
+        # The first run captures what it had and finds out; the second one begins again.
+        path.begin()
+        path.wait_until("the purge is noticed", path.capture.purged)
+        path.begin()
+        with writing(database, schema, 3):
+            path.drain()
+        assert path.meta.resnapshots("f") == 1
+        check(path)
+
+
+def test_tables_that_come_change_and_go_are_followed(database: Database, tmp_path: Path) -> None:
+    schema = database.make_tables()
+    with feed(database, tmp_path, schema) as path:
+        path.begin()
+        path.drain()
+        database.run(
+            f"CREATE TABLE {schema}.fresh (id INT PRIMARY KEY, note VARCHAR(40))",
+            f"INSERT INTO {schema}.fresh VALUES (1, 'new'), (2, 'too')",
+            f"ALTER TABLE {schema}.orders ADD COLUMN extra INT",
+            f"UPDATE {schema}.orders SET extra = 5 WHERE id < 10",
+            f"INSERT INTO {schema}.empty VALUES (1, 'will be gone')",
+            f"TRUNCATE TABLE {schema}.empty",
+            f"INSERT INTO {schema}.empty VALUES (2, 'stays')",
+        )
+        path.drain()
+        rename = f"ALTER TABLE {schema}.fresh RENAME TO {'' if database.kind == 'postgres' else schema + '.'}moved"
+        database.run(rename, f"INSERT INTO {schema}.moved VALUES (3, 'after')")
+        path.drain()
+        verdict = path.verify()
+        verdict.check()
+        assert {t.name: t.rows for t in verdict.tables} == {f"{schema}.orders": ROWS, f"{schema}.empty": 1, f"{schema}.moved": 3}
+        if database.kind == "mariadb":
+            # PostgreSQL's log does not tell of tables that are dropped.
+            database.run(f"DROP TABLE {schema}.moved")
+            path.drain()
+            assert {t.name for t in path.verify().tables} == {f"{schema}.orders", f"{schema}.empty"}
+        assert path.meta.resnapshots("f") == 0
