@@ -32,5 +32,7 @@ def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispat
     newest = max((d for d in {*used, *indexed} if d.version <= table.version), default=None, key=lambda d: (d.version, d.date))
     if newest is None:
         return {}
-    last = next_number(indexed.get(newest, 0), used.get(newest, set()).__contains__) - 1
+    numbers = used.get(newest, set())
+    # A window that was interrupted may have left a file beyond a gap; its number counts as used as well.
+    last = max(next_number(indexed.get(newest, 0), numbers.__contains__) - 1, *numbers, 0)
     return {schema_key(newest.version): newest.version, position_key(newest.version, newest.date, name): last}

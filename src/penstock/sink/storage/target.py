@@ -144,14 +144,16 @@ class ObjectTarget:
 
         def write() -> str | None:
             mode: Any = "create" if tag is None else {"e_tag": tag}
+            if tag is not None and isinstance(self._store, LocalStore):
+                mode = "overwrite"
             try:
                 written: str | None = obstore.put(self._store, path, content, mode=mode, use_multipart=False)["e_tag"]
             except (AlreadyExistsError, PreconditionError) as error:
                 raise FileExistsError(path) from error
-            except (NotImplementedError, NotSupportedError):
+            except NotSupportedError:
                 obstore.put(self._store, path, content, use_multipart=False)
                 return None
-            return written
+            return None if mode == "overwrite" else written
 
         return self._run("write", path, write)
 
