@@ -10,11 +10,13 @@ from penstock.puller.warm_kernels import warm_kernels as warm_puller
 from penstock.sink.storage.warm_kernels import sample_table, warm_formats
 from penstock.source.dataserver.keys import encode_row_keys
 from penstock.source.dataserver.rowcodec import decode_values, encode_values
+from penstock.source.postgres.warm_kernels import warm_kernels as warm_postgres
 
 
 def warm_kernels() -> None:
     """Send two rows of every type through every codec. Quick when everything is compiled already."""
     warm_puller()
+    warm_postgres()
     table, arrays = sample_table()
     encode_row_keys(table, arrays, b"t")
     decode_values(table, encode_values(table, arrays))
