@@ -13,6 +13,7 @@ from penstock.cli.server_client import ServerClient
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.batch import Op
+from penstock.model.failpoints import VARIABLE
 from penstock.server.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.command_process import CommandProcess
@@ -39,9 +40,9 @@ class Arena:
                 {"name": "f", "tables": ["shop.*"], "sink": {"uri": self.target.as_uri()}, "flush-interval": "500ms", "spans-per-table": 2}
             )
 
-    def start(self) -> None:
+    def start(self, failpoints: str = "") -> None:
         options = ["--source", self.upstream.uri, "--data-dir", str(self.data), "--http-port", "0", "--spark-master", "local[2]"]
-        self.server = CommandProcess("server", *options, "--set", "spark.warm-up=false")
+        self.server = CommandProcess("server", *options, "--set", "spark.warm-up=false", environment={VARIABLE: failpoints})
         try:
             self.url = self.server.wait_for("penstock server: ", START_S).split()[0]
         except BaseException:
@@ -163,4 +164,30 @@ def test_killed_at_any_moment(workload: Workload, arena: Arena, moment: str, los
             shutil.rmtree(arena.data / "store")
         ddl(arena, column)
         arena.restart()
+    check(arena, workload)
+
+
+POINTS = [
+    "window-record:after=kill@3",
+    "data-put:after=kill@7",
+    "index-put:before=kill@5",
+    "progress:before=kill@3",
+    "metadata:before=kill@3",
+]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("points", [*POINTS, ",".join(POINTS)])
+def test_processes_beside_the_driver_die_at_durable_steps(workload: Workload, arena: Arena, points: str) -> None:
+    """The planner, the committer and the workers are processes of their own; the server starts the feed again when one is lost."""
+    workload.start()
+    arena.committed_window()
+    arena.server.stop()
+    arena.start(points)
+    for _ in range(4):
+        arena.committed_window()
+    arena.published |= digests(arena.target)
+    assert "feed will be restarted" in arena.server.output
+    arena.server.stop()
+    arena.start()
     check(arena, workload)

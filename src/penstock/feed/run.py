@@ -28,6 +28,8 @@ from penstock.sink.catalog import open_maintainer
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.05
+# What Spark says where a process vanished: no error of ours can be in the text then.
+_LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure", "java.io.EOFException", "Connection reset", "Broken pipe")
 
 
 class SparkFeedRun:
@@ -106,7 +108,7 @@ class SparkFeedRun:
     def error(self) -> PenstockError | None:
         """Return why the query ended by itself, or None."""
         failure = self._query.exception() if self._query is not None else None
-        return PenstockError.from_text(str(failure)) if failure is not None else None
+        return None if failure is None else query_error(str(failure))
 
     def _repair_published_checkpoint(self) -> None:
         meta = MetaDatabase(self._context.meta_url)
@@ -117,6 +119,14 @@ class SparkFeedRun:
                 open_maintainer(self._context.sink_uri, self._context.sink_options, fence).publish_checkpoint(checkpoint_ts)
         finally:
             meta.close()
+
+
+def query_error(text: str) -> PenstockError:
+    """Return the Penstock error in the text of a query's failure, or what its words mean where none raised it."""
+    found = PenstockError.from_text(text)
+    if found.code == "FEED_FAILED" and any(words in text for words in _LOST):
+        return PenstockError("WORKER_LOST", found.detail)
+    return found
 
 
 def activate(session: SparkSession) -> None:

@@ -151,6 +151,11 @@ CODES: dict[str, CodeEntry] = {
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
     "FEED_FAILED": CodeEntry(ErrorKind.BLOCKED, "The feed stopped with an error.", "See the cause in `penstock feed show`."),
+    "WORKER_LOST": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "A process that worked for the feed ended in the middle: an executor, its Python worker, or the planner beside the driver.",
+        "The window is done again. If it comes back, look whether the machine runs out of memory.",
+    ),
     "FENCED": CodeEntry(ErrorKind.FENCED, "Another owner holds the lease.", "Nothing to do: the other owner goes on."),
     "WINDOW_OUT_OF_ORDER": CodeEntry(
         ErrorKind.TRANSIENT, "A window does not start at the feed's checkpoint.", "The feed goes on from its checkpoint; nothing to do."
