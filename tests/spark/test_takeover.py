@@ -49,7 +49,7 @@ class Pair:
 
     def start(self, name: str) -> None:
         settings = {
-            "spark.warm-up": "false", "meta-url": self.meta_url, "owner": name, "supervisor.lease": f"{LEASE_S}s", "supervisor.scan-interval": "300ms",
+            "meta-url": self.meta_url, "owner": name, "supervisor.lease": f"{LEASE_S}s", "supervisor.scan-interval": "300ms",
         }  # fmt: skip
         options = ["--source", self.upstream.uri, "--data-dir", str(self.folder / name), "--http-port", "0", "--spark-master", "local[1]"]
         for key, value in settings.items():
