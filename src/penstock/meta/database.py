@@ -264,6 +264,11 @@ class MetaDatabase:
             found = dispatchers.live_at(connection, name, ts or 0)
             return found if found or dispatchers.known(connection, name) else None
 
+    def dispatchers_mark(self, name: str) -> tuple[int, ...]:
+        """Return numbers that change whenever dispatchers of a feed begin or end: cheap to ask for, however many there are."""
+        with self._engine.read() as connection:
+            return dispatchers.mark(connection, name)
+
     def replace_first_dispatchers(self, name: str, epoch: int, first: Sequence[DispatcherRecord]) -> None:
         """Change the dispatchers that a feed begins with, before its first window is recorded. Fenced."""
         with self._engine.write() as connection:

@@ -22,6 +22,14 @@ def known(connection: sa.Connection, name: str) -> bool:
     return connection.execute(sa.select(dispatcher.c.feed).where(dispatcher.c.feed == name).limit(1)).first() is not None
 
 
+def mark(connection: sa.Connection, name: str) -> tuple[int, ...]:
+    """Return numbers that change whenever dispatchers begin or end: ids and ts only grow."""
+    of = dispatcher.c
+    wanted = (sa.func.count(), sa.func.max(of.table_id), sa.func.max(of.begin_ts), sa.func.max(of.end_ts))
+    row = connection.execute(sa.select(*wanted).where(of.feed == name)).one()
+    return tuple(int(value or 0) for value in row)
+
+
 def live_at(connection: sa.Connection, name: str, ts: int) -> list[DispatcherRecord]:
     """Return the dispatchers of a feed whose checkpoint is this ts, by id."""
     query = (

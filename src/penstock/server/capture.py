@@ -47,6 +47,7 @@ class DispatcherCapture:
         # A dispatcher changes its name or joins without being another one: its span is captured once.
         self._captured: dict[tuple[DispatcherId, int], Dispatcher] = {}
         self._problems: tuple[str, ...] = ()
+        self._mark: tuple[int, ...] = ()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"capture-{context.feed}", daemon=True)
 
@@ -74,6 +75,9 @@ class DispatcherCapture:
     def follow(self) -> None:
         """Look at the dispatchers once: capture new ones, let go of ended ones."""
         try:
+            mark = self._meta.dispatchers_mark(self._context.feed)
+            if mark == self._mark and not self._problems:
+                return
             live = live_dispatchers(self._context, self._meta)
         except PenstockError as error:
             self._problems = (f"dispatchers not read: {error.code}",)
@@ -91,6 +95,7 @@ class DispatcherCapture:
             log.info("dispatcher captured", extra=extra)
         self._problems = tuple(problems)
         self._let_go(live)
+        self._mark = mark
 
     def _let_go(self, live: tuple[Dispatcher, ...]) -> None:
         ended = [d for d in self._captured.values() if d not in live]

@@ -67,3 +67,6 @@ def test_spans_are_captured_once_let_go_when_they_end_and_problems_are_shown(pat
     assert names(watcher.dispatchers()) == ["d.bb", "d.c"]
     assert gone not in {s.span_id for s in path.log.status()}
     assert all(not d.with_state for d in watcher.dispatchers())
+    before = path.meta.dispatchers_mark("f")
+    path.drain()
+    assert path.meta.dispatchers_mark("f") == before
