@@ -18,7 +18,7 @@ from penstock.feed.following import follow, joined, live_dispatchers, to_records
 from penstock.meta.database import MetaDatabase
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult, TaskReport
-from penstock.sink.metrics import add_to_text
+from penstock.sink.metrics import add_to_text, ddl_report
 from penstock.store.contract import WindowPlan
 
 
@@ -28,6 +28,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
+    affected = 0
     try:
         fence()
         pending = meta.pending_window(context.feed)
@@ -37,6 +38,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
             for ddl in plan.ddls:
                 for part in written_parts(ddl, dispatchers, context.patterns):
                     maintainer.write_block_event(part)
+                affected += sum(dispatcher.id.table_id in ddl.table_ids for dispatcher in dispatchers)
             followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
             meta.commit_window(
                 context.feed,
@@ -50,7 +52,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
                 followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
             )
         maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
-        if reports:
-            meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, reports))
+        if reports or affected:
+            meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
     finally:
         meta.close()

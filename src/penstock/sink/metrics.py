@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import Histogram, TaskReport
-from penstock.sink.storage.metrics import TEXTS
+from penstock.sink.storage.metrics import DDL_AFFECTED, TEXTS
 
 PREFIX = "penstock_sink_"
 _KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")
@@ -26,6 +26,11 @@ def add_to_text(known: str, reports: Sequence[TaskReport]) -> str:
     """Add reports to a feed's sum, which is kept as JSON, empty at first; return the new sum."""
     before = [msgspec.json.decode(known, type=TaskReport)] if known else []
     return msgspec.json.encode(add_reports([*before, *reports])).decode()
+
+
+def ddl_report(dispatchers: int) -> TaskReport:
+    """Return a report of dispatchers that drained for a DDL at the end of their window."""
+    return TaskReport(counters={DDL_AFFECTED: dispatchers})
 
 
 def add_reports(reports: Iterable[TaskReport]) -> TaskReport:

@@ -5,9 +5,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from penstock.feed.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.writer import deliver
 from penstock.model import failpoints
 from penstock.model.batch import Op
 from penstock.model.clock import Clock
@@ -251,6 +254,93 @@ def test_many_dispatchers_flush_side_by_side(made: list[StorageSink]) -> None:
         assert target.get(results[part.table_id - 1].files[0].path).count(b"\r\n") == 3
     assert sink.report().counters["flush_count{reason=close}"] == 100
     assert sink._dispatchers == {}
+
+
+def test_a_table_whose_encoding_is_slow_delays_nobody_else(made: list[StorageSink]) -> None:
+    target = ScriptedTarget()
+    # Before its first row is encoded, an encoder reads the recorded cuts of its dispatcher: here one that hangs.
+    target.put(f"{CUTS_DIR}/{DispatcherId(1)}/{T0}/000000", b'{"rows":5,"file":0}')
+    slow = target.script(FaultRule("read", Fault.HOLD, CUTS_DIR))
+    sink = open_sink(made, target, settings_of(), encoder_threads=2)
+    parts = [DispatcherId(n) for n in range(1, 21)]
+    for part in parts:
+        sink.open_dispatcher(work(part))
+        for n in range(5):
+            sink.add_dml_event(DmlEvent(part, table_of(part.table_id), rows(n * 20, 20)))
+        sink.seal_dispatcher(part)
+    assert slow.held.wait(WAIT_S)
+    for part in parts[1:]:
+        assert sink.close_dispatcher(part).rows == 100
+    slow.release.set()
+    assert next(f.rows for f in sink.close_dispatcher(parts[0]).files) == 5
+
+
+# A task's way into the sink
+
+
+def opaque(parts: list[DispatcherId], events: int, rows_each: int = 20) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        yield opaque_row(str(part), RowKind.OPEN, msgspec.json.encode(work(part)))
+        for n in range(events):
+            yield batch_row(str(part), rows(n * rows_each, rows_each))
+        yield opaque_row(str(part), RowKind.CLOSE)
+
+
+def test_a_task_delivers_dispatchers_one_after_the_other_and_waits_at_the_end(made: list[StorageSink]) -> None:
+    target = ScriptedTarget()
+    held = target.script(FaultRule("create", Fault.HOLD, "/t1/", times=100))
+    sink = open_sink(made, target, settings_of())
+    parts = [DispatcherId(n) for n in range(1, 6)]
+    results: list[DispatcherResult] = []
+    task = threading.Thread(target=lambda: results.extend(deliver(sink, opaque(parts, 10))))
+    task.start()
+    pause = threading.Event()
+    for _ in range(1000):
+        if sum("/t5/" in path and "index" in path for _, path in target.calls):
+            break
+        pause.wait(0.01)
+    # The first dispatcher hangs, the last one has files already.
+    assert held.held.is_set()
+    assert task.is_alive()
+    held.times = 0
+    held.release.set()
+    task.join(WAIT_S)
+    assert [(r.dispatcher, r.rows) for r in results] == [(part, 200) for part in parts]
+
+
+def test_a_task_is_held_up_by_a_full_spool_and_not_by_a_failed_one(made: list[StorageSink]) -> None:
+    target = ScriptedTarget()
+    held = target.script(FaultRule("create", Fault.HOLD, "CDC"))
+    target.script(FaultRule("create", Fault.FAIL, "CDC"))
+    sink = open_sink(made, target, settings_of(), spool=SpoolSettings(quota_bytes=16 << 10))
+    read: list[int] = []
+    errors: list[BaseException] = []
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for number, row in enumerate(opaque([D], 2000)):
+            read.append(number)
+            yield row
+
+    def run() -> None:
+        try:
+            deliver(sink, counted())
+        except PenstockError as error:
+            errors.append(error)
+
+    task = threading.Thread(target=run)
+    task.start()
+    assert held.held.wait(WAIT_S)
+    pause = threading.Event()
+    before = -1
+    while before != len(read):
+        before = len(read)
+        pause.wait(0.3)
+    # What is in the spool and what the gate lets wait, and no more.
+    assert 60 < len(read) < 200
+    # The held file is put now, the next one fails: the task sees it although nobody wakes it any more.
+    held.release.set()
+    task.join(WAIT_S)
+    assert [error.code for error in errors] == ["SINK_UNAVAILABLE"]  # type: ignore[attr-defined]
 
 
 # Cuts by the clock

@@ -78,7 +78,7 @@ class SpoolSegments:
     """The segments of one sink. ``append`` is called by one thread, the rest by any."""
 
     def __init__(self, parent: Path | None = None, segment_bytes: int = SEGMENT_BYTES, disk: SpoolDisk | None = None) -> None:
-        self._parent = parent or Path(tempfile.gettempdir()) / "penstock-spool"
+        self._parent = parent or Path(tempfile.gettempdir()) / f"penstock-spool-{os.getuid()}"
         self._segment_bytes = segment_bytes
         self._disk = disk or SpoolDisk()
         self._directory: Path | None = None

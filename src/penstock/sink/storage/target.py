@@ -143,9 +143,8 @@ class ObjectTarget:
         """
 
         def write() -> str | None:
-            mode: Any = "create" if tag is None else {"e_tag": tag}
-            if tag is not None and isinstance(self._store, LocalStore):
-                mode = "overwrite"
+            local = isinstance(self._store, LocalStore)
+            mode: Any = "create" if tag is None else "overwrite" if local else {"e_tag": tag}
             try:
                 written: str | None = obstore.put(self._store, path, content, mode=mode, use_multipart=False)["e_tag"]
             except (AlreadyExistsError, PreconditionError) as error:
@@ -153,7 +152,7 @@ class ObjectTarget:
             except NotSupportedError:
                 obstore.put(self._store, path, content, use_multipart=False)
                 return None
-            return None if mode == "overwrite" else written
+            return None if local else written
 
         return self._run("write", path, write)
 
