@@ -199,6 +199,7 @@ def test_what_each_replica_identity_gives(lab, upstream, identity):
     table = table_of(upstream)
     same_rows(table, replica.rows(table.table_id), server_rows(lab, upstream, table))
     keyed = [c.name for c in table.key_columns]
+    assert table.unique_keys == (((1,),) if "INDEX" in identity else ((3,),))
     assert keyed == (["other"] if "INDEX" in identity else ["id"])
     if identity == "FULL":
         want = {("BEFORE", 2, "v2", 20), ("UPDATE", 2, "new", 20), ("DELETE", 3, "v3", 30), ("DELETE", 4, "v4", 40)}

@@ -36,6 +36,11 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%' {only}
 ORDER BY c.oid, a.attnum
 """
+_UNIQUE_KEYS = """
+SELECT i.indrelid, i.indkey FROM pg_index i
+WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indrelid IN ({oids})
+ORDER BY i.indrelid, i.indexrelid
+"""
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -59,6 +64,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
     table: str
     identity: str
     columns: tuple[CatalogColumn, ...]
+    unique_keys: tuple[tuple[int, ...], ...] = ()
+    """The unique keys besides the one that names rows, by attribute numbers."""
 
     @property
     def has_key(self) -> bool:
@@ -79,10 +86,13 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     grouped: dict[int, list[Row]] = {}
     for row in rows:
         grouped.setdefault(int(row[0] or 0), []).append(row)
-    return [_table(oid, parts, known) for oid, parts in grouped.items()]
+    unique: dict[int, list[tuple[int, ...]]] = {}
+    for oid, numbers in connection.query(_UNIQUE_KEYS.format(oids=", ".join(str(o) for o in grouped) or "0")):
+        unique.setdefault(int(oid or 0), []).append(tuple(int(n) for n in (numbers or "").split()))
+    return [_table(oid, parts, known, unique.get(oid, [])) for oid, parts in grouped.items()]
 
 
-def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain]) -> CatalogTable:
+def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain], unique: Sequence[tuple[int, ...]]) -> CatalogTable:
     identity = rows[0][3] or "d"
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
@@ -94,4 +104,7 @@ def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain]) -> Catalog
         nullable = row[8] != "t" and not is_key
         column = Column(int(row[4] or 0), row[5] or "", kind, nullable, is_key, default_text(row[9], kind))
         columns.append(CatalogColumn(column, form, type_oid, row[12] or "", row[13] or "", row[14] == "t"))
-    return CatalogTable(oid, rows[0][1] or "", rows[0][2] or "", identity, tuple(columns))
+    own = {c.column.id for c in columns}
+    key = {c.column.id for c in columns if c.column.primary_key}
+    others = tuple(numbers for numbers in unique if set(numbers) <= own and set(numbers) != key)
+    return CatalogTable(oid, rows[0][1] or "", rows[0][2] or "", identity, tuple(columns), others)

@@ -186,7 +186,7 @@ class SchemaBook:
 def base_version(table: CatalogTable) -> TableSchema:
     """Return a table's first version, numbered by its content."""
     columns = tuple(c.column for c in table.columns)
-    bare = TableSchema(table.oid, table.schema, table.table, 0, columns)
+    bare = TableSchema(table.oid, table.schema, table.table, 0, columns, unique_keys=table.unique_keys)
     digest = hashlib.blake2b(bare.to_json(), digest_size=8).digest()
     return msgspec.structs.replace(bare, version=(int.from_bytes(digest, "big") >> (64 - BASE_VERSION_BITS)) + 1)
 
@@ -234,7 +234,10 @@ def _next_version(
         tells_key = relation.identity in "di" and any(c.in_identity for c in relation.columns)
         is_key = described.in_identity if tells_key else facts.primary_key
         columns.append(Column(column_id, described.name, kind, facts.nullable and not is_key, is_key, facts.default))
-    return TableSchema(before.table_id, relation.schema, relation.table, version, tuple(columns))
+    # The log does not tell unique keys; those that the catalog shows count where their columns are the same.
+    same = {c.id for c in columns if c.name in shown and shown[c.name].id == c.id}
+    unique = tuple(k for k in (catalog.unique_keys if catalog is not None else ()) if set(k) <= same)
+    return TableSchema(before.table_id, relation.schema, relation.table, version, tuple(columns), unique_keys=unique)
 
 
 def _renames(before: TableSchema, relation: Relation, types: Sequence[tuple[ColumnType, CellForm]]) -> dict[str, int]:
