@@ -26,6 +26,7 @@ from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.spool import DrainMarkerItem, Spool
 
 UNDER_WAY_BYTES_MAX = 256 << 20
+JOIN_S_MAX = 30.0
 PREPARED_MAX = 2
 """Files of one dispatcher that threads have in hand and that are not written: one is written, one prepared."""
 
@@ -119,12 +120,15 @@ class StorageWriters:
             self._latch.wait_for(self._drained, lambda: marker.done)
 
     def join(self) -> None:
-        """Wait for the threads' end, after the latch tripped."""
+        """Wait for the threads' end, after the latch tripped; not for ever for one that hangs in a request.
+
+        What such a request still does is harmless: it puts a file under the name that it has in every attempt, or nothing.
+        """
         with self._latch.lock:
             # None starts after the trip.
             threads = list(self._threads)
         for thread in threads:
-            thread.join()
+            thread.join(JOIN_S_MAX)
 
     def _list(self, channel: WriterChannel) -> None:
         if channel.listed or not channel.ready:
