@@ -3,97 +3,25 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import pyarrow as pa
-import pymysql
 import pytest
 
-from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import PositionJournal
-from penstock.model.batch import KEY
 from penstock.model.span import Span
-from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.log_service import LogService, LogServiceSettings
-from penstock.puller.span_pipeline import SpanPipelineSettings
-from penstock.source.mysql.connection import parse_uri
-from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
-from penstock.store.event_store import ColumnarEventStore
 from penstock.testing.loopback_server import mariadb
+from penstock.testing.mysql_lab import BINLOG, Capture, connect, run
 
 pytestmark = pytest.mark.integration
-SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with mariadb(tmp_path_factory.mktemp("mariadb"), BINLOG) as uri:
         yield uri
-
-
-def connect(uri: str) -> Any:
-    address = parse_uri(uri)
-    return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
-
-
-def run(connection: Any, *statements: str) -> None:
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
-class Capture:
-    """A store and a log service in a directory, as one process has them."""
-
-    def __init__(self, uri: str, directory: Path) -> None:
-        self.upstream = MySqlUpstream(uri)
-        self.store = ColumnarEventStore(directory / "store")
-        self.journal = PositionJournal(sqlite_url(directory / "meta.db"), "mysql")
-        self.service = LogService(self.upstream, self.store, SETTINGS, journal=self.journal).start()
-
-    def table(self, name: str) -> TableSchema:
-        return next(t for t in self.upstream.list_tables() if t.full_name == name)
-
-    def close(self) -> None:
-        self.service.close()
-        self.store.close()
-        self.journal.close()
-        self.upstream.close()
-
-    def wait(self, span_id: int, ts: int) -> None:
-        """Wait until the store has resolved a ts."""
-        never = threading.Event()
-        for _ in range(600):
-            if self.store.resolved_ts(span_id) >= ts:
-                return
-            never.wait(0.05)
-        raise AssertionError(f"span {span_id} does not resolve {ts}: {self.service.status()}")
-
-    def state(self, table: TableSchema, spans: list[Span], ts: int) -> pl.DataFrame:
-        """Return what the store holds of a table at a ts."""
-        names = [KEY, *(c.field_name for c in table.columns)]
-        batches: list[pa.RecordBatch] = []
-        for span in spans:
-            handle = self.store.collect_changes(span.span_id, 0, ts)
-            while not isinstance(step := handle.next(), EndOfRange):
-                batches.extend(b.records for b in step.data)
-            handle.close()
-        frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches if b.num_rows]
-        return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
-
-    def expected(self, table: TableSchema, ts: int) -> pl.DataFrame:
-        """Return what the server holds of a table now."""
-        names = [KEY, *(c.field_name for c in table.columns)]
-        batches = [b.records for b in self.upstream.read_table(Span(table.table_id), ts)]
-        frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches]
-        return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
 
 
 def random_changes(connection: Any, rng: random.Random, rounds: int) -> None:

@@ -128,7 +128,7 @@ def names_of() -> dict[int, str]:
     return {t.table_id: t.table for t in tables.list()}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(transactions, st.lists(st.integers(1, 200), max_size=30), st.booleans())
 def test_any_log_in_any_pieces_is_folded_as_the_model_folds_it(plan: list, sizes: list[int], checksum: bool) -> None:
     log, done = write(plan, checksum)
@@ -144,7 +144,7 @@ def test_any_log_in_any_pieces_is_folded_as_the_model_folds_it(plan: list, sizes
     assert [p.ts for p in positions] == sorted(p.ts for p in positions)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(transactions, st.lists(st.integers(1, 120), max_size=20), st.integers(0, 30), st.integers(0, 5))
 def test_a_log_gives_the_same_ts_from_any_position_and_over_marks(plan: list, sizes: list[int], pick: int, raised: int) -> None:
     log, _ = write(plan, True)
@@ -167,7 +167,7 @@ def test_a_log_gives_the_same_ts_from_any_position_and_over_marks(plan: list, si
     assert sorted((r[1:] for r in with_mark), key=str) == sorted((r[1:] for r in given_rows(first, names_of())), key=str)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(transactions, st.lists(st.integers(1, 200), max_size=30))
 def test_transactions_in_pieces_do_not_depend_on_how_the_log_arrives(plan: list, sizes: list[int]) -> None:
     log, done = write([(0, False, [c for _, _, changes in plan for c in changes] * 3)], True)
@@ -188,7 +188,7 @@ def test_transactions_in_pieces_do_not_depend_on_how_the_log_arrives(plan: list,
         assert sorted(one, key=str) == sorted(two, key=str)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(transactions, st.data(), st.booleans())
 def test_damage_gives_an_error_or_the_rows_before_it(plan: list, data: st.DataObject, checksum: bool) -> None:
     log, _ = write(plan, checksum)

@@ -1,0 +1,124 @@
+"""The life of a capture of MariaDB: compressed and huge transactions, many log files, lost connections, restarts, purged logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.timestamp import TS_ZERO
+from penstock.source.mysql.log_reader import LogReaderSettings
+from penstock.testing.loopback_server import mariadb
+from penstock.testing.mysql_lab import BINLOG, Capture, connect, restarted, run, wait_until
+
+pytestmark = pytest.mark.integration
+COMPRESSED = ("--log-bin-compress=1", "--log-bin-compress-min-len=10", "--max-binlog-size=65536")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mariadb")
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[str]:
+    with mariadb(directory, (*BINLOG, *COMPRESSED)) as uri:
+        yield uri
+
+
+def test_huge_and_compressed_transactions_over_many_files_and_a_server_restart(server: str, directory: Path, tmp_path: Path) -> None:
+    writer = connect(server)
+    run(writer, "CREATE DATABASE big", "USE big", "CREATE TABLE t (id INT PRIMARY KEY, note VARCHAR(200), n INT)")
+    capture = Capture(server, tmp_path, LogReaderSettings(piece_bytes=100_000))
+    table = capture.table("big.t")
+    spans = [Span(table.table_id)]
+    capture.service.ensure_span(spans[0], TS_ZERO)
+    fill = "INSERT INTO t SELECT seq, REPEAT(CHAR(97 + seq % 26), seq % 180), 0 FROM seq_1_to_20000"
+    # One transaction of several pieces that changes its own rows again, also across pieces.
+    run(writer, "BEGIN", fill, "UPDATE t SET n = n + 1", "DELETE FROM t WHERE id % 3 = 0", "UPDATE t SET n = n + 1 WHERE id < 50", "COMMIT")
+    assert capture.check(table, spans) == 13_334
+    run(writer, "BEGIN", "UPDATE t SET note = 'gone'", "ROLLBACK", "UPDATE t SET id = id + 100000 WHERE id < 100")
+    assert capture.check(table, spans) == 13_334
+    with restarted(directory, server):
+        writer = connect(server)
+        run(writer, "USE big", "INSERT INTO t VALUES (-1, 'after the restart', 1)", "DELETE FROM t WHERE id BETWEEN 500 AND 900")
+        assert capture.check(table, spans) == 13_068
+        capture.close()
+
+
+def test_a_lost_connection_a_purged_log_and_names_that_move(tmp_path: Path) -> None:
+    with mariadb(tmp_path / "server", BINLOG) as server:
+        writer = connect(server)
+        run(writer, "CREATE DATABASE life", "USE life", "CREATE TABLE t (k VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, v INT)")
+        run(writer, "CREATE TABLE bare (a INT, b VARCHAR(5))", "CREATE TABLE odd (a INT NOT NULL, b INT NOT NULL, c TEXT, UNIQUE (b, a))")
+        capture = Capture(server, tmp_path / "capture")
+        tables = [capture.table(f"life.{name}") for name in ("t", "bare", "odd")]
+        spans = {t.table_id: [Span(t.table_id)] for t in tables}
+        for found in spans.values():
+            capture.service.ensure_span(found[0], TS_ZERO)
+        run(writer, "INSERT INTO t VALUES ('a', 1), ('Ä', 2), ('b', 3)", "INSERT INTO bare VALUES (1, NULL), (NULL, 'x'), (2, '')")
+        run(
+            writer, "INSERT INTO odd VALUES (1, 2, 'x'), (2, 1, NULL)", "UPDATE t SET k = 'A' WHERE k = 'a'", "DELETE FROM bare WHERE a = 1"
+        )
+        assert [capture.check(t, spans[t.table_id]) for t in tables] == [3, 2, 2]
+        # The server ends our stream; it is opened again.
+        with writer.cursor() as cursor:
+            cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Binlog Dump'")
+            for (number,) in cursor.fetchall():
+                cursor.execute(f"KILL {number}")
+        run(writer, "FLUSH BINARY LOGS", "INSERT INTO t VALUES ('c', 4)", "UPDATE odd SET b = 7 WHERE a = 1")
+        assert [capture.check(t, spans[t.table_id]) for t in tables] == [4, 2, 2]
+        # A table that is renamed keeps its id; one that is truncated gets a new one, as does one that is created again.
+        run(writer, "RENAME TABLE t TO u, odd TO t", "TRUNCATE TABLE bare", "INSERT INTO u VALUES ('d', 5)")
+        settled = capture.service.settled_ts()
+        capture.wait(spans[tables[0].table_id][0].span_id, settled)
+        names = {t.full_name: t.table_id for t in capture.upstream.list_tables()}
+        assert names["life.u"] == tables[0].table_id
+        assert names["life.t"] == tables[2].table_id
+        assert names["life.bare"] not in spans
+        assert capture.check(capture.table("life.u"), spans[tables[0].table_id]) == 5
+        capture.close()
+        run(writer, "INSERT INTO u VALUES ('e', 6)", "FLUSH BINARY LOGS")
+        # The server keeps a file for as long as its own recovery may need it.
+        wait_until(lambda: purged(writer), "the server does not purge its log")
+        again = Capture(server, tmp_path / "capture")
+        again.service.ensure_span(spans[tables[0].table_id][0], TS_ZERO)
+        wait_until(lambda: any("LOG_PURGED" in s.last_error for s in again.service.status()), "the purged log is not noticed")
+        again.close()
+
+
+def purged(writer: Any) -> bool:
+    with writer.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        newest = cursor.fetchone()[0]
+        cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        cursor.execute("SHOW BINARY LOGS")
+        return bool(cursor.fetchone()[0] == newest)
+
+
+def test_what_the_log_does_not_tell_is_refused_with_the_statement_that_mends_it(tmp_path: Path) -> None:
+    with mariadb(tmp_path / "server", BINLOG) as server:
+        writer = connect(server)
+        run(
+            writer,
+            "CREATE DATABASE few",
+            "USE few",
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b TEXT)",
+            "SET binlog_row_image = 'MINIMAL'",
+        )
+        capture = Capture(server, tmp_path / "capture")
+        span = Span(capture.table("few.t").table_id)
+        capture.service.ensure_span(span, TS_ZERO)
+        # Complete images: every column is given, and a delete needs only its key.
+        run(writer, "INSERT INTO t VALUES (1, 1, 'x'), (2, 2, 'y')", "DELETE FROM t WHERE id = 2")
+        assert capture.check(capture.table("few.t"), [span]) == 1
+        run(writer, "UPDATE t SET a = 2")
+        wait_until(lambda: any("binlog_row_image" in s.last_error for s in capture.service.status()), "the lack is not noticed")
+        capture.close()
+        with pytest.raises(PenstockError) as wrong:
+            Capture("mysql://root@127.0.0.1:1/", tmp_path / "none")
+        assert wrong.value.code == "UPSTREAM_UNREACHABLE"
