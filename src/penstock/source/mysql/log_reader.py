@@ -80,8 +80,11 @@ class LogReader:
         wanted: Callable[[int], bool],
         settings: LogReaderSettings,
         clock: Clock,
+        ends_at: Callable[[LogPlace], bool] = lambda _: True,
     ) -> None:
+        """``ends_at`` tells whether the log ends at a place now."""
         self._stream = stream
+        self._ends_at = ends_at
         self._tables = tables
         self._wanted = wanted
         self._settings = settings
@@ -376,7 +379,7 @@ class LogReader:
         entry[0, 5] = int.from_bytes(header[13:17], "little")
         after = self._place if inside else self._after(entry)
         ts = self._next_ts(after)
-        event = self._tables.apply(statement, text, ts) if statement is not None else None
+        event = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else None
         if event is not None:
             self._slots.unbind()
             self._slots.choose(self._wanted)

@@ -18,6 +18,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.mysql.columns import ServerTable
+from penstock.source.mysql.ddl_columns import altered_columns, created_columns
 from penstock.source.mysql.ddl_text import Statement, TableName
 
 ID_BITS = 48
@@ -42,6 +43,7 @@ class TableVersions:
         self._charsets: dict[TableName, dict[str, str]] = {}
         self._problems: dict[TableName, str] = {}
         self._loaded = False
+        self._is_newest: Callable[[], bool] = lambda: True
 
     @property
     def loaded(self) -> bool:
@@ -103,9 +105,14 @@ class TableVersions:
                 self._charsets[name] = {} if found is None else _charsets(found)
             return self._charsets[name].get(column.lower(), "utf8mb4")
 
-    def apply(self, statement: Statement, query: str, ts: int) -> DdlEvent | None:
-        """Make a statement of the log true at its commit ts; return its event, None where no known table is concerned."""
+    def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> DdlEvent | None:
+        """Make a statement of the log true at its commit ts; return its event, None where no known table is concerned.
+
+        ``is_newest`` tells whether the log ends behind the statement. Then the server shows the table as the statement left it; otherwise
+        the text of the statement decides as far as it can be understood.
+        """
         with self._lock:
+            self._is_newest = is_newest
             if statement.type in {DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA}:
                 return self._apply_schema(statement, query, ts)
             if statement.type is DdlType.DROP_TABLE:
@@ -141,10 +148,9 @@ class TableVersions:
         new_id = table_id(*name, ts)
         new = self._known(new_id, ts)
         if new is None:
-            shown = self._shown(name)
-            if shown is None:
-                return None
-            new = TableSchema(new_id, name[0], name[1], ts, shown.columns, unique_keys=shown.unique_ids(shown.columns))
+            new = self._created(name, statement, query, new_id, ts)
+        if new is None:
+            return None
         self._install(new)
         return DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
 
@@ -159,7 +165,7 @@ class TableVersions:
         for old, old_name, new_name in olds:
             if old is None:
                 continue
-            new = self._known(old.table_id, ts) or self._changed(old, new_name, statement, ts)
+            new = self._known(old.table_id, ts) or self._changed(old, new_name, statement, query, ts)
             self._install(new)
             changed.append(new)
             if new_name != old_name:
@@ -168,12 +174,29 @@ class TableVersions:
             return None
         return DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), (), tuple(names))
 
-    def _changed(self, old: TableSchema, name: TableName, statement: Statement, ts: int) -> TableSchema:
+    def _created(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int) -> TableSchema | None:
+        like = self._live.get(statement.like) if statement.like is not None else None
+        told = like.columns if like is not None else created_columns(query)
+        keys = like.unique_keys if like is not None else ()
+        shown = self._shown(name)
+        if shown is not None and (told is None or self._is_newest()):
+            told, keys = shown.columns, shown.unique_ids(shown.columns)
+        if told is None:
+            return None
+        columns = told if like is not None else tuple(msgspec.structs.replace(c, id=n) for n, c in enumerate(told, 1))
+        return TableSchema(new_id, name[0], name[1], ts, columns, unique_keys=keys)
+
+    def _changed(self, old: TableSchema, name: TableName, statement: Statement, query: str, ts: int) -> TableSchema:
         columns, keys = old.columns, old.unique_keys
         if statement.type not in {DdlType.RENAME_TABLE, DdlType.RENAME_TABLES, DdlType.TABLE_COMMENT}:
+            told = altered_columns(old.columns, query)
             shown = self._shown(name)
-            if shown is not None:
-                columns = self._numbered(old, shown.columns, dict(statement.columns))
+            is_shown = shown is not None and (told is None or self._is_newest())
+            if shown is not None and is_shown:
+                told = shown.columns
+            if told is not None:
+                columns = self._numbered(old, told, dict(statement.columns))
+            if shown is not None and is_shown:
                 keys = shown.unique_ids(columns)
         return TableSchema(old.table_id, name[0], name[1], ts, columns, unique_keys=keys)
 

@@ -114,16 +114,21 @@ class MySqlUpstream:
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
-        """Yield the log from a position on."""
+        """Yield the log from a position on. The position counts as passed when this returns, before the first step."""
         self._load(start.ts)
         self._tables.rewind(start.ts)
+        self._note(start)
+        return self._steps(start, marks, wanted, stop)
+
+    def _steps(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
         place = LogPlace.parse(start.text)
         stream = BinlogStream(self._server.address, self._server.mariadb, place, self._server_id, self.settings.dump, self._clock)
         with self._lock:
             self._streams.add(stream)
-        self._note(start)
         try:
-            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock)
+            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, self._ends_at)
             for step in reader.steps(stop):
                 if step.position is not None:
                     self._note(step.position)
@@ -158,6 +163,9 @@ class MySqlUpstream:
     def _load(self, ts: int) -> None:
         if not self._tables.loaded:
             self._tables.load(self._server.tables(), ts)
+
+    def _ends_at(self, place: LogPlace) -> bool:
+        return place.reached(self._server.log_end())
 
     def _newest(self, table_id: int) -> TableSchema:
         return self.schema_history(table_id)[-1]

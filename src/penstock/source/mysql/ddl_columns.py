@@ -1,0 +1,121 @@
+"""Columns after a DDL, from its text alone: for a reader that is behind, to whom the server shows only later tables.
+
+sqlglot parses the statement; what it does not understand gives None, and the caller decides what else to believe. Columns get their ids by
+name later. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import sqlglot
+from sqlglot import exp
+
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column
+from penstock.source.dataserver.columndef import build_column
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+
+def created_columns(query: str) -> tuple[Column, ...] | None:
+    """Return the columns of a CREATE TABLE, None where its text does not tell."""
+    statement = _parsed(query)
+    if not isinstance(statement, exp.Create) or not isinstance(statement.this, exp.Schema):
+        return None
+    columns: list[Column] = []
+    keys: list[str] = []
+    try:
+        for item in statement.this.expressions:
+            if isinstance(item, exp.ColumnDef):
+                columns.append(_column(item))
+            elif isinstance(item, exp.PrimaryKey):
+                keys += [part.name.lower() for part in item.expressions]
+    except PenstockError:
+        return None
+    return tuple(_keyed(columns, keys)) if columns else None
+
+
+def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ...] | None:
+    """Return a table's columns after an ALTER TABLE, None where its text does not tell."""
+    statement = _parsed(query)
+    if not isinstance(statement, exp.Alter):
+        return None
+    now = list(columns)
+    try:
+        for action in statement.args.get("actions") or ():
+            if not _apply(now, action):
+                return None
+    except (PenstockError, StopIteration):
+        return None
+    return tuple(now)
+
+
+def _parsed(query: str) -> exp.Expression | None:
+    try:
+        return sqlglot.parse_one(query, dialect="mysql")
+    except sqlglot.errors.SqlglotError:
+        return None
+
+
+def _column(definition: exp.ColumnDef) -> Column:
+    """Return a column; generated ones are columns like others here."""
+    kept = []
+    generated = ""
+    for constraint in definition.args.get("constraints") or ():
+        kind = constraint.args.get("kind")
+        if isinstance(kind, exp.ComputedColumnConstraint | exp.GeneratedAsIdentityColumnConstraint):
+            generated = (
+                "STORED" if "STORED" in constraint.sql("mysql").upper() or "PERSISTED" in constraint.sql("mysql").upper() else "VIRTUAL"
+            )
+        else:
+            kept.append(constraint)
+    plain = definition.copy()
+    plain.set("constraints", [c.copy() for c in kept])
+    return msgspec.structs.replace(build_column(plain, 0), generated=generated)
+
+
+def _keyed(columns: list[Column], keys: list[str]) -> list[Column]:
+    return [msgspec.structs.replace(c, primary_key=True, nullable=False) if c.name.lower() in keys else c for c in columns]
+
+
+def _place(columns: list[Column], name: str) -> int:
+    return next(at for at, column in enumerate(columns) if column.name.lower() == name.lower())
+
+
+def _insert(columns: list[Column], column: Column, position: exp.Expression | None, otherwise: int) -> None:
+    if position is None:
+        columns.insert(otherwise, column)
+    elif position.args.get("position") == "FIRST":
+        columns.insert(0, column)
+    else:
+        columns.insert(_place(columns, position.this.name) + 1, column)
+
+
+def _apply(columns: list[Column], action: exp.Expression) -> bool:
+    """Change the columns; return False where the action is not understood."""
+    if isinstance(action, exp.ColumnDef):
+        _insert(columns, _column(action), action.args.get("position"), len(columns))
+    elif isinstance(action, exp.Drop):
+        for target in action.args.get("tables") or [action.this]:
+            if (action.args.get("kind") or "COLUMN").upper() == "COLUMN":
+                columns.pop(_place(columns, target.name))
+    elif isinstance(action, exp.ModifyColumn):
+        renamed = action.args.get("rename_from")
+        definition = action.this
+        at = _place(columns, renamed.name if renamed is not None else definition.name)
+        before = columns.pop(at)
+        new = msgspec.structs.replace(_column(definition), primary_key=before.primary_key)
+        position = definition.args.get("position") or action.args.get("position")
+        _insert(columns, new if not before.primary_key else msgspec.structs.replace(new, nullable=False), position, at)
+    elif isinstance(action, exp.RenameColumn):
+        at = _place(columns, action.this.name)
+        columns[at] = msgspec.structs.replace(columns[at], name=action.args["to"].name)
+    elif isinstance(action, exp.AddConstraint):
+        for added in action.expressions:
+            if isinstance(added, exp.PrimaryKey):
+                columns[:] = _keyed(columns, [part.name.lower() for part in added.expressions])
+    elif not isinstance(action, exp.AlterRename | exp.AlterColumn):
+        return False
+    return True
