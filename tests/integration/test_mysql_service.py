@@ -113,3 +113,43 @@ def test_a_snapshot_beside_a_running_log_and_ddl(server: str, tmp_path: Path) ->
     handle.close()
     assert sorted(seen) == [(0, 4), (0, 5), (2, 1)]
     capture.close()
+
+
+def test_ddls_and_rows_that_were_written_while_nobody_read(server: str, tmp_path: Path) -> None:
+    writer = connect(server)
+    run(writer, "CREATE DATABASE away", "USE away", "CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 1)")
+    first = Capture(server, tmp_path)
+    table = first.table("away.t")
+    span = Span(table.table_id)
+    first.service.ensure_span(span, TS_ZERO)
+    run(writer, "INSERT INTO t VALUES (2, 2)")
+    first.wait(span.span_id, first.service.settled_ts())
+    first.close()
+    # The server shows only the last of these shapes, and rows of each are in the log.
+    run(writer, "ALTER TABLE t ADD COLUMN b DECIMAL(5,2) DEFAULT 1.5 AFTER id", "INSERT INTO t VALUES (3, 3.25, 3)")
+    run(writer, "ALTER TABLE t DROP COLUMN a, ADD COLUMN c BIGINT UNSIGNED", "INSERT INTO t VALUES (4, 4, 18446744073709551615)")
+    run(writer, "ALTER TABLE t CHANGE b d VARCHAR(20), ADD COLUMN e ENUM('x','y')", "UPDATE t SET e = 'y' WHERE id = 4")
+    second = Capture(server, tmp_path)
+    second.service.ensure_span(span, TS_ZERO)
+    settled = second.service.settled_ts()
+    second.wait(span.span_id, settled)
+    versions = second.store.schema_history(table.table_id)
+    assert [[(c.id, c.name) for c in v.columns] for v in versions] == [
+        [(1, "id"), (2, "a")],
+        [(1, "id"), (3, "b"), (2, "a")],
+        [(1, "id"), (3, "b"), (4, "c")],
+        [(1, "id"), (3, "d"), (4, "c"), (5, "e")],
+    ]
+    handle = second.store.collect_changes(span.span_id, 1, settled)
+    seen = []
+    while not isinstance(step := handle.next(), EndOfRange):
+        for batch in step.data:
+            seen += [{k: v for k, v in row.items() if not k.startswith("_")} for row in batch.records.to_pylist()]
+    handle.close()
+    assert seen == [
+        {"c1": 2, "c2": 2},
+        {"c1": 3, "c3": "3.25", "c2": 3},
+        {"c1": 4, "c3": "4.00", "c4": 18446744073709551615},
+        {"c1": 4, "c3": "4.00", "c4": 18446744073709551615, "c5": 2},
+    ]
+    second.close()
