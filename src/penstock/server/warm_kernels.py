@@ -17,10 +17,20 @@ def warm_kernels() -> None:
     """Send two rows of every type through every codec. Quick when everything is compiled already."""
     warm_puller()
     warm_postgres()
+    _warm_mysql()
     table, arrays = sample_table()
     encode_row_keys(table, arrays, b"t")
     decode_values(table, encode_values(table, arrays))
     warm_formats()
+
+
+def _warm_mysql() -> None:
+    try:
+        from penstock.source.mysql.warm_kernels import warm_kernels as warm_mysql
+    except ImportError:
+        # Its driver is an extra.
+        return
+    warm_mysql()
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ from penstock.source.mysql.table_slots import TableSlots
 from penstock.source.mysql.table_versions import TableVersions
 from penstock.source.single_log import CommitChain, LogPosition, LogStep
 
-_BEGIN: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)
-_COMMIT: U8 = np.frombuffer(b"COMMIT", dtype=np.uint8)
+BEGIN_TEXT: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)
+COMMIT_TEXT: U8 = np.frombuffer(b"COMMIT", dtype=np.uint8)
 _EVENTS_MAX = 1 << 16
 _STATEMENT_DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "MERGE"})
 _REFUSED = {
@@ -132,7 +132,7 @@ class LogReader:
             self._at, why = framing.scan(
                 stream.events, self._at, self._plain_end if plain else stream.end, 0 if plain else self._checksum,
                 self._settings.piece_bytes, framing.ACTIONS, framing.CRC_TABLES, self._state,
-                slots.ids, slots.id_slot, slots.maps, slots.map_from, slots.map_to, slots.wanted, self._sid_bytes, _BEGIN, _COMMIT,
+                slots.ids, slots.id_slot, slots.maps, slots.map_from, slots.map_to, slots.wanted, self._sid_bytes, BEGIN_TEXT, COMMIT_TEXT,
                 self._rows, self._txns, self._counts,
             )  # fmt: skip
             if why == framing.STOP_END and plain and self._at == self._plain_end:

@@ -63,7 +63,7 @@ def query_columns(session: Session, query: str, columns: int, page_rows: int) ->
         whole = count - partial
         if whole and (verdict == ENDED or whole >= page_rows or end >= _PAGE_BYTES):
             stop = int(starts[whole]) if partial else end
-            yield _split(rows, starts[:whole], stop, columns)
+            yield split_rows(rows, starts[:whole], stop, columns)
             rows[: end - stop] = rows[stop:end].copy()
             end -= stop
             starts[0] = 0
@@ -78,7 +78,8 @@ def _with_room(array: npt.NDArray[T], used: int, more: int) -> npt.NDArray[T]:
     return grown
 
 
-def _split(rows: U8, starts: I64, end: int, columns: int) -> tuple[pa.Array, ...]:
+def split_rows(rows: U8, starts: I64, end: int, columns: int) -> tuple[pa.Array, ...]:
+    """Return whole rows as binary columns."""
     count = len(starts)
     offsets = np.zeros((columns, count + 1), dtype=np.int64)
     validity = np.full((columns, (count + 7) // 8), 255, dtype=np.uint8)

@@ -26,6 +26,7 @@ from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.snapshot import read_ranges, read_rows
 from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.warm_kernels import warm_kernels
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
 _PASSED_MAX = 4096
@@ -115,6 +116,8 @@ class MySqlUpstream:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         """Yield the log from a position on. The position counts as passed when this returns, before the first step."""
+        # Before the stream is open, so that its server does not wait for a compiler.
+        warm_kernels()
         self._load(start.ts)
         self._tables.rewind(start.ts)
         self._note(start)
