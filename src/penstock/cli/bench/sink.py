@@ -52,7 +52,7 @@ class Scale:
 
 
 FULL = Scale(800_000_000, 64 << 20, 30.0, 1_200_000_000)
-QUICK = Scale(120_000_000, 8 << 20, 10.0, 300_000_000)
+QUICK = Scale(240_000_000, 4 << 20, 10.0, 300_000_000)
 
 
 def run(quick: bool) -> Report:
@@ -136,10 +136,11 @@ class SinkBench:
             start_s = time.perf_counter()
             gate = WakeGate()
             sink.on_failure(gate.open)
-            for records, part in self._in_turn(parts, share):
+            for records, part, last in self._in_turn(parts, share):
                 sink.add_dml_event(DmlEvent(part, _table(part), records, gate.enter(records.nbytes)))
-            for part in parts:
-                sink.seal_dispatcher(part)
+                if last:
+                    # As a task does: nothing more comes for this one.
+                    sink.seal_dispatcher(part)
             for part in parts:
                 sink.close_dispatcher(part)
             seconds = time.perf_counter() - start_s
@@ -213,7 +214,7 @@ class SinkBench:
         gc.collect()
         before = time.process_time()
         gate = WakeGate()
-        for records, part in self._in_turn(busy, self._scale.cpu_bytes / DISPATCHERS / self._event_bytes):
+        for records, part, _ in self._in_turn(busy, self._scale.cpu_bytes / DISPATCHERS / self._event_bytes):
             sink.add_dml_event(DmlEvent(part, _table(part), records, gate.enter(records.nbytes)))
         for part in busy:
             sink.close_dispatcher(part)
@@ -233,13 +234,13 @@ class SinkBench:
             sink.open_dispatcher(DispatcherWork(part, _table(part), BASE_TS, BASE_TS + 10**12, position))
         return sink, parts
 
-    def _in_turn(self, parts: list[DispatcherId], events: float) -> Iterator[tuple[pa.RecordBatch, DispatcherId]]:
-        """Yield so many events' worth of rows for each dispatcher, the dispatchers in turn; the last event may be a part of one."""
+    def _in_turn(self, parts: list[DispatcherId], events: float) -> Iterator[tuple[pa.RecordBatch, DispatcherId, bool]]:
+        """Yield so many events' worth of rows for each dispatcher, the dispatchers in turn; the last one, marked, may be a part."""
         left = events
         while left > 0:
             records = self._rows if left >= 1 else self._rows.slice(0, max(1, round(len(self._rows) * left)))
             for part in parts:
-                yield records, part
+                yield records, part, left <= 1
             left -= 1
 
     def _encoded_bytes(self) -> int:

@@ -35,7 +35,7 @@ PREPARED_MAX = 2
 class WriterSettings:
     """How much is under way to the target at once."""
 
-    flush_concurrency: int = 32
+    flush_concurrency: int = 128
     under_way_bytes_max: int = UNDER_WAY_BYTES_MAX
 
 
