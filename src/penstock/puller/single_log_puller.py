@@ -278,11 +278,12 @@ class SingleLogPuller:
         if self._stop.is_set():
             # Closed between the two: the flag that would have ended the reader is the one that was just taken back.
             return
+        self._start = start
+        steps = self._upstream.read_log(start, marks, self._is_wanted, self._again)
         with self._moved:
             self._position = start
             self._moved.notify_all()
-        self._start = start
-        for step in self._upstream.read_log(start, marks, self._is_wanted, self._again):
+        for step in steps:
             # The place was there: whatever breaks from now on concerns everyone.
             self._start = None
             if self._again.is_set():

@@ -105,19 +105,19 @@ class FeedCapture:
 
     def _let_go_of_purged(self) -> frozenset[int]:
         """Stop capturing spans whose log is gone, forget what was read of their state, and go on at the end of the log."""
-        gone = self._purged()
-        for status in gone:
-            log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": status.span_id, "code": "LOG_PURGED"})
-            self._log_service.remove_span(status.span_id)
-            BootstrapLog(self._store.objects, status.span_id).clear(keep_objects=False)
-        if gone:
-            start_ts = self._log_service.begin_log_again()
-            if DDL_SPAN.span_id in {s.span_id for s in gone}:
-                # What DDLs did in the hole is seen in the tables themselves.
-                self._store.reset_span(DDL_SPAN.span_id, start_ts)
-                self._log_service.ensure_span(DDL_SPAN, start_ts)
-            self._log_service.settled_ts()
-        return frozenset(s.span_id for s in gone)
+        if not self._purged():
+            return frozenset()
+        # All spans of the feed share the log; those that have not noticed yet will, or were a moment further.
+        for span_id in self._span_ids:
+            log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": span_id, "code": "LOG_PURGED"})
+            self._log_service.remove_span(span_id)
+            BootstrapLog(self._store.objects, span_id).clear(keep_objects=False)
+        start_ts = self._log_service.begin_log_again()
+        # What DDLs did in the hole is seen in the tables themselves.
+        self._store.reset_span(DDL_SPAN.span_id, max(start_ts, self._store.resolved_ts(DDL_SPAN.span_id)))
+        self._log_service.ensure_span(DDL_SPAN, start_ts)
+        self._log_service.settled_ts()
+        return frozenset(self._span_ids)
 
     def _capture_from(self, purged: frozenset[int]) -> Callable[[Span, int], None]:
         def capture(span: Span, start_ts: int) -> None:

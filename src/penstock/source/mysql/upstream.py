@@ -21,6 +21,7 @@ from penstock.source.contract import Decoded, RangeInfo, RowDecoder
 from penstock.source.dataserver.keys import full_span
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.dump import BinlogStream
+from penstock.source.mysql.keyed_read import keyed_reader
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import Server
@@ -131,7 +132,8 @@ class MySqlUpstream:
         with self._lock:
             self._streams.add(stream)
         try:
-            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, self._ends_at)
+            read_rows = keyed_reader(self._server)
+            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, self._ends_at, read_rows)
             for step in reader.steps(stop):
                 if step.position is not None:
                     self._note(step.position)
