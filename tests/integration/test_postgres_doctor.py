@@ -9,7 +9,7 @@ from penstock.cli.doctor import doctor, examine
 from penstock.cli.main import run
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.address import parse_address
-from penstock.source.postgres.upstream import PostgresUpstream
+from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.testing.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def test_every_statement_fixes_its_finding(lab):
     for name in ("shop.bare: publication", "shop.shut: publication"):
         lab.sql(again[name].statement)
     assert all(f.ok for f in examine(uri, ["shop.*"]))
-    upstream = PostgresUpstream(uri)
+    upstream = PostgresUpstream(uri, PostgresSettings(reader_wait_s=0.0))
     assert upstream.first_position().ts > 0, "what the doctor lets pass can be captured with no more privileges than it named"
     ticket = upstream.begin_snapshot()
     upstream.end_snapshot(ticket)

@@ -19,7 +19,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.source.postgres.address import parse_address
 from penstock.source.postgres.connection import Connection, Row
-from penstock.source.postgres.upstream import PostgresUpstream
+from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.single_log import LogPosition, LogStep
 from penstock.testing.loopback_server import free_port, postgres
 
@@ -61,7 +61,7 @@ class PostgresLab:
 
     def upstream(self, options: str = "") -> PostgresUpstream:
         """Return a new upstream on the server."""
-        return PostgresUpstream(f"{self.uri}{options}")
+        return PostgresUpstream(f"{self.uri}{options}", PostgresSettings(reader_wait_s=0.0))
 
 
 class Replica:

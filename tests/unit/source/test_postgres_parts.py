@@ -254,6 +254,7 @@ def test_each_truncate_is_a_generation():
     book.observe(catalog.relation(), ts)
     first = book.truncate(7, ts + 100)
     assert book.truncate(7, ts + 100) == first
+    assert book.table_id_before(7, ts + 100) == 7
     second = book.truncate(7, ts + 200)
     assert [e.tables[0].table_id for e in (first, second)] == [7 + (1 << OID_BITS), 7 + (2 << OID_BITS)]
     assert [book.table_id(7, t) for t in (ts, ts + 100, ts + 150, ts + 200)] == [
@@ -269,6 +270,7 @@ def test_a_table_that_is_made_is_told_once_and_only_then():
     event = book.create(catalog.relation(), 1 << 50)
     assert event is not None
     assert (event.type, event.tables[0].version) == (DdlType.CREATE_TABLE, event.commit_ts)
+    assert book.create(catalog.relation(), 1 << 50) == event, "read again, it is told again"
     assert book.create(catalog.relation(), (1 << 50) + 100) is None
     known = catalog.book()
     known.announce([7])

@@ -56,11 +56,6 @@ class CommitLog:
             self._reading = False
             self._changed.notify_all()
 
-    @property
-    def reading(self) -> bool:
-        """Return whether a reader is at work."""
-        return self._reading
-
     def last_ts(self) -> int:
         """Return the newest ts; 0 before anything was read."""
         with self._changed:
@@ -76,12 +71,16 @@ class CommitLog:
         with self._changed:
             self._keep -= 1
 
-    def ts_at(self, lsn: int, timeout_s: float) -> int | None:
-        """Return the chain's ts at a place, waiting until the reader is there; None where it is not known."""
+    def wait_reading(self, timeout_s: float) -> bool:
+        """Wait until somebody reads the log; return whether somebody does."""
         with self._changed:
-            if not self._reading or lsn < parse_lsn(self._start.text):
-                return None
-            if not self._changed.wait_for(lambda: self._reached >= lsn or not self._reading, timeout_s) or self._reached < lsn:
+            return self._changed.wait_for(lambda: self._reading, timeout_s)
+
+    def ts_at(self, lsn: int, timeout_s: float) -> int | None:
+        """Return the chain's ts at a place, waiting until a reader is there; None where it is not known."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._reading and self._reached >= lsn, timeout_s)
+            if not self._reading or self._reached < lsn or lsn < parse_lsn(self._start.text):
                 return None
             ts = self._start.ts
             for lsns, stamps in self._entries:

@@ -325,19 +325,25 @@ class LogReader:
             for at, (begin, end) in enumerate(itertools.pairwise(borders)):
                 if at:
                     self._apply(own[at - 1], int(ts[own[at - 1].txn]), ddls)
-                part = mine[begin:end]
-                if len(part) == 0:
-                    continue
-                stamps = ts[rows[part, TXN]]
-                known = self._resolve(oid, int(stamps[0]), ddls)
-                if known is not None:
-                    built = build_changes(known, buffer.bytes, rows[part], stamps, ordinals[part], self._fetch)
-                    pieces += [(at, change) for change in built]
+                for part in self._by_version(oid, mine[begin:end], ts[rows[mine[begin:end], TXN]]):
+                    stamps = ts[rows[part, TXN]]
+                    known = self._resolve(oid, int(stamps[0]), ddls)
+                    if known is not None:
+                        built = build_changes(known, buffer.bytes, rows[part], stamps, ordinals[part], self._fetch)
+                        pieces += [(at, change) for change in built]
             if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
                 changes += self._fold_versions(pieces)
             else:
                 changes += [change for _, change in pieces]
         return changes, sorted(ddls, key=lambda d: d.commit_ts)
+
+    def _by_version(self, oid: int, rows: I64, stamps: U64) -> list[I64]:
+        """Divide rows where a version begins that no relation tells: the one that a capture began with."""
+        if len(rows) == 0:
+            return []
+        starts = self._book.starts_between(oid, int(stamps[0]), int(stamps[-1]))
+        borders = [0, *(int(np.searchsorted(stamps, np.uint64(s), side="right")) for s in starts), len(rows)]
+        return [rows[begin:end] for begin, end in itertools.pairwise(borders) if begin < end]
 
     def _real_notices(self, oid: int, notices: Sequence[Notice]) -> list[Notice]:
         """Leave out relations that only repeat what is known: one is sent for each partition of a table."""
@@ -359,13 +365,15 @@ class LogReader:
         if notice.relation is not None:
             self._relations[notice.oid] = notice.relation
             self._known.pop(notice.oid, None)
-        elif self._wanted(self._book.table_id(notice.oid, ts)):
+        elif self._wanted(self._book.table_id_before(notice.oid, ts)):
             ddls.append(self._book.truncate(notice.oid, ts))
             self._known.pop(notice.oid, None)
 
     def _resolve(self, oid: int, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
         """Return how rows of a relation are read, or None where nobody wants them."""
         known, relation = self._known.get(oid), self._relations.get(oid)
+        if known is not None and not self._book.is_current(known.table, ts):
+            known = None
         if relation is None:
             raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
         ddl: DdlEvent | None = None

@@ -53,6 +53,7 @@ class SchemaBook:
         self._domains: dict[int, Domain] | None = None
         self._histories: dict[int, SchemaHistory] = {}
         self._announced: set[int] = set()
+        self._created: dict[int, DdlEvent] = {}
         self._lock = threading.RLock()
 
     def announce(self, table_ids: Iterable[int]) -> None:
@@ -61,8 +62,11 @@ class SchemaBook:
             self._announced.update(table_id & OID_MASK for table_id in table_ids)
 
     def create(self, relation: Relation, commit_ts: int) -> DdlEvent | None:
-        """Return the event of a table that was made since capture began, when its first row is met; None where it is known."""
+        """Return the event of a table that was made since capture began, when its first row is met, also again; else None."""
         with self._lock:
+            told = self._created.get(relation.oid)
+            if told is not None and commit_ts - DDL_SLOTS <= told.commit_ts < commit_ts:
+                return told
             if relation.oid in self._announced:
                 return None
             found = self._read_catalog([relation.oid])
@@ -72,7 +76,8 @@ class SchemaBook:
             if not self._generations(relation.oid):
                 self.adopt([msgspec.structs.replace(base_version(found[0]), version=slot)])
             self.announce([relation.oid])
-            return compose_create(self._generations(relation.oid)[-1].versions()[-1], slot)
+            event = self._created[relation.oid] = compose_create(self._generations(relation.oid)[-1].versions()[-1], slot)
+            return event
 
     def begin_capture(self, table: CatalogTable, ts: int, again: bool) -> None:
         """Begin a version of a table whose capture begins at a ts, as the catalog says: its log before then will never be read.
@@ -120,6 +125,16 @@ class SchemaBook:
             generations = self._generations(oid)
             return self._generation_at(generations, ts).table_id if generations else oid
 
+    def starts_between(self, oid: int, first_ts: int, last_ts: int) -> list[int]:
+        """Return where versions of a table begin from one transaction on and before another, in order."""
+        with self._lock:
+            return sorted(v.version for g in self._generations(oid) for v in g.versions() if first_ts <= v.version < last_ts)
+
+    def is_current(self, table: TableSchema, ts: int) -> bool:
+        """Return whether no newer version of a table has begun before the transaction of this ts."""
+        with self._lock:
+            return not self.starts_between(table.table_id & OID_MASK, table.version + 1, ts)
+
     def observe(self, relation: Relation, commit_ts: int) -> tuple[KnownRelation, DdlEvent | None]:
         """Return how rows of a relation are read in the transaction of this ts, and the DDL where their schema began in it."""
         types = self._types(relation)
@@ -140,6 +155,10 @@ class SchemaBook:
             table = _next_version(before, relation, types, catalog, self._free_slot(relation.oid, commit_ts), versions)
             self.adopt([table])
         return KnownRelation(relation, table, forms), compose_ddl(before, table)
+
+    def table_id_before(self, oid: int, commit_ts: int) -> int:
+        """Return the id that a table had before the transaction of this ts, whatever that one does to it."""
+        return self.table_id(oid, commit_ts - DDL_SLOTS)
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""

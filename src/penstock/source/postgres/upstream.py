@@ -52,6 +52,7 @@ class PostgresSettings:
     """The settings of the parts.
 
     Attributes:
+        reader_wait_s: how long a snapshot waits for somebody to read the log at all.
         snapshot_wait_s: how long a snapshot waits for the log reader to reach its place.
         slot_wait_s: how long a reader waits for a slot that another one is leaving.
         settled_s: how long after the first reading every span that was captured before has joined again.
@@ -59,6 +60,7 @@ class PostgresSettings:
 
     reader: LogReaderSettings = field(default_factory=LogReaderSettings)
     ranges: RangeSettings = field(default_factory=RangeSettings)
+    reader_wait_s: float = 30.0
     snapshot_wait_s: float = 300.0
     slot_wait_s: float = 10.0
     settled_s: float = 30.0
@@ -198,7 +200,11 @@ class PostgresUpstream:
                 self._stream.confirm(lsn)
 
     def begin_snapshot(self) -> SnapshotTicket:
-        """Export a snapshot at an exact place of the log, and hold it until ``end_snapshot``."""
+        """Export a snapshot at an exact place of the log, and hold it until ``end_snapshot``.
+
+        The reader of the log tells the ts of that place, so one that is about to begin is waited for: it must not begin behind it.
+        """
+        is_read = self._commits.wait_reading(self._settings.reader_wait_s)
         # Nothing after this place is confirmed, so that the log from the snapshot on stays readable.
         floor = parse_lsn(self.log_end())
         name = f"penstock_{system_random().getrandbits(48):012x}"
@@ -209,7 +215,7 @@ class PostgresUpstream:
             holder = self._open(replication=True)
             try:
                 made = create_slot(holder, name, temporary=True)
-                start = LogPosition(self._ts_at(made.lsn), self._text(made.lsn))
+                start = LogPosition(self._ts_at(made.lsn, is_read), self._text(made.lsn))
             except BaseException:
                 holder.close()
                 raise
@@ -265,17 +271,17 @@ class PostgresUpstream:
             if self._book.table_id(table.oid, TS_MAX) == table_id:
                 self._book.begin_capture(table, min(held), again)
 
-    def _ts_at(self, lsn: int) -> int:
-        """Return the chain's ts at a place of the log; while nobody reads, a ts that the next reader raises its chain to there."""
-        ts = self._commits.ts_at(lsn, self._settings.snapshot_wait_s)
-        if ts is not None:
+    def _ts_at(self, lsn: int, is_read: bool) -> int:
+        """Return the chain's ts at a place of the log; where nobody reads it, one that the reader from there on begins with."""
+        if not is_read:
+            ts = self.current_ts()
+            with self._lock:
+                self._own_marks.append(LogPosition(ts, format_lsn(lsn)))
             return ts
-        if self._commits.reading:
-            raise PenstockError("CONGESTED", f"{self.address.shown}: the log is read too slowly to begin a snapshot at its end")
-        ts = self.current_ts()
-        with self._lock:
-            self._own_marks.append(LogPosition(ts, format_lsn(lsn)))
-        return ts
+        found = self._commits.ts_at(lsn, self._settings.snapshot_wait_s)
+        if found is None:
+            raise PenstockError("CONGESTED", f"{self.address.shown}: the log was not read up to where a snapshot begins")
+        return found
 
     def _start_replication(self, start: LogPosition, start_lsn: int) -> Connection:
         address = self.address
