@@ -7,6 +7,7 @@ What must hold is checked in ``sink_checkers``; this module only makes things ha
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import EngineSettings, StorageSink
 from penstock.sink.storage.spool import SpoolSettings
+from penstock.sink.storage.spool_segment import SpoolDisk
 from penstock.sink.storage.target import ObjectTarget, RetrySettings
 from penstock.sink.storage.writer import WriterSettings
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
@@ -110,6 +112,20 @@ class SimulatedTarget(ObjectTarget):
     def _die(self) -> None:
         self.dead = True
         raise Killed
+
+
+class SimulatedDisk(SpoolDisk):
+    """A disk that is full now and then."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._full = rng.choice([0.0, 0.0, 0.0, 0.1])
+
+    def write(self, file: int, data: bytes | memoryview, at: int) -> None:
+        """Write, or find the disk full."""
+        if self._rng.random() < self._full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(file, data, at)
 
 
 class SimulatedTable:
@@ -244,14 +260,14 @@ class SinkSimulation:
         if rng.random() < 0.4:
             target_here.kill_at = rng.choice([1, 3, rng.randint(1, 60)])
             self.kills += 1
-        sink = StorageSink(target_here, self.settings, self._sim, self._engine)
+        sink = StorageSink(target_here, self.settings, self._sim, self._engine, SimulatedDisk(rng))
         witness = AttemptWitness(self.witness, sink, self._engine, self.settings.file_size // 8)
         try:
             return self._deliver(sink, works, script, witness, rng)
         except Killed:
             return None
         except PenstockError as error:
-            if error.code not in {"SINK_UNAVAILABLE", "CUT_CONFLICT"}:
+            if error.code not in {"SINK_UNAVAILABLE", "CUT_CONFLICT", "SPOOL_FAILED"}:
                 raise
             return None
         finally:
