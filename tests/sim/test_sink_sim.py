@@ -10,10 +10,10 @@ SEEDS = 50
 CHAOS_SEEDS = 2_000
 
 
-def run_seed(seed: int, folder: Path) -> SinkSimulation:
+def run_seed(seed: int, folder: Path, windows: int = 3) -> SinkSimulation:
     simulation = SinkSimulation(seed, folder)
     try:
-        simulation.run()
+        simulation.run(windows)
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise
@@ -22,8 +22,8 @@ def run_seed(seed: int, folder: Path) -> SinkSimulation:
 
 @pytest.mark.parametrize("start", range(0, SEEDS, 10))
 def test_seeds(start: int, tmp_path: Path) -> None:
-    runs = [run_seed(seed, tmp_path) for seed in range(start, start + 10)]
-    assert sum(run.attempts for run in runs) > 60
+    runs = [run_seed(seed, tmp_path, windows=2) for seed in range(start, start + 10)]
+    assert sum(run.attempts for run in runs) > 40
     assert sum(run.kills for run in runs) > 10
 
 

@@ -15,7 +15,7 @@ import obstore
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from penstock.format.layout import METADATA_PATH, DataDir
+from penstock.format.layout import METADATA_PATH, DataDir, DataPath, parse_schema_path
 from penstock.sink.contract import DispatcherId, DispatcherResult
 from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.sink import EngineSettings, StorageSink
@@ -33,6 +33,10 @@ class TargetWitness:
         self._layout = settings.layout
         self._data: dict[str, bytes] = {}
         self._rows: dict[str, list[tuple[int, int]]] = {}
+        self._of_table: dict[str, list[tuple[str, DataPath, str]]] = defaultdict(list)
+        """Each table's files: path, what the path says, and the path of the index."""
+        self._numbers: dict[tuple[DataDir, str], set[int]] = defaultdict(set)
+        self._schemas: set[tuple[str, int]] = set()
         self._indexes: dict[str, int] = {}
         self._expected: dict[DispatcherId, list[tuple[int, int]]] = defaultdict(list)
         self._before: dict[DispatcherId, int] = {}
@@ -46,37 +50,28 @@ class TargetWitness:
         content = bytes(obstore.get(self._store, path).bytes())
         data, index = self._layout.parse_data(path), self._layout.parse_index(path)
         if data is not None:
-            assert self._data.setdefault(path, content) == content, f"{path} changed"
-            self._rows[path] = [(int(ts), int(number)) for ts, number in _ID.findall(content)]
+            if path not in self._data:
+                self._data[path] = content
+                self._rows[path] = [(int(ts), int(number)) for ts, number in _ID.findall(content)]
+                self._of_table[data.dir.table].append((path, data, self._layout.index_path(data.dir, data.dispatcher)))
+                self._numbers[data.dir, data.dispatcher].add(data.number)
+            assert self._data[path] == content, f"{path} changed"
         elif index is not None:
             name = content.decode().strip()
             named = self._layout.parse_data(f"{self._layout.dir_path(index.dir)}/{name}")
             assert named is not None, name
             assert named.number >= self._indexes.get(path, 0), f"{path} went back"
             self._indexes[path] = named.number
-            there = self._numbers(index.dir, index.dispatcher)
-            assert set(range(1, named.number + 1)) <= set(there), f"{path} names {named.number}, there are {there}"
-            schema = f"{index.dir.schema}/{index.dir.table}/meta/schema_{index.dir.version}_"
-            assert any(p.startswith(schema) for p in self._paths()), f"{path} without its schema file"
-
-    def _paths(self) -> list[str]:
-        return [found["path"] for page in obstore.list(self._store) for found in page]
-
-    def _numbers(self, directory: DataDir, dispatcher: str) -> list[int]:
-        found = (self._layout.parse_data(path) for path in self._data)
-        return sorted(d.number for d in found if d is not None and d.dir == directory and d.dispatcher == dispatcher)
+            there = self._numbers[index.dir, index.dispatcher]
+            assert there >= set(range(1, named.number + 1)), f"{path} names {named.number}, there are {there}"
+            assert (index.dir.table, index.dir.version) in self._schemas, f"{path} without its schema file"
+        elif (schema := parse_schema_path(path)) is not None:
+            self._schemas.add((schema.table, schema.version))
 
     def indexed_rows(self, dispatcher: DispatcherId) -> int:
         """Return how many of a dispatcher's rows are in files that an index names."""
-        count = 0
-        for path, rows in self._rows.items():
-            data = self._layout.parse_data(path)
-            assert data is not None
-            if data.dir.table == f"t{dispatcher.table_id}":
-                index = self._layout.index_path(data.dir, data.dispatcher)
-                if data.number <= self._indexes.get(index, 0):
-                    count += len(rows)
-        return count
+        files = self._of_table[f"t{dispatcher.table_id}"]
+        return sum(len(self._rows[path]) for path, data, index in files if data.number <= self._indexes.get(index, 0))
 
     def check_files(self) -> None:
         """No data file differs from what it was when it was first seen."""
@@ -113,22 +108,13 @@ class TargetWitness:
     def check_rows(self) -> None:
         """Every row is there once, in order, in files that are numbered without gaps."""
         for dispatcher, expected in self._expected.items():
-            found: list[tuple[int, int]] = []
-            mine = []
-            for path in self._data:
-                data = self._layout.parse_data(path)
-                assert data is not None
-                if data.dir.table == f"t{dispatcher.table_id}":
-                    mine.append((data.dir.version, data.dir.date, data.number, path))
-            for *_, path in sorted(mine):
-                found += self._rows[path]
+            files = self._of_table[f"t{dispatcher.table_id}"]
+            mine = sorted((data.dir.version, data.dir.date, data.number, path) for path, data, _ in files)
+            found = [row for *_, path in mine for row in self._rows[path]]
             assert found == expected, f"dispatcher {dispatcher}"
-        for path in self._data:
-            data = self._layout.parse_data(path)
-            assert data is not None
-            numbers = self._numbers(data.dir, data.dispatcher)
-            assert numbers == list(range(1, len(numbers) + 1)), f"{path}: {numbers}"
-            assert self._indexes[self._layout.index_path(data.dir, data.dispatcher)] == len(numbers)
+        for (directory, name), numbers in self._numbers.items():
+            assert numbers == set(range(1, len(numbers) + 1)), f"{directory}: {sorted(numbers)}"
+            assert self._indexes[self._layout.index_path(directory, name)] == len(numbers)
 
 
 class AttemptWitness:
