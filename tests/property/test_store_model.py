@@ -1,5 +1,5 @@
 """The event store against a model: random transactions, small and bulk, flushes, merges with concurrent changes, history that leaves,
-repeats, crashes and windows at every boundary, with equality of content and order."""
+spans that begin again with a bootstrap, repeats, crashes and windows at every boundary, with equality of content and order."""
 
 import shutil
 import tempfile
@@ -47,6 +47,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.ts = 10
         self.resolved = 0
         self.declared = 0
+        self.base = 0
 
     def open(self) -> ColumnarEventStore:
         root = Path(self.directory.name)
@@ -108,6 +109,37 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.store.commit_changes(SPAN_ID, metas[::-1], self.ts)
         if again:
             self.append(rows[::2])
+
+    @rule(held=KEYS, changed=KEYS, delete=st.booleans(), late=st.sets(st.integers(0, 12)), cuts=st.integers(1, 3))
+    def the_log_has_a_hole_and_the_span_begins_again(
+        self, held: set[int], changed: set[int], delete: bool, late: set[int], cuts: int
+    ) -> None:
+        """Nobody knows what happened in the hole. The state is read while rows change: of some keys before, of some after."""
+        self.ts = max(self.ts, self.declared) + 1
+        start = self.ts
+        self.store.reset_span(SPAN_ID, start)
+        before = {key: f"{key}@{start}" for key in held}
+        self.log, self.states = [], {start: before}
+        self.start = self.resolved = self.declared = start
+        self.store.advance_resolved_ts(DDL_SPAN.span_id, start)
+        rows = self.changed(changed, delete, 2)
+        self.append(rows)
+        after = self.states[self.ts]
+        read = before | {key: after[key] for key in late & after.keys()}
+        read = {key: value for key, value in read.items() if key not in late or key in after}
+        wanted = [(start, Op.INSERT, key, value) for key, value in sorted(read.items())]
+        metas = [
+            write_bulk(
+                self.store.objects, SPAN_ID, "state", [change_batch(SPAN_ID, wanted[at : at + cuts], BatchKind.DATA)], start, [TABLE]
+            )
+            for at in range(0, len(wanted), cuts)
+        ]
+        self.base = self.ts
+        self.store.commit_bulk(SPAN_ID, metas, start, self.base)
+
+    @rule()
+    def old_orphans_go(self) -> None:
+        self.store._spans[SPAN_ID].remove_old_orphans(10**15)
 
     @rule()
     def merge(self) -> None:
@@ -197,6 +229,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         expected = [r for r in self.log if from_ts < r[0] <= to_ts]
         assert read_rows(self.store.collect_changes(SPAN_ID, from_ts, to_ts)) == expected
         self.check_steps(from_ts, to_ts)
+        if to_ts < self.base:
+            with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+                self.store.collect_changes(SPAN_ID, 0, to_ts)
+            return
         snapshot = [(to_ts, Op.INSERT, key, value) for key, value in sorted(self.state(to_ts).items())]
         assert read_rows(self.store.collect_changes(SPAN_ID, 0, to_ts)) == snapshot
 
@@ -222,3 +258,13 @@ StoreAgainstModel.TestCase.settings = settings(
     max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestStoreAgainstModel = StoreAgainstModel.TestCase
+
+
+class StoreAgainstModelForLong(StoreAgainstModel):
+    """The same, many times and longer."""
+
+
+StoreAgainstModelForLong.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestStoreAgainstModelForLong = pytest.mark.chaos(StoreAgainstModelForLong.TestCase)
