@@ -14,8 +14,10 @@ import msgspec
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.fence import OwnerFence
-from penstock.feed.following import follow, joined, live_dispatchers, to_records, written_parts
+from penstock.feed.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.database import MetaDatabase
+from penstock.meta.records import PendingWindow
+from penstock.model.errors import PenstockError
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult, TaskReport
 from penstock.sink.metrics import add_to_text, ddl_report
@@ -35,6 +37,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
         if pending is not None:
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)
             dispatchers = live_dispatchers(context, meta, pending.from_ts)
+            _check_complete(pending, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
             for ddl in plan.ddls:
                 for part in written_parts(ddl, dispatchers, context.patterns):
                     maintainer.write_block_event(part)
@@ -56,3 +59,14 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
             meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
     finally:
         meta.close()
+
+
+def _check_complete(window: PendingWindow, wanted: set[str], results: Sequence[DispatcherResult]) -> None:
+    """Raise unless exactly the dispatchers that work in the recorded window bring a result: these are of another window otherwise."""
+    found = {str(r.dispatcher) for r in results}
+    if found != wanted:
+        missing, others = sorted(wanted - found), sorted(found - wanted)
+        window_text = f"window ({window.from_ts}, {window.to_ts}]"
+        raise PenstockError(
+            "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: results of {window_text} lack {missing} and have {others} too many"
+        )

@@ -20,7 +20,9 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId
+from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 
 _BEGINS_EMPTY = frozenset(
     {
@@ -43,6 +45,19 @@ def follow(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent], patterns
     for ddl in ddls:
         dispatchers = _follow_one(dispatchers, ddl, patterns)
     return tuple(sorted(dispatchers, key=lambda d: d.id))
+
+
+def workers(dispatchers: Sequence[Dispatcher], plan: WindowPlan) -> list[tuple[Dispatcher, SpanWindow, tuple[DdlEvent, ...]]]:
+    """Return the dispatchers that do something in a window: those with rows, with a state to deliver, or with a DDL to pass."""
+    sizes = {s.span_id: s for s in plan.spans}
+    of_state = plan.from_ts == TS_ZERO or plan.kind is WindowKind.RESNAPSHOT
+    found = []
+    for dispatcher in dispatchers:
+        size = sizes.get(dispatcher.span.span_id)
+        ddls = tuple(d for d in plan.inner_ddls if d.one_table_id == dispatcher.id.table_id)
+        if size is not None and (size.rows or ddls or of_state or dispatcher.with_state):
+            found.append((dispatcher, size, ddls))
+    return found
 
 
 def first_dispatchers(dispatchers: Sequence[Dispatcher]) -> tuple[Dispatcher, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record
+from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.packing import pack_by_bytes
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
@@ -85,28 +85,25 @@ class WindowPlanner:
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
-        """Return the work of the recorded window, packed by bytes; nothing for a window that is already committed."""
-        if from_ts == to_ts:
-            return []
+        """Return the work of the recorded window, packed by bytes; none where it is empty.
+
+        Spark also runs a batch that is no window: its first, while nothing is there to begin with. Such a batch has one part without
+        work, so that its commit is not taken for that of an empty window, or of one that an earlier run left.
+        """
         progress = self._meta.progress(self._context.feed)
-        if progress.checkpoint_ts >= to_ts:
-            return []
+        if from_ts == to_ts or progress.checkpoint_ts >= to_ts:
+            return [PlannedPartition(())]
         pending = self._meta.pending_window(self._context.feed)
         if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
             raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
         plan = msgspec.json.decode(pending.plan, type=WindowPlan)
-        sizes = {s.span_id: s for s in plan.spans}
         items: list[tuple[int, WorkItem]] = []
         differs = is_resnapshot(plan)
         dispatchers = live_dispatchers(self._context, self._meta, from_ts)
         if differs:
             self._resnapshots.write_ddls(plan, dispatchers)
-        for dispatcher in dispatchers:
-            size = sizes.get(dispatcher.span.span_id)
-            ddls = tuple(d for d in plan.inner_ddls if d.one_table_id == dispatcher.id.table_id)
+        for dispatcher, size, ddls in workers(dispatchers, plan):
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
-            if size is None or (size.rows == 0 and not ddls and start_ts != TS_ZERO):
-                continue
             position = (plan.positions or progress.positions).get(str(dispatcher.id), {})
             work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
             items.append((size.nbytes, WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)))
@@ -160,6 +157,8 @@ class WindowPlanner:
         try:
             reached = self._resnapshots.readable(plan) if of_state else self._reached(pending)
         except PenstockError as error:
+            if error.code == "SPAN_UNKNOWN":
+                return pending.from_ts
             return self._resnapshot(pending.from_ts, error)
         return pending.to_ts if reached else pending.from_ts
 
@@ -181,7 +180,7 @@ class WindowPlanner:
         return missing <= ready
 
     def _plan(self, from_ts: int, nbytes_max: int) -> WindowPlan | None:
-        """Ask the store where a window ends; None while the span of a table that came into the feed is not captured yet."""
+        """Ask the store where a window ends; None while the span of a table is not captured yet."""
         dispatchers = live_dispatchers(self._context, self._meta, from_ts)
         count = Counter(d.id.table_id for d in dispatchers)
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
@@ -189,7 +188,7 @@ class WindowPlanner:
         try:
             plan = self._store.plan_window(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit)
         except PenstockError as error:
-            if error.code != "SPAN_UNKNOWN" or all(d.begin_ts == TS_ZERO for d in dispatchers):
+            if error.code != "SPAN_UNKNOWN":
                 raise
             return None
         return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state])

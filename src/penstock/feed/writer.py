@@ -55,6 +55,9 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
         parts = [message for message in messages if isinstance(message, WindowPart)]
         results = [result for part in parts for result in msgspec.json.decode(part.results, type=list[DispatcherResult])]
+        if parts and not results:
+            # A batch without a window. Whatever is on record is still to be done.
+            return
         reports = [msgspec.json.decode(part.report, type=TaskReport) for part in parts]
         commit_recorded_window(self._context, results, reports)
 
