@@ -173,7 +173,10 @@ class SinkBench:
         return target.nbytes / seconds
 
     def latency(self) -> tuple[float, float]:
-        """Return median and 99th percentile of the seconds from an event's arrival to its file and index, at half of the line."""
+        """Return median and 99th percentile of the seconds from an event's arrival to its file and index, at half of the line.
+
+        Counted from the third flush interval on: at first all dispatchers are cut at one time, because they began at one time.
+        """
         target = self._line()
         sink, parts = self._open(target, DISPATCHERS)
         gate = WakeGate()
@@ -183,7 +186,8 @@ class SinkBench:
         start_s = time.perf_counter()
         pause = threading.Event()
         # Long enough for several intervals; what the last close flushes early would only flatter.
-        length_s = self._scale.seconds + 2 * self.settings.flush_interval_ms / 1000
+        interval_s = self.settings.flush_interval_ms / 1000
+        length_s = self._scale.seconds + 4 * interval_s
         for number in itertools.count():
             due_s = start_s + number * period_s
             if due_s - start_s > length_s:
@@ -191,7 +195,7 @@ class SinkBench:
             self._clock.wait(pause, max(0.0, due_s - time.perf_counter()))
             part = parts[number % len(parts)]
             arrived_s = time.perf_counter()
-            flushed = _noting(seconds, arrived_s)
+            flushed = _noting(seconds, arrived_s) if arrived_s - start_s > 2 * interval_s else None
             sink.add_dml_event(DmlEvent(part, _table(part), self._rows, gate.enter(self._rows.nbytes), flushed))
         counted = np.array(seconds)
         for part in parts:

@@ -8,6 +8,7 @@ rows and the recorded cuts alone decide every byte and every cut. One thread at 
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -125,6 +126,8 @@ class DispatcherEncoder:
         self._rows_cut = 0
         self._last_ts = 0
         self._cut_due = False
+        self._clock_cuts = 0
+        self._find_own_time = False
         self._cut_record: CutRecord | None = None
         self._since_s: float | None = None
         """When the oldest row came that is in no file."""
@@ -157,7 +160,8 @@ class DispatcherEncoder:
             # Events without rows are in no file; they are durable as soon as all before them is.
             self._output.after_files(done)
         if self.pending:
-            self._since_s = since_s if self._since_s is None else self._since_s
+            if self._since_s is None:
+                self._since_s = since_s - self._head_start_s()
             self._output.hold(self._since_s)
 
     def cut_by_clock(self, now_s: float) -> None:
@@ -187,6 +191,17 @@ class DispatcherEncoder:
         self._emit()
         return self._flushed_callbacks()
 
+    def _head_start_s(self) -> float:
+        """Return by how much the interval that begins now is shorter.
+
+        Dispatchers whose rows began to wait together would be flushed together for ever; after its first cut by the clock each one finds
+        a time of its own. Windows that end within an interval never come to that.
+        """
+        if not self._find_own_time:
+            return 0.0
+        self._find_own_time = False
+        return self._settings.flush_interval_ms / 1000 * (zlib.crc32(str(self._work.dispatcher).encode()) % 1024) / 1024
+
     def _rows_until_cut(self, records: pa.RecordBatch) -> int:
         """Return how many of the rows come before the next place where the clock cut or may cut now."""
         count = int(records.num_rows)
@@ -208,6 +223,7 @@ class DispatcherEncoder:
                 self._cut_now_by_clock()
 
     def _cut_now_by_clock(self) -> None:
+        self._find_own_time, self._clock_cuts = not self._clock_cuts, self._clock_cuts + 1
         if self._whole:
             # A transaction ends here: what is held back of it belongs to this file. Elsewhere it stays behind for the next one.
             self._finish_rows()

@@ -10,7 +10,6 @@ threads. A dispatcher's state goes when it is closed. Runs on executors.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +39,6 @@ from penstock.sink.storage.writer import StorageWriters, WriterChannel, WriterSe
 
 _KEPT_FILES = 2
 _FILE_SLACK_BYTES = 8 << 20
-_SPREAD_FROM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,6 @@ class _Dispatcher:
         self.encoder: DispatcherEncoder | None = None
         self.rows = 0
         self.last_ts = 0
-        self.begun = False
         self.end: DrainMarkerItem | None = None
 
     def claim(self, item: DataItem) -> FileBuffer | None:
@@ -150,9 +147,6 @@ class StorageSink:
             dispatcher.rows += len(ts)
             dispatcher.last_ts = int(ts[-1])
         since_s = self._clock.monotonic_s()
-        if not dispatcher.begun:
-            dispatcher.begun = True
-            since_s -= self._head_start_s(event.dispatcher)
         self._shards.submit(event.dispatcher, lambda: self._encode(dispatcher, event, since_s))
 
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
@@ -248,12 +242,6 @@ class StorageSink:
         state = self._dispatchers.get(dispatcher)
         if state is not None:
             self._shards.submit(dispatcher, lambda: self._encoder_of(state).cut_by_clock(self._clock.monotonic_s()))
-
-    def _head_start_s(self, dispatcher: DispatcherId) -> float:
-        """Return by how much a dispatcher's first interval is shorter, so that many that begin together do not flush together."""
-        if len(self._dispatchers) < _SPREAD_FROM:
-            return 0.0
-        return self._settings.flush_interval_ms / 1000 * (zlib.crc32(str(dispatcher).encode()) % 1024) / 1024
 
     def _describe(self, state: _Dispatcher) -> None:
         # A snapshot tells of every table, the empty ones too.
