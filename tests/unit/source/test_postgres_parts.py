@@ -254,7 +254,6 @@ def test_each_truncate_is_a_generation():
     book.observe(catalog.relation(), ts)
     first = book.truncate(7, ts + 100)
     assert book.truncate(7, ts + 100) == first
-    assert book.table_id_before(7, ts + 100) == 7
     second = book.truncate(7, ts + 200)
     assert [e.tables[0].table_id for e in (first, second)] == [7 + (1 << OID_BITS), 7 + (2 << OID_BITS)]
     assert [book.table_id(7, t) for t in (ts, ts + 100, ts + 150, ts + 200)] == [

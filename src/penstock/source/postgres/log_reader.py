@@ -112,6 +112,7 @@ class LogReader:
         self._segment_seen = 0
         self._relations: dict[int, Relation] = {}
         self._known: dict[int, KnownRelation] = {}
+        self._ignored: set[int] = set()
         self._last_ts = 0
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
@@ -364,28 +365,38 @@ class LogReader:
     def _apply(self, notice: Notice, ts: int, ddls: list[DdlEvent]) -> None:
         if notice.relation is not None:
             self._relations[notice.oid] = notice.relation
-            self._known.pop(notice.oid, None)
-        elif self._wanted(self._book.table_id_before(notice.oid, ts)):
+            self._ignored.discard(notice.oid)
+        elif self._book.knows(notice.oid):
             ddls.append(self._book.truncate(notice.oid, ts))
-            self._known.pop(notice.oid, None)
+        self._known.pop(notice.oid, None)
 
     def _resolve(self, oid: int, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
-        """Return how rows of a relation are read, or None where nobody wants them."""
+        """Return how rows of a relation are read, or None where nobody wants them.
+
+        Schema changes are told of all tables: whether somebody wants one is not yet known where its capture is about to begin.
+        """
         known, relation = self._known.get(oid), self._relations.get(oid)
-        if known is not None and not self._book.is_current(known.table, ts):
-            known = None
         if relation is None:
             raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
-        ddl: DdlEvent | None = None
-        if not self._wanted(known.table.table_id if known else self._book.table_id(oid, ts)):
-            known = None
-            ddl = self._book.create(relation, ts)
-        elif known is None:
-            known, ddl = self._book.observe(relation, ts)
-            self._book.announce([oid])
-            self._known[oid] = known
-        if ddl is not None:
-            ddls.append(ddl)
+        if known is None or not self._book.is_current(known.table, ts):
+            known = self._observe(relation, ts, ddls)
+        return known if known is not None and self._wanted(known.table.table_id) else None
+
+    def _observe(self, relation: Relation, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
+        oid = relation.oid
+        if oid in self._ignored:
+            return None
+        if not self._wanted(self._book.table_id(oid, ts)):
+            created = self._book.create(relation, ts)
+            ddls.extend([created] if created is not None else [])
+            if not self._book.knows(oid):
+                # A table that is gone by now, or that cannot be captured.
+                self._ignored.add(oid)
+                return None
+        known, ddl = self._book.observe(relation, ts)
+        self._book.announce([oid])
+        self._known[oid] = known
+        ddls.extend([ddl] if ddl is not None else [])
         return known
 
     def _mark(self) -> Iterator[LogStep]:

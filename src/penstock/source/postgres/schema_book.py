@@ -61,6 +61,11 @@ class SchemaBook:
         with self._lock:
             self._announced.update(table_id & OID_MASK for table_id in table_ids)
 
+    def knows(self, oid: int) -> bool:
+        """Return whether a table has a version."""
+        with self._lock:
+            return bool(self._generations(oid))
+
     def create(self, relation: Relation, commit_ts: int) -> DdlEvent | None:
         """Return the event of a table that was made since capture began, when its first row is met, also again; else None."""
         with self._lock:
@@ -155,10 +160,6 @@ class SchemaBook:
             table = _next_version(before, relation, types, catalog, self._free_slot(relation.oid, commit_ts), versions)
             self.adopt([table])
         return KnownRelation(relation, table, forms), compose_ddl(before, table)
-
-    def table_id_before(self, oid: int, commit_ts: int) -> int:
-        """Return the id that a table had before the transaction of this ts, whatever that one does to it."""
-        return self.table_id(oid, commit_ts - DDL_SLOTS)
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""
