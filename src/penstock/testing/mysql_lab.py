@@ -112,7 +112,10 @@ class Capture:
         for span in spans:
             self.wait(span.span_id, settled)
         got, expected = self.state(table, spans, settled), self.expected(table, settled)
-        assert got.equals(expected), f"{table.full_name}: {got.height} rows captured, {expected.height} on the server"
+        if not got.equals(expected):
+            odd = got.join(expected, on=got.columns, how="anti", nulls_equal=True).head(3) if got.height else got
+            lost = expected.join(got, on=got.columns, how="anti", nulls_equal=True).head(3) if got.height else expected.head(3)
+            raise AssertionError(f"{table.full_name}: captured {odd.to_dicts()}, on the server {lost.to_dicts()}")
         return got.height
 
 

@@ -140,7 +140,7 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
             connect_timeout=max(1, int(address.connect_timeout_s)),
             read_timeout=read_timeout_s,
             client_flag=CLIENT.MULTI_RESULTS,
-            init_command="SET time_zone='+00:00'",
+            init_command="SET time_zone='+00:00', sql_mode=''",
             ssl_disabled=True,
             defer_connect=True,
         )

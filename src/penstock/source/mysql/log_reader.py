@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.dataserver.kernel import I64, U8, U64, binary_view
 from penstock.source.mysql import framing, wire
@@ -30,7 +31,7 @@ from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.log_events import parse_format, parse_payload, parse_query, parse_rotate
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.row_keys import hash_keys
-from penstock.source.mysql.rows_decoder import decode_rows
+from penstock.source.mysql.rows_decoder import ReadRows, decode_rows
 from penstock.source.mysql.table_slots import TableSlots
 from penstock.source.mysql.table_versions import TableVersions
 from penstock.source.single_log import CommitChain, LogPosition, LogStep
@@ -81,10 +82,12 @@ class LogReader:
         settings: LogReaderSettings,
         clock: Clock,
         ends_at: Callable[[LogPlace], bool] = lambda _: True,
+        read_rows: ReadRows | None = None,
     ) -> None:
-        """``ends_at`` tells whether the log ends at a place now."""
+        """``ends_at`` tells whether the log ends at a place now, ``read_rows`` reads by key what the log leaves out."""
         self._stream = stream
         self._ends_at = ends_at
+        self._read_rows = read_rows
         self._tables = tables
         self._wanted = wanted
         self._settings = settings
@@ -252,8 +255,11 @@ class LogReader:
         for slot in slots:
             mine, when = (rows, ts) if len(slots) == 1 else (rows[rows[:, 1] == slot], ts[rows[:, 1] == slot])
             binding = self._slots.bind(int(slot))
-            changes += decode_rows(self._stream.events, binding, mine, when, lambda t, c: self._tables.charset((t.schema, t.table), c))
+            changes += decode_rows(self._stream.events, binding, mine, when, self._charset, self._read_rows)
         return changes
+
+    def _charset(self, table: TableSchema, column: str) -> str:
+        return self._tables.charset((table.schema, table.table), column)
 
     def _give_piece(self) -> Iterator[LogStep]:
         """Give the finished pieces of a transaction that does not end yet."""

@@ -1,7 +1,7 @@
 """From rows events of one table to change batches.
 
-Owns the way through the kernels: images to columns, texts to UTF-8, keys, folding, batches. Columns that an image leaves out are taken from
-the before-image where it has them; an update that gives neither cannot be told in full and is refused. Runs in the log service.
+Owns the way through the kernels: images to columns, texts to UTF-8, keys, folding, batches. Columns that an after-image leaves out are
+taken from the before-image where it has them, else from the table by key. A delete may leave out all but its key. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from penstock.source.mysql.row_keys import row_keys
 from penstock.source.mysql.table_slots import Binding
 
 Charset = Callable[[TableSchema, str], str]
+ReadRows = Callable[[TableSchema, tuple[pa.Array, ...]], tuple[pa.Array, ...]]
+"""See ``keyed_read``."""
 INFLATED_BYTES_MAX = 1 << 30
 
 
@@ -41,7 +43,7 @@ def _ops() -> U8:
 _OPS = _ops()
 
 
-def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset) -> list[ChangeBatch]:
+def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset, read_rows: ReadRows | None = None) -> list[ChangeBatch]:
     """Decode the rows events of one table; ``rows`` is the scan kernel's table, ``ts`` the commit ts of each of them."""
     table = binding.table
     starts, ends, kinds = rows[:, 3], rows[:, 4], rows[:, 2]
@@ -56,7 +58,7 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
     became_arrays = _finished(table, binding.layout.binary_json, became, charset)
     if became.missing is not None:
         updated = ops[walked.became.event] == UPDATE
-        became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays)
+        became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays, read_rows or _no_read)
     ceased_ts, became_ts = ts[walked.ceased.event], ts[walked.became.event]
     ceased_keys, became_keys = row_keys(table, ceased_arrays), row_keys(table, became_arrays)
     folded = fold(walked.sides, ceased_ts, ceased_keys, became_ts, became_keys)
@@ -96,28 +98,35 @@ def _completed(
     before: tuple[pa.Array, ...],
     became: SideColumns,
     after: tuple[pa.Array, ...],
+    read_rows: ReadRows,
 ) -> tuple[pa.Array, ...]:
-    """Fill what after-images leave out from the before-images of the same updates."""
+    """Fill what after-images leave out: from the before-images of the same updates, and what these leave out too by a keyed read."""
     assert became.missing is not None
     assert ceased.missing is not None
     # An update's two images follow each other, so its before-image is the last one that ceased.
-    partner = np.cumsum(sides == 0)[sides == 1] - 1
+    partner = np.maximum(np.cumsum(sides == 0)[sides == 1] - 1, 0)
+    missing = became.missing.copy()
     filled = []
-    for number, (column, array) in enumerate(zip(table.columns, after, strict=True)):
-        lacking = became.missing[number]
+    for number, array in enumerate(after):
         full = array
-        if bool(lacking.any()):
-            known = updated & ~ceased.missing[number][np.maximum(partner, 0)] if len(before[number]) else np.zeros_like(updated)
-            if bool((lacking & ~known).any()):
-                raise PenstockError(
-                    "UPSTREAM_MISCONFIGURED",
-                    f"the log leaves out column {column.name} of {table.full_name}: binlog_row_image is not FULL",
-                    "Run SET GLOBAL binlog_row_image = 'FULL', reconnect the writers, and take a new snapshot of the table.",
-                )
-            source = before[number].take(pa.array(np.maximum(partner, 0)))
-            full = pc.if_else(pa.array(lacking), source, array)
+        if bool(missing[number].any()) and len(before[number]):
+            told = missing[number] & updated & ~ceased.missing[number][partner]
+            full = pc.if_else(pa.array(told), before[number].take(pa.array(partner)), array)
+            missing[number] &= ~told
         filled.append(full)
+    lacking = missing.any(axis=0)
+    if bool(lacking.any()):
+        rows = pa.array(np.flatnonzero(lacking))
+        read = read_rows(table, tuple(array.take(rows) for array in filled))
+        # Where each row that lacks something stands among those that were read.
+        place = pa.array(np.where(lacking, np.cumsum(lacking) - 1, 0))
+        for number in np.flatnonzero(missing.any(axis=1)).tolist():
+            filled[number] = pc.if_else(pa.array(missing[number]), read[number].take(place), filled[number])
     return tuple(filled)
+
+
+def _no_read(table: TableSchema, arrays: tuple[pa.Array, ...]) -> tuple[pa.Array, ...]:
+    raise PenstockError("UPSTREAM_MISCONFIGURED", f"the log leaves out columns of {table.full_name}: binlog_row_image is not FULL")
 
 
 def _batches(

@@ -6,6 +6,9 @@ thread may ask. Runs in the log service, the server and on executors.
 
 from __future__ import annotations
 
+import threading
+
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.columns import ServerTable, read_tables
 from penstock.source.mysql.connection import ServerAddress, Session
@@ -68,6 +71,15 @@ class Server:
             file, offset = found.get("binlog_snapshot_file", ""), int(found.get("binlog_snapshot_position", "0") or 0)
             gtids = session.rows("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
             return LogPlace(file, offset, MariadbGtids.parse(str(gtids or "")))
+
+    def wait_visible(self, clock: Clock, timeout_s: float = 10.0) -> None:
+        """Wait until queries see every commit that is in the log now."""
+        end, never = self.log_end(), threading.Event()
+        deadline_s = clock.monotonic_s() + timeout_s
+        while not self.visible_place().reached(end):
+            if clock.monotonic_s() > deadline_s:
+                raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: commits of the log do not become visible")
+            clock.wait(never, 0.01)
 
     def tables(self) -> list[ServerTable]:
         """Return all tables of users."""

@@ -47,27 +47,25 @@ def read_rows(
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         last: list[object] | None = None
         while True:
-            query = select_statement(table, span, order, last, page_rows * QUERY_PAGES if order else 0, session)
+            query = select_statement(table, span, order, last, page_rows * QUERY_PAGES if order else 0)
             count = 0
             for page in query_columns(session, query, len(table.columns), page_rows):
                 count += len(page[0])
-                arrays = tuple(_typed(column, array) for column, array in zip(table.columns, page, strict=True))
+                arrays = tuple(typed(column, array) for column, array in zip(table.columns, page, strict=True))
                 last = [_literal_value(table, name, page) for name in order]
                 yield from _ordered(span, table, ts, arrays)
             if not order or count < page_rows * QUERY_PAGES:
                 return
 
 
-def select_statement(
-    table: TableSchema, span: Span, order: Sequence[str], last: Sequence[object] | None, limit: int, session: Session
-) -> str:
+def select_statement(table: TableSchema, span: Span, order: Sequence[str], last: Sequence[object] | None, limit: int) -> str:
     """Return the query of one page: the rows of a span behind a key, in index order."""
     conditions = _bounds(table, span)
     if last is not None:
-        conditions.append(_behind(table, order, last, session))
+        conditions.append(_behind(order, last))
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     by = f" ORDER BY {', '.join(quoted(name) for name in order)} LIMIT {limit}" if order else ""
-    columns = ", ".join(_selected(c) for c in table.columns)
+    columns = ", ".join(selected(c) for c in table.columns)
     return f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.table)}{where}{by}"
 
 
@@ -150,19 +148,30 @@ def _index_order(server: Server, table: TableSchema) -> tuple[str, ...]:
     return shown.key_order if {k.lower() for k in shown.key_order} == names else tuple(c.name for c in table.key_columns)
 
 
-def _behind(table: TableSchema, order: Sequence[str], last: Sequence[object], session: Session) -> str:
+def key_condition(table: TableSchema, arrays: tuple[pa.Array, ...]) -> str:
+    """Return the condition for rows with given keys."""
+    places = [p for p, c in enumerate(table.columns) if c.primary_key]
+    names = ", ".join(quoted(table.columns[p].name) for p in places)
+    texts = [[_literal(v) for v in arrays[p].to_pylist()] for p in places]
+    return f"({names}) IN ({', '.join('(' + ', '.join(row) + ')' for row in zip(*texts, strict=True))})"
+
+
+def _behind(order: Sequence[str], last: Sequence[object]) -> str:
     """Return the condition for keys behind a key, spelled out, because servers use no index for row comparisons."""
     parts = []
     for depth in range(len(order)):
-        equal = [f"{quoted(order[p])} = {_literal(last[p], session)}" for p in range(depth)]
-        parts.append("(" + " AND ".join([*equal, f"{quoted(order[depth])} > {_literal(last[depth], session)}"]) + ")")
+        equal = [f"{quoted(order[p])} = {_literal(last[p])}" for p in range(depth)]
+        parts.append("(" + " AND ".join([*equal, f"{quoted(order[depth])} > {_literal(last[depth])}"]) + ")")
     return "(" + " OR ".join(parts) + ")"
 
 
-def _literal(value: object, session: Session) -> str:
+def _literal(value: object) -> str:
     if isinstance(value, bytes):
         return "x'" + value.hex() + "'"
-    return str(value) if isinstance(value, int) else str(session.raw.literal(value))
+    if isinstance(value, int | float):
+        return repr(value)
+    # Sessions have no SQL mode, so a backslash escapes.
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _literal_value(table: TableSchema, name: str, page: tuple[pa.Array, ...]) -> object:
@@ -175,7 +184,8 @@ def _literal_value(table: TableSchema, name: str, page: tuple[pa.Array, ...]) ->
     return value if pa.types.is_binary(column.type.arrow()) else value.decode("utf-8")
 
 
-def _selected(column: Column) -> str:
+def selected(column: Column) -> str:
+    """Return how a column is asked for, so that its text is exact."""
     name = quoted(column.name)
     if column.type.kind in _NUMBERED:
         # Not as ``+ 0``, which makes a DOUBLE of a SET.
@@ -188,7 +198,8 @@ def _selected(column: Column) -> str:
     return name
 
 
-def _typed(column: Column, array: pa.Array) -> pa.Array:
+def typed(column: Column, array: pa.Array) -> pa.Array:
+    """Return a column of a query with its type of the model."""
     wanted = column.type.arrow()
     if pa.types.is_binary(wanted):
         return array

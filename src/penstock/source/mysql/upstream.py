@@ -132,7 +132,7 @@ class MySqlUpstream:
         with self._lock:
             self._streams.add(stream)
         try:
-            read_rows = keyed_reader(self._server)
+            read_rows = keyed_reader(self._server, self._clock)
             reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, self._ends_at, read_rows)
             for step in reader.steps(stop):
                 if step.position is not None:
