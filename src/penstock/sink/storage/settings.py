@@ -73,7 +73,7 @@ class StorageSinkSettings:
     file_expiration_days: int = 0
     file_cleanup_cron_spec: str = "0 0 2 * * *"
     flush_concurrency: int = 128
-    spool_size: int = 10 << 30
+    spool_size: int = 2 << 30
     spool_dir: str = ""
 
     @property

@@ -34,7 +34,7 @@ _SPILL_DOWN_TO = 0.6
 class SpoolSettings:
     """How much a spool holds."""
 
-    quota_bytes: int = 10 << 30
+    quota_bytes: int = 2 << 30
     memory_ratio: float = 0.2
 
     @property
