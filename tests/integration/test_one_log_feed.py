@@ -164,6 +164,7 @@ def test_the_state_and_every_change_arrive_while_rows_change(database: Database,
         assert path.meta.resnapshots("f") == 0
 
 
+@pytest.mark.parametrize("database", ["mariadb", pytest.param("postgres", marks=pytest.mark.chaos)], indirect=True)
 def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:

@@ -133,7 +133,8 @@ def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
     subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
     command = [
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
-        *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid", *options),
+        # A server that starts removes what it finds in the folder for temporary tables, those of other servers too.
+        *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid", f"--tmpdir={directory}", *options),
     ]
     with running(command, directory, answers(port), user):
         import pymysql
