@@ -1,15 +1,17 @@
 """The bulk path without Spark: parts are pulled from a data server whose ranges move, while rows change."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import divide
-from penstock.feed.bootstrap_part import BootstrapPart, pull_part
+from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, divide
+from penstock.feed.bootstrap_part import BootstrapPart, Pace, pull_part
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService
@@ -17,8 +19,10 @@ from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.keys import encode_row_keys, table_prefix
 from penstock.source.dataserver.server import DataServer, DataServerSettings
 from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPuller
+from penstock.store.bootstrap_log import bootstrap_prefix
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
+from penstock.testing.local_tasks import LocalTasks
 
 WAIT_S = 60
 ROWS = 500
@@ -149,3 +153,77 @@ def test_a_lost_snapshot_begins_again_and_leaves_nothing(rig: Rig, monkeypatch: 
     ts = rig.upstream.current_ts()
     assert rig.stored(ts) == rig.upstream_rows(ts)
     assert sum(o.rows for o in objects) == ROWS - 3
+
+
+def job(rig: Rig, tasks: LocalTasks) -> Bootstrap:
+    return Bootstrap(tasks, rig.store, rig.upstream, rig.upstream.uri, rig.service.settled_ts, BootstrapSettings(tasks_max=1, page_rows=64))
+
+
+def capture(rig: Rig) -> Callable[[Span, int], None]:
+    return lambda span, start_ts: rig.service.ensure_span(span, start_ts) and None
+
+
+def test_a_part_that_fails_for_a_moment_is_read_again(rig: Rig) -> None:
+    rig.service.start()
+    failures = iter([PenstockError("UPSTREAM_UNREACHABLE", "gone for a moment")])
+
+    def fail(part: BootstrapPart) -> None:
+        for error in failures:
+            raise error
+
+    tasks = LocalTasks(fail)
+    bootstrap = job(rig, tasks)
+    done = bootstrap.run([rig.span], capture(rig))[rig.span.span_id]
+    assert (done.rows, tasks.pulled) == (ROWS, [0, 1])
+    assert bootstrap.progress() == BootstrapProgress(2, 2, ROWS)
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
+
+
+def test_a_bootstrap_that_is_stopped_goes_on_later_with_what_is_missing(rig: Rig) -> None:
+    rig.service.start()
+    jobs: list[Bootstrap] = []
+
+    def stop(part: BootstrapPart) -> None:
+        if part.number == 1:
+            jobs[0].cancel()
+            raise PenstockError("CANCELLED", "as a Spark job that is cancelled")
+
+    first = LocalTasks(stop)
+    jobs.append(job(rig, first))
+    with pytest.raises(PenstockError) as raised:
+        jobs[0].run([rig.span], capture(rig))
+    assert (raised.value.code, first.pulled) == ("CANCELLED", [0])
+    # Another process: it finds the plan, and the part that is on record.
+    second = LocalTasks()
+    rig.put(range(3), "changed in between")
+    done = job(rig, second).run([rig.span], capture(rig))[rig.span.span_id]
+    assert second.pulled == [1]
+    assert done.rows == ROWS
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
+    assert rig.store.objects.list_names(bootstrap_prefix(rig.span.span_id)) == []
+
+
+class SkippingClock(SystemClock):
+    """Waits by moving time."""
+
+    passed_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.passed_s
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.passed_s += timeout_s
+        return event.is_set()
+
+
+def test_rows_are_paced() -> None:
+    clock = SkippingClock()
+    pace = Pace(100.0, clock)
+    began_s = clock.monotonic_s()
+    for _ in range(4):
+        pace.take(50)
+    assert clock.monotonic_s() - began_s == pytest.approx(2.0)
+    Pace(0.0, clock).take(10**9)
+    assert clock.monotonic_s() - began_s == pytest.approx(2.0)
