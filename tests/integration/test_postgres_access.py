@@ -1,0 +1,83 @@
+"""How a PostgreSQL server is entered and how its log gets lost: TLS, and a slot whose log the server removed."""
+
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+from penstock.model.errors import PenstockError
+from penstock.source.postgres.address import parse_address
+from penstock.source.postgres.connection import Connection
+from penstock.source.postgres.slot import read_slot
+from penstock.testing.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    lab = PostgresLab(tmp_path_factory.mktemp("access"))
+    key, certificate = lab.directory / "data" / "server.key", lab.directory / "data" / "server.crt"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=penstock-lab"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, timeout=60)
+    owner = (lab.directory / "data").owner()
+    for file in (key, certificate):
+        shutil.chown(file, owner)
+        file.chmod(0o600)
+    shutil.copy(certificate, lab.directory / "ca.crt")
+    lab.restart([*SERVER_OPTIONS, "-c", "ssl=on"])
+    yield lab
+    lab.stop()
+
+
+def test_tls_of_every_mode_carries_queries_and_the_log(lab):
+    authority = lab.directory / "ca.crt"
+    lab.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    for mode in ("prefer", "require", f"verify-ca&sslrootcert={authority}", f"verify-full&sslrootcert={authority}"):
+        with Connection(parse_address(f"{lab.uri}?sslmode={mode}")) as session:
+            assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("t",)]
+    with Connection(parse_address(f"{lab.uri}?sslmode=disable")) as session:
+        assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("f",)]
+    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+        Connection(parse_address(f"{lab.uri}?sslmode=verify-full"))
+    elsewhere = lab.uri.replace("127.0.0.1", "localhost")
+    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+        Connection(parse_address(f"{elsewhere}?sslmode=verify-full&sslrootcert={authority}"))
+    upstream = lab.upstream(f"?sslmode=verify-full&sslrootcert={authority}&slot=tls")
+    start = upstream.first_position()
+    lab.sql("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
+    replica = Replica()
+    for step in read_until(upstream, start, upstream.log_end()):
+        replica.apply(step)
+    upstream.close()
+    (rows,) = replica.tables.values()
+    assert sorted(r["c1"] for r in rows.values()) == list(range(1, 5001))
+    lab.sql("DROP TABLE t")
+
+
+def test_a_slot_whose_log_was_removed_is_said_so_and_made_anew_where_capture_begins_again(lab):
+    lab.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    upstream = lab.upstream("?slot=lost")
+    start = upstream.first_position()
+    lab.sql("INSERT INTO t VALUES (1)")
+    lab.sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    lab.sql("SELECT pg_reload_conf()")
+    with lab.session() as session:
+        for number in range(2, 12):
+            session.query(f"INSERT INTO t VALUES ({number})")
+            session.query("SELECT pg_switch_wal()")
+        session.query("CHECKPOINT")
+        assert read_slot(session, "lost").is_lost
+    with pytest.raises(PenstockError, match="LOG_PURGED") as caught:
+        next(upstream.read_log(start, [], lambda _: True, threading.Event()))
+    assert "pg_drop_replication_slot" in caught.value.hint
+    again = upstream.first_position()
+    assert again.ts > start.ts
+    lab.sql("INSERT INTO t VALUES (100)")
+    steps = read_until(upstream, again, upstream.log_end())
+    assert [r["c1"] for s in steps for c in s.changes for r in c.records.to_pylist()] == [100]
+    upstream.close()
+    lab.sql("ALTER SYSTEM RESET max_slot_wal_keep_size")
+    lab.sql("DROP TABLE t")
