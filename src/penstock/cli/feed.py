@@ -162,6 +162,9 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['files']:,} files, {found['windows']:,} windows"),
         ("owner", f"{found['owner'] or 'none'} (epoch {found['epoch']})"),
     ]
+    if found.get("snapshot"):
+        read = found["snapshot"]
+        rows.append(("snapshot", f"reading: {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"))
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
     rows += [("not captured", problem) for problem in found["capture_problems"]]
