@@ -174,9 +174,13 @@ def check_reachable(uri: str) -> None:
 
 
 def source_name(uri: str) -> str:
-    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place."""
+    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place.
+
+    A PostgreSQL server has a log for each database, so the name tells which.
+    """
     parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}"
+    database = parts.path if parts.scheme.startswith("postgres") else ""
+    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
 
 
 def _open_target(sink: SinkConfig) -> SinkMaintainer:
