@@ -14,6 +14,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.store.contract import EndOfRange
 from penstock.testing.loopback_server import mariadb
 from penstock.testing.mysql_lab import BINLOG, Capture, connect, run
+from penstock.testing.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 
@@ -48,6 +49,16 @@ def random_changes(connection: Any, rng: random.Random, rounds: int) -> None:
 
 
 def test_random_transactions_over_restarts_are_captured_as_the_server_has_them(server: str, tmp_path: Path) -> None:
+    check_random_transactions(server, tmp_path)
+
+
+@pytest.mark.mysql
+def test_random_transactions_on_mysql_are_captured_as_the_server_has_them(tmp_path: Path) -> None:
+    with mysql(tmp_path / "server", ("--binlog-row-metadata=MINIMAL",)) as uri:
+        check_random_transactions(uri, tmp_path)
+
+
+def check_random_transactions(server: str, tmp_path: Path) -> None:
     writer = connect(server)
     run(writer, "CREATE DATABASE shop", "USE shop", "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(20), amount DECIMAL(10,2))")
     rng = random.Random(7)
