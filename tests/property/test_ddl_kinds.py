@@ -229,3 +229,14 @@ def test_tables_that_come_and_go_before_the_first_state_is_read(tmp_path):
             oracle.write(name, {2: name})
         oracle.check()
         assert sorted(path.live_tables()) == ["d.a", "d.b", "d.c", "d.e"]
+
+
+def test_a_table_that_came_and_is_renamed_at_once_joins_under_its_last_name(tmp_path):
+    with contextlib.closing(WholePath(tmp_path, SETUP, tables=["d*.*"])) as path:
+        oracle = Oracle(path)
+        oracle.write("x.c", {1: "comes with it"})
+        oracle.write("d.b", {1: "of the table that leaves the name", 2: "as well"})
+        path.drain()
+        for step in [("chain", "d.a", "x.c"), ("chain", "d.b", "d.a"), ("write", "d.b", {5: "after"}), ("add", "d.b")]:
+            oracle.step(step)
+        oracle.check()

@@ -191,7 +191,9 @@ class WindowPlanner:
             if error.code != "SPAN_UNKNOWN":
                 raise
             return None
-        return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state])
+        # The state at a DDL is one in the table's new version, which the target does not know before the window ends: it joins later.
+        changed = frozenset().union(*(d.table_ids for d in plan.ddls))
+        return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state and d.id.table_id not in changed])
 
     def _with_joining(self, plan: WindowPlan, span_ids: list[int]) -> WindowPlan | None:
         """Add the spans whose state is known at the window's end; None where one of them is known and only has to catch up.
