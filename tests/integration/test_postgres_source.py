@@ -274,6 +274,23 @@ def test_values_that_an_update_left_in_place_are_filled(lab, upstream, identity)
     same_rows(table, replica.rows(table.table_id), truth)
 
 
+def test_values_are_filled_by_keys_of_every_kind(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (a text, b bytea, c timestamptz, d numeric, big text, n int, PRIMARY KEY (a, b, c, d))")
+    lab.sql("ALTER TABLE shop.t ALTER big SET STORAGE EXTERNAL")
+    start = upstream.first_position()
+    lab.sql(
+        "INSERT INTO shop.t SELECT E'it''s \\\\ ' || g, decode(lpad(to_hex(g), 4, '0'), 'hex'),"
+        " '2026-01-01'::timestamptz + g * interval '1s',"
+        " g / 8.0, repeat(g::text, 3000), 0 FROM generate_series(1, 9) g"
+    )
+    lab.sql("UPDATE shop.t SET n = 1 WHERE d > 0.5")
+    replica = Replica()
+    for step in read_until(upstream, start, upstream.log_end()):
+        replica.apply(step)
+    table = table_of(upstream)
+    same_rows(table, replica.rows(table.table_id), server_rows(lab, upstream, table))
+
+
 def test_schema_changes_become_versions_with_composed_statements(lab, upstream):
     lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY, a int, b text)")
     start = upstream.first_position()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,7 +32,8 @@ PAGE_BYTES = 2 << 20
 _NATIVE_FORMS = frozenset({CellForm.INTEGER, CellForm.BOOLEAN, CellForm.BYTES})
 _SIGN = 1 << 63
 _READY = b"Z\0\0\0\5"
-_FETCH_ROWS = 1 << 16
+FETCH_KEYS = 4096
+"""How many rows one statement reads by key."""
 
 
 class ScanPlan(msgspec.Struct, frozen=True):
@@ -112,27 +114,39 @@ def fetch_rows(
     """Read columns of rows by key; return the keys found and the columns, in any order."""
     keys = [c for c in plan.columns if c.column.primary_key]
     chosen = [*keys, *(c for w in wanted for c in plan.columns if c.column.id == w.id)]
-    texts = [pc.cast(array, pa.string()).to_pylist() if not pa.types.is_binary(array.type) else _hex(array) for array in key_columns]
-    rows = ", ".join("(" + ", ".join(quote_literal(value) for value in row) + ")" for row in zip(*texts, strict=True))
     match = " AND ".join(f"t.{quote_ident(c.column.name)} = v.k{at}::{_type_name(c)}" for at, c in enumerate(keys))
     listed = ", ".join(f"t.{quote_ident(c.column.name)}" for c in chosen)
-    values = f"(VALUES {rows}) AS v({', '.join(f'k{at}' for at in range(len(keys)))})"
-    grids = list(
-        read_copy(connection, f"COPY (SELECT {listed} FROM {plan.source} t JOIN {values} ON {match}) TO STDOUT", len(chosen), _FETCH_ROWS)
-    )
+    names = ", ".join(f"k{at}" for at in range(len(keys)))
+    grids: list[CellGrid] = []
+    for start in range(0, len(key_columns[0]), FETCH_KEYS):
+        values = _values([array.slice(start, FETCH_KEYS) for array in key_columns])
+        copy = f"COPY (SELECT {listed} FROM {plan.source} t JOIN (VALUES {values}) AS v({names}) ON {match}) TO STDOUT"
+        grids += read_copy(connection, copy, len(chosen), FETCH_KEYS)
     columns = [
         pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids] or [pa.array([], c.column.type.arrow())])
         for at, c in enumerate(chosen)
     ]
-    key_types = (
-        [pa.concat_arrays([g.column(at, c.form, key_type(c.form, c.column.type.arrow())) for g in grids]) for at, c in enumerate(keys)]
-        if grids
-        else []
-    )
     if not grids:
         return pa.array([], pa.binary()), columns[len(keys) :]
-    found = encode_row_keys(plan.table, {c.column.field_name: a for c, a in zip(keys, key_types, strict=True)})
-    return found, columns[len(keys) :]
+    found = {
+        c.column.field_name: pa.concat_arrays([g.column(at, c.form, key_type(c.form, c.column.type.arrow())) for g in grids])
+        for at, c in enumerate(keys)
+    }
+    return encode_row_keys(plan.table, found), columns[len(keys) :]
+
+
+def _values(key_columns: Sequence[pa.Array]) -> str:
+    """Return keys as rows of a VALUES list, made in columns: strings of the session conform to the standard, so only quotes are doubled."""
+    texts = []
+    for array in key_columns:
+        if pa.types.is_binary(array.type):
+            text = pc.binary_join_element_wise(pa.scalar("\\x"), pl.Series(array).bin.encode("hex").to_arrow().cast(pa.string()), "")
+        else:
+            text = pc.replace_substring(pc.cast(array, pa.string()), "'", "''")
+        texts.append(pc.binary_join_element_wise(pa.scalar("'"), text, pa.scalar("'"), ""))
+    rows = pc.binary_join_element_wise(*texts, ", ")
+    whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return f"({pc.binary_join(whole, '), (')[0].as_py()})"
 
 
 def first_value(plan: ScanPlan, key: bytes) -> str | None:
@@ -242,10 +256,6 @@ def _by_content(plan: ScanPlan, span: Span, grids: Sequence[CellGrid], ts: int) 
         pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids]).take(rows) for at, c in enumerate(plan.columns)
     ]
     yield from _within(plan, span, ts, keys.take(rows), columns)
-
-
-def _hex(array: pa.Array) -> list[str]:
-    return [f"\\x{value.hex()}" for value in array.to_pylist()]
 
 
 def _type_name(column: CatalogColumn) -> str:
