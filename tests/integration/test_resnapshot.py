@@ -14,6 +14,7 @@ import pytest
 from penstock.feed.settings import FeedSettings
 from penstock.model.batch import Op
 from penstock.model.clock import SystemClock
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, OP
@@ -185,11 +186,40 @@ def test_a_feed_that_shall_fail_fails(tmp_path: Path) -> None:
         assert path.meta.resnapshots("f") == 0
 
 
-def test_a_truncation_in_the_lost_history_stops_the_feed(tmp_path: Path) -> None:
+def test_tables_that_came_and_went_in_the_lost_history(tmp_path: Path) -> None:
     with lab(tmp_path) as path:
         path.upstream.execute_ddl("TRUNCATE TABLE d.a")
-        path.write({"d.b": {9: "x"}})
+        path.write({"d.a": {1: "after the truncation", 2: "too"}})
+        path.upstream.execute_ddl("CREATE TABLE d.fresh (id INT PRIMARY KEY, v VARCHAR(40))")
+        path.write({"d.fresh": {5: "in a new table"}})
+        path.upstream.execute_ddl("CREATE TABLE d.short (id INT PRIMARY KEY, v VARCHAR(40))")
+        path.upstream.execute_ddl("DROP TABLE d.short")
+        path.upstream.execute_ddl("RENAME TABLE d.b TO d.c")
+        path.write({"d.c": {9: "under the new name"}}, {"d.c": [0]})
         lose_history(path)
-        with pytest.raises(PenstockError, match="TRUNCATE_TABLE") as raised:
+        crash_in_a_window(path)
+        written = files(path)
+        path.drain()
+        verdict = path.verify()
+        verdict.check()
+        assert {t.name: t.rows for t in verdict.tables} == {"d.a": 2, "d.fresh": 1, "d.c": 4}
+        assert path.meta.resnapshots("f") == 1
+        again = files(path)
+        assert {name: again[name] for name in written} == written
+        path.write({"d.a": {3: "goes on"}, "d.fresh": {6: "goes on"}, "d.c": {10: "goes on"}})
+        path.drain()
+        path.verify().check()
+
+
+def test_partitions_that_moved_in_the_lost_history_stop_the_feed(tmp_path: Path) -> None:
+    with lab(tmp_path) as path:
+        ddl = DdlEvent(
+            path.upstream.current_ts(), DdlType.TRUNCATE_PARTITION, "ALTER TABLE d.b TRUNCATE PARTITION p0", "d", (path.table("d.b"),)
+        )
+        told = threading.Event()
+        path.store.append_ddl(ddl, told.set)
+        assert told.wait(WAIT_S)
+        lose_history(path)
+        with pytest.raises(PenstockError, match="TRUNCATE_PARTITION") as raised:
             path.drain()
         assert raised.value.code == "DDL_UNSUPPORTED"

@@ -15,6 +15,7 @@ import msgspec
 from penstock.feed.assignment import FeedContext
 from penstock.feed.fence import OwnerFence
 from penstock.feed.following import follow, joined, live_dispatchers, to_records, workers, written_parts
+from penstock.feed.resnapshot import begun_with_state, is_resnapshot
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.errors import PenstockError
@@ -38,11 +39,15 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)
             dispatchers = live_dispatchers(context, meta, pending.from_ts)
             _check_complete(pending, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
+            differs = is_resnapshot(plan)
             for ddl in plan.ddls:
-                for part in written_parts(ddl, dispatchers, context.patterns):
+                # The rows of a re-snapshot come after its DDLs, which were written before them.
+                for part in () if differs else written_parts(ddl, dispatchers, context.patterns):
                     maintainer.write_block_event(part)
                 affected += sum(dispatcher.id.table_id in ddl.table_ids for dispatcher in dispatchers)
             followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
+            if differs:
+                followers = begun_with_state(followers, dispatchers)
             meta.commit_window(
                 context.feed,
                 context.epoch,

@@ -17,12 +17,12 @@ import msgspec
 import pyarrow as pa
 
 from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import written_parts
+from penstock.feed.following import follow, written_parts
 from penstock.feed.opaque import RowKind, batch_row, opaque_row
 from penstock.feed.state_difference import StateDifference
 from penstock.meta.database import MetaDatabase
 from penstock.model.batch import KEY, OP, Op
-from penstock.model.ddl import IN_PLACE
+from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -34,6 +34,17 @@ from penstock.store.flight_client import FlightStoreClient
 log = logging.getLogger(__name__)
 BUCKET_BYTES = 64 * 1024 * 1024
 BUCKETS_MAX = 256
+_LOOKS_MAX = 10
+_PARTITIONS = frozenset(
+    {
+        DdlType.ADD_PARTITION,
+        DdlType.DROP_PARTITION,
+        DdlType.TRUNCATE_PARTITION,
+        DdlType.REORGANIZE_PARTITION,
+        DdlType.EXCHANGE_PARTITION,
+    }
+)
+"""What moves rows between tables that share a name: the target cannot tell whose they were."""
 
 
 class ResnapshotPlanner:
@@ -55,20 +66,16 @@ class ResnapshotPlanner:
         A recorded window that can no longer be delivered gives way. What it wrote is in the target already and stays there, so the
         positions are taken from the target, and the difference is that to everything that is there.
         """
-        tables = sorted({d.id.table_id for d in dispatchers})
-        plan = self._store.plan_resnapshot([d.span.span_id for d in dispatchers], tables, from_ts)
+        plan = self._plan(from_ts, dispatchers)
         if plan.to_ts == from_ts:
             self._check_known(dispatchers)
             return from_ts
-        if from_ts == TS_ZERO:
-            # Before the first checkpoint nobody has seen a version, so no DDL is news.
-            plan = msgspec.structs.replace(plan, ddls=())
-        moved = [d for d in plan.ddls if d.type not in IN_PLACE]
+        moved = [d for d in plan.ddls if d.type in _PARTITIONS]
         if moved:
             raise PenstockError(
                 "DDL_UNSUPPORTED",
                 f"{error.detail}; and a {moved[0].type.name} at ts {moved[0].commit_ts} lies in the history that is gone",
-                "Create a new feed into a prefix of its own; this one cannot tell which rows belonged to which table.",
+                "Create a new feed into a prefix of its own; this one cannot tell which rows belonged to which partition.",
             )
         if self._meta.pending_window(self._context.feed) is not None:
             plan = msgspec.structs.replace(plan, positions=self._positions(dispatchers, plan.to_ts))
@@ -77,6 +84,25 @@ class ResnapshotPlanner:
         extra = {"feed": self._context.feed, "from_ts": from_ts, "to_ts": recorded.to_ts, "cause": error.detail}
         log.warning("history is gone: the feed delivers what differs from a new snapshot", extra=extra)
         return recorded.to_ts
+
+    def _plan(self, from_ts: int, dispatchers: Sequence[Dispatcher]) -> WindowPlan:
+        """Ask the store for a window over the dispatchers that are still there after the DDLs on the way."""
+        patterns = self._context.patterns
+        tables = sorted({d.id.table_id for d in dispatchers})
+        staying = list(dispatchers)
+        for _ in range(_LOOKS_MAX):
+            plan = self._store.plan_resnapshot([d.span.span_id for d in staying], tables, from_ts, patterns.patterns)
+            if from_ts == TS_ZERO:
+                # Before the first checkpoint nobody has seen a version, so no DDL is news.
+                plan = msgspec.structs.replace(plan, ddls=())
+            known = {(d.id, d.begin_ts) for d in follow(dispatchers, plan.ddls, patterns)}
+            kept = [d for d in dispatchers if (d.id, d.begin_ts) in known]
+            if plan.to_ts == from_ts or kept == staying:
+                return plan
+            staying = kept
+        raise PenstockError(
+            "UPSTREAM_CHANGING", f"feed {self._context.feed}: tables came and went {_LOOKS_MAX} times while a window was planned"
+        )
 
     def _check_known(self, dispatchers: Sequence[Dispatcher]) -> None:
         """Raise ``SNAPSHOT_DUE`` where a state is not known and must be read from the upstream, which the next run does."""
@@ -98,18 +124,28 @@ class ResnapshotPlanner:
     def write_ddls(self, plan: WindowPlan, dispatchers: Sequence[Dispatcher]) -> None:
         """Tell the target of the DDLs on the way: the rows of the window come after all of them. Idempotent."""
         if plan.ddls:
+            patterns = self._context.patterns
             maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options)
             for ddl in plan.ddls:
-                for part in written_parts(ddl, dispatchers, self._context.patterns):
+                for part in written_parts(ddl, dispatchers, patterns):
                     maintainer.write_block_event(part)
+                dispatchers = follow(dispatchers, [ddl], patterns)
 
     def _positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
         state = open_state(self._context.sink_uri, self._context.sink_options)
+        committed = self._meta.progress(self._context.feed).positions
         found = {}
         for dispatcher in dispatchers:
             history = SchemaHistory(dispatcher.id.table_id, self._store.schema_history(dispatcher.id.table_id))
-            found[str(dispatcher.id)] = state.position(dispatcher.id, history.at(ts))
+            # Under a name that is new, the target has nothing that was not committed.
+            found[str(dispatcher.id)] = state.position(dispatcher.id, history.at(ts)) or committed.get(str(dispatcher.id), {})
         return found
+
+
+def begun_with_state(after: Sequence[Dispatcher], before: Sequence[Dispatcher]) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers after a re-snapshot: those that began on the way deliver their state, because their changes are gone."""
+    known = {(d.id, d.begin_ts) for d in before}
+    return tuple(d if (d.id, d.begin_ts) in known else msgspec.structs.replace(d, with_state=True) for d in after)
 
 
 def is_resnapshot(plan: WindowPlan) -> bool:
