@@ -565,7 +565,7 @@ def test_key_ranges_cover_a_table_and_divide_its_rows(lab, upstream):
         try:
             return not list(divided.read_snapshot(ticket, Span(table.table_id), table, 10))
         except PenstockError as error:
-            return error.code == "STALE_READ"
+            return "no longer held" in error.detail
 
     wait_until(is_stale)
     divided.close()

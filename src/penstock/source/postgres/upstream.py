@@ -32,7 +32,7 @@ from penstock.source.postgres.connection import Connection, PostgresError, quote
 from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
-from penstock.source.postgres.schema_book import OID_MASK, SchemaBook
+from penstock.source.postgres.schema_book import OID_MASK, SchemaBook, base_version
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
 from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
@@ -130,8 +130,7 @@ class PostgresUpstream:
         """Return key ranges that cover a span, in key order, without holes."""
         cuts: list[bytes] = []
         if span.table_id != DDL_TABLE_ID:
-            table = self.schema_history(span.table_id)[-1]
-            cuts = self._ask(lambda c: cut_keys(c, plan_scan(c, table), self._settings.ranges))
+            cuts = self._cuts(span.table_id)
         inside = [c for c in cuts if c > span.start_key and (not span.end_key or c < span.end_key)]
         start, end = self.key_span(span)
         borders = [start, *(full_key(span.table_id, c) for c in inside), end]
@@ -235,7 +234,8 @@ class PostgresUpstream:
                 connection.query(f"SET TRANSACTION SNAPSHOT {quote_literal(ticket.token)}")
             except PostgresError as error:
                 if error.sqlstate in {_INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE}:
-                    raise PenstockError("STALE_READ", f"{self.address.shown}: the snapshot is no longer held") from None
+                    # Whoever asked begins a new one; what was read of this one is of no use then.
+                    raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the snapshot is no longer held") from None
                 raise
             yield from scan_table(connection, plan_scan(connection, table), span, ticket.start.ts, page_rows)
 
@@ -257,6 +257,13 @@ class PostgresUpstream:
                 self._connection = None
         for connection in holders:
             connection.close()
+
+    def _cuts(self, table_id: int) -> list[bytes]:
+        """Return where a table is cut, by its shape now: the log may not have told it yet."""
+        found = self._ask(lambda c: read_tables(c, [table_id & OID_MASK]))
+        if not found:
+            raise PenstockError("TABLE_UNKNOWN", f"{self.address.shown}: there is no table {table_id}")
+        return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
 
     def _begin_capture(self, table_id: int) -> None:
         """While a snapshot is open and nobody reads a table's log, it is this table whose capture begins there."""
