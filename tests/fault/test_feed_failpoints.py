@@ -135,7 +135,7 @@ def test_who_lost_the_lease_writes_nothing(path: WholePath, recorded: bool) -> N
     old = LocalFeed(context)
     before = {p: p.read_bytes() for p in (path.root / "files").rglob("*") if p.is_file()}
     late = open_maintainer(path.target_uri, {}, OwnerFence("f", context.epoch, path.meta.check_owner, fresh_s=0))
-    for attempt in (old.run_window, lambda: commit_recorded_window(context, []), lambda: late.publish_checkpoint(last_ts)):
+    for attempt in (old.run_window, lambda: commit_recorded_window(context, last_ts, []), lambda: late.publish_checkpoint(last_ts)):
         with pytest.raises(PenstockError, match="FENCED"):
             attempt()
     assert {p: p.read_bytes() for p in (path.root / "files").rglob("*") if p.is_file()} == before

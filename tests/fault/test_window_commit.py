@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from penstock.feed.source import DispatcherGroup, FeedStreamReader
 from penstock.feed.window_planner import PlannedPartition, WindowPlanner
 from penstock.feed.writer import FeedStreamWriter, WindowPart
 from penstock.model.errors import PenstockError
@@ -33,7 +35,8 @@ def test_the_first_batch_of_a_query_does_not_commit_what_another_server_left(pat
     # Its store has nothing yet, so the query begins with a batch from the checkpoint to the checkpoint.
     with contextlib.closing(WindowPlanner.open(path.context)) as planner:
         assert planner.partitions(left.from_ts, left.from_ts) == [PlannedPartition(())]
-    FeedStreamWriter(path.context).commit([WindowPart(b"[]")], 0)
+    for messages in ([], [WindowPart(b"[]")]):
+        FeedStreamWriter(path.context).commit(messages, 0)
     assert path.meta.pending_window("f") == left
     assert path.meta.get_feed("f").checkpoint_ts == left.from_ts
     path.drain()
@@ -46,19 +49,24 @@ def test_a_commit_without_the_results_of_the_window_is_refused(path: WholePath) 
     path.wait_resolved(path.write({"d.a": {1: "x"}, "d.b": {1: "y"}}))
     path.feed.run_window(commit=False)
     before = path.meta.pending_window("f")
-    with pytest.raises(PenstockError, match=r"WINDOW_OUT_OF_ORDER.*lack \['1-0', '2-0'\]"):
-        FeedStreamWriter(path.context).commit([], 0)
+    assert before is not None
+    for to_ts in (before.to_ts, before.to_ts + 1):
+        with pytest.raises(PenstockError, match=r"WINDOW_OUT_OF_ORDER.*lack \['1-0', '2-0'\]"):
+            FeedStreamWriter(path.context).commit([WindowPart(b"[]", to_ts=to_ts)], 0)
     assert path.meta.pending_window("f") == before
     path.drain()
     path.verify().check()
 
 
-def test_an_empty_window_has_no_parts_and_is_committed(path: WholePath) -> None:
+def test_an_empty_window_has_one_part_and_is_committed(path: WholePath) -> None:
     path.wait_resolved(path.upstream.current_ts())
     with contextlib.closing(WindowPlanner.open(path.context)) as planner:
         from_ts = planner.checkpoint_ts()
         to_ts = planner.next_window_end(from_ts)
         assert to_ts > from_ts
-        assert planner.partitions(from_ts, to_ts) == []
-    FeedStreamWriter(path.context).commit([], 0)
+        (part,) = planner.partitions(from_ts, to_ts)
+        assert part == PlannedPartition((), to_ts)
+    group = DispatcherGroup(msgspec.json.encode(part))
+    message = FeedStreamWriter(path.context).write(FeedStreamReader(path.context).read(group))
+    FeedStreamWriter(path.context).commit([message], 0)
     assert path.meta.get_feed("f").checkpoint_ts == to_ts

@@ -25,8 +25,10 @@ from penstock.sink.metrics import add_to_text, ddl_report
 from penstock.store.contract import WindowPlan
 
 
-def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()) -> None:
-    """Commit the window that the planner recorded; a window that is already committed only has its checkpoint published again."""
+def commit_recorded_window(
+    context: FeedContext, to_ts: int, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()
+) -> None:
+    """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again."""
     meta = MetaDatabase(context.meta_url)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
@@ -38,7 +40,7 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
         if pending is not None:
             plan = msgspec.json.decode(pending.plan, type=WindowPlan)
             dispatchers = live_dispatchers(context, meta, pending.from_ts)
-            _check_complete(pending, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
+            _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
             differs = is_resnapshot(plan)
             for ddl in plan.ddls:
                 # The rows of a re-snapshot come after its DDLs, which were written before them.
@@ -66,12 +68,13 @@ def commit_recorded_window(context: FeedContext, results: Sequence[DispatcherRes
         meta.close()
 
 
-def _check_complete(window: PendingWindow, wanted: set[str], results: Sequence[DispatcherResult]) -> None:
+def _check_complete(window: PendingWindow, to_ts: int, wanted: set[str], results: Sequence[DispatcherResult]) -> None:
     """Raise unless exactly the dispatchers that work in the recorded window bring a result: these are of another window otherwise."""
     found = {str(r.dispatcher) for r in results}
-    if found != wanted:
+    if found != wanted or window.to_ts != to_ts:
         missing, others = sorted(wanted - found), sorted(found - wanted)
-        window_text = f"window ({window.from_ts}, {window.to_ts}]"
         raise PenstockError(
-            "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: results of {window_text} lack {missing} and have {others} too many"
+            "WINDOW_OUT_OF_ORDER",
+            f"feed {window.feed}: the results of the window that ends at {to_ts}, where ({window.from_ts}, {window.to_ts}] is recorded, "
+            f"lack {missing} and have {others} too many",
         )

@@ -1,6 +1,7 @@
 """Opaque rows: how change batches cross the JVM.
 
-Spark sees four columns and never the table's own: which dispatcher, which kind of row, how many changes, and a payload. Rows of
+Spark sees four columns and never the table's own: which dispatcher, which kind of row, how many changes, and a payload. The first row of
+a partition is the WINDOW whose part it is (its end); a partition without one is part of no window. Rows of
 one dispatcher are contiguous: OPEN (the work), then SCHEMA before the first batch of a table version, then BATCH rows (one Arrow
 IPC stream each), a DDL between the rows before it and those after, then CLOSE. Spark keeps the order inside a partition, because nothing
 is between reader and writer. Runs on executors.
@@ -27,6 +28,7 @@ class RowKind(IntEnum):
     BATCH = 2
     CLOSE = 3
     DDL = 4
+    WINDOW = 5
 
 
 def opaque_row(dispatcher: str, kind: RowKind, payload: bytes | pa.Buffer = b"", changes: int = 0) -> pa.RecordBatch:

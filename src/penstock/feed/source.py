@@ -67,6 +67,8 @@ class FeedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the opaque rows of a group of dispatchers. Runs on an executor."""
         plan = msgspec.json.decode(partition.value, type=PlannedPartition)
+        if plan.to_ts:
+            yield opaque_row("", RowKind.WINDOW, msgspec.json.encode(plan.to_ts))
         needs_before = before_rule(self._context.sink_uri, self._context.sink_options)
         client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
         try:

@@ -39,9 +39,10 @@ class WorkItem(msgspec.Struct, frozen=True):
 
 
 class PlannedPartition(msgspec.Struct, frozen=True):
-    """The dispatchers of one Spark task."""
+    """The dispatchers of one Spark task, and the end of the window; 0 where the batch is no window."""
 
     items: tuple[WorkItem, ...]
+    to_ts: int = 0
 
 
 class WindowPlanner:
@@ -85,10 +86,10 @@ class WindowPlanner:
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
-        """Return the work of the recorded window, packed by bytes; none where it is empty.
+        """Return the work of the recorded window, packed by bytes; one part without work where it is empty.
 
-        Spark also runs a batch that is no window: its first, while nothing is there to begin with. Such a batch has one part without
-        work, so that its commit is not taken for that of an empty window, or of one that an earlier run left.
+        Spark also runs a batch that is no window: its first, while nothing is there to begin with. Its part says so, and its commit is
+        not taken for that of a window which an earlier run left.
         """
         progress = self._meta.progress(self._context.feed)
         if from_ts == to_ts or progress.checkpoint_ts >= to_ts:
@@ -108,8 +109,8 @@ class WindowPlanner:
             work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
             items.append((size.nbytes, WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)))
         if not items:
-            return []
-        return [PlannedPartition(tuple(group)) for group in pack_by_bytes(items, self._context.partitions)]
+            return [PlannedPartition((), to_ts)]
+        return [PlannedPartition(tuple(group), to_ts) for group in pack_by_bytes(items, self._context.partitions)]
 
     def _begin_snapshot(self) -> int:
         to_ts = self._context.snapshot_ts

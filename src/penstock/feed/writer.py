@@ -7,6 +7,7 @@ published checkpoint. Each step is idempotent, so a crash between two of them is
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class WindowPart(WriterCommitMessage):
 
     results: bytes
     report: bytes = b"{}"
+    to_ts: int = 0
+    """The end of the window that the part is of; 0 where the batch is no window."""
 
 
 class FeedStreamWriter(DataSourceStreamArrowWriter):
@@ -45,24 +48,39 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
         sink = open_sink(self._context.sink_uri, self._context.sink_options, task_fence(self._context))
         try:
-            results = deliver(sink, iterator)
+            to_ts, rows = take_window(iterator)
+            results = deliver(sink, rows)
             report = sink.report()
         finally:
             sink.close()
-        return WindowPart(msgspec.json.encode(results), msgspec.json.encode(report))
+        return WindowPart(msgspec.json.encode(results), msgspec.json.encode(report), to_ts)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
-        parts = [message for message in messages if isinstance(message, WindowPart)]
-        results = [result for part in parts for result in msgspec.json.decode(part.results, type=list[DispatcherResult])]
-        if parts and not results:
+        parts = [message for message in messages if isinstance(message, WindowPart) and message.to_ts]
+        ends = {part.to_ts for part in parts}
+        if not ends:
             # A batch without a window. Whatever is on record is still to be done.
             return
+        if len(ends) > 1:
+            raise InvariantError(f"one batch has parts of windows that end at {sorted(ends)}")
+        results = [result for part in parts for result in msgspec.json.decode(part.results, type=list[DispatcherResult])]
         reports = [msgspec.json.decode(part.report, type=TaskReport) for part in parts]
-        commit_recorded_window(self._context, results, reports)
+        commit_recorded_window(self._context, ends.pop(), results, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave everything as it is: published files are the same in the next attempt, and nothing was committed."""
+
+
+def take_window(iterator: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return the end of the window that a partition is part of, 0 where it is of none, and the rows after the one that says so."""
+    first = next(iterator, None)
+    if first is None:
+        return 0, iter(())
+    if first.column("kind")[0].as_py() != RowKind.WINDOW:
+        return 0, itertools.chain([first], iterator)
+    to_ts = msgspec.json.decode(first.column("payload")[0].as_buffer(), type=int)
+    return to_ts, itertools.chain([first.slice(1)], iterator)
 
 
 def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:

@@ -82,5 +82,5 @@ class LocalFeed:
         finally:
             client.close()
         if commit:
-            commit_recorded_window(self._context, results)
+            commit_recorded_window(self._context, to_ts, results)
         return True
