@@ -188,7 +188,7 @@ def test_transactions_in_pieces_do_not_depend_on_how_the_log_arrives(plan: list,
         assert sorted(one, key=str) == sorted(two, key=str)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(transactions, st.data(), st.booleans())
 def test_damage_gives_an_error_or_the_rows_before_it(plan: list, data: st.DataObject, checksum: bool) -> None:
     log, _ = write(plan, checksum)

@@ -77,7 +77,8 @@ class SingleLogUpstream(Upstream, Protocol):
         """Yield the log from a position on, until ``stop`` is set; one thread reads.
 
         ``marks`` are those at or after ``start``, in order. ``wanted`` tells by table id whose rows are decoded; it may change its mind
-        between steps. Raises ``LOG_PURGED`` where the log does not reach back to ``start``, ``UPSTREAM_UNREACHABLE`` where the
+        between steps. While the log is quiet a step comes every second or more often, be it an empty one, so that the caller can act.
+        Raises ``LOG_PURGED`` where the log does not reach back to ``start``, ``UPSTREAM_UNREACHABLE`` where the
         connection is lost (the caller reads again from its last position).
         """
 

@@ -123,7 +123,7 @@ class LogReader:
             yield from self._scan()
             self._compact()
             if not self._stream.receive(self._settings.idle_s):
-                yield from self._mark()
+                yield self._mark() or LogStep()
 
     # -- scanning
 
@@ -301,8 +301,8 @@ class LogReader:
             self._cut_keys.setdefault(table, []).extend(found)
         return changes
 
-    def _mark(self) -> Iterator[LogStep]:
-        """Raise the chain to the present while the log is quiet."""
+    def _mark(self) -> LogStep | None:
+        """Raise the chain to the present while the log is quiet; None while that is not due."""
         now_s = self._clock.monotonic_s()
         now_ts = compose_ts(self._clock.now_ms())
         quiet = not self._state[framing.OPEN] and not self._counts.any()
@@ -311,7 +311,8 @@ class LogReader:
                 self._chain.raise_to(self._marks.popleft()[1])
             self._marked_s = now_s
             self._chain.raise_to(now_ts)
-            yield LogStep(position=self.position, mark=True)
+            return LogStep(position=self.position, mark=True)
+        return None
 
     # -- events
 

@@ -1,0 +1,172 @@
+"""The puller of an upstream with one log: who gets which rows, in which order the journal and resolved ts move, and what failures do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.puller.single_log_puller import SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
+from penstock.puller.step_capture import SpanStep
+from penstock.source.single_log import SingleLogUpstream
+from penstock.testing.single_log import FIRST_TS, MemoryJournal, MemoryLog, key_of
+
+WAIT_S = 20.0
+SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)
+
+
+class Receiver:
+    """A span's consumer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.rows: list[tuple[int, int]] = []
+        self.resolved: list[int] = []
+        self.errors: list[str] = []
+
+    def consume(self, step: SpanStep, finish: Finish) -> bool:
+        with self.changed:
+            for change in step.changes:
+                self.rows += zip(change.records.column(0).to_pylist(), change.records.column(3).to_pylist(), strict=True)
+        finish()
+        return True
+
+    def advance(self, ts: int) -> None:
+        with self.changed:
+            self.resolved.append(ts)
+            self.changed.notify_all()
+
+    def failed(self, error: PenstockError) -> None:
+        with self.changed:
+            self.errors.append(error.code)
+            self.changed.notify_all()
+
+    def wait(self, ts: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: bool(self.resolved) and self.resolved[-1] >= ts, WAIT_S)
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.order: list[tuple[str, int]] = []
+        self.journal = MemoryJournal(lambda entry: self.order.append(("journal", entry.ts)))
+        self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
+        self.puller = SingleLogPuller(cast("SingleLogUpstream", self.log), self.pipeline, self.journal, SETTINGS)
+
+    def subscribe(self, span: Span, start_ts: int) -> Receiver:
+        receiver = Receiver()
+        self.puller.subscribe(span, start_ts, receiver.consume, receiver.advance, receiver.failed)
+        return receiver
+
+    def close(self) -> None:
+        self.pipeline.close()
+        self.puller.close()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+def test_spans_get_their_rows_by_table_and_key_and_the_resolved_ts_of_all(lab: Lab) -> None:
+    low, high = lab.subscribe(Span(1, b"", key_of(5)), 0), lab.subscribe(Span(1, key_of(5), b""), 0)
+    other = lab.subscribe(Span(2), 0)
+    first, second = lab.log.commit(1, [1, 4, 5, 9]), lab.log.commit(2, [7])
+    last = lab.log.commit(3, [1])
+    for receiver in (low, high, other):
+        receiver.wait(last)
+    assert low.rows == [(first, 1), (first, 4)]
+    assert high.rows == [(first, 5), (first, 9)]
+    assert other.rows == [(second, 7)]
+    assert low.resolved == sorted(set(low.resolved))
+
+
+def test_a_mark_is_in_the_journal_before_its_ts_is_resolved(lab: Lab) -> None:
+    receiver = Receiver()
+    note = receiver.advance
+
+    def advance(ts: int) -> None:
+        lab.order.append(("resolved", ts))
+        note(ts)
+
+    lab.puller.subscribe(Span(1), 0, receiver.consume, advance, receiver.failed)
+    marked = lab.log.commit(1, [], mark=True)
+    receiver.wait(marked)
+    assert lab.order.index(("journal", marked)) < lab.order.index(("resolved", marked))
+    assert [e.ts for e in lab.journal.marks_from(0)] == [marked]
+
+
+def test_a_span_that_joins_further_back_gets_its_rows_and_the_others_none_twice(lab: Lab) -> None:
+    early = lab.subscribe(Span(1), 0)
+    seen = [lab.log.commit(1, [n]) for n in range(5)]
+    early.wait(seen[-1])
+    late = lab.subscribe(Span(1, b"", key_of(100)), seen[1])
+    ahead = lab.subscribe(Span(2), seen[-1])
+    last = lab.log.commit(1, [50])
+    for receiver in (early, late, ahead):
+        receiver.wait(last)
+    assert early.rows == [(ts, n) for n, ts in enumerate(seen)] + [(last, 50)]
+    assert late.rows == [(seen[2], 2), (seen[3], 3), (seen[4], 4), (last, 50)]
+    assert lab.log.starts[-1].ts <= seen[1]
+
+
+def test_a_lost_connection_is_read_again_from_the_last_position_without_repeats(lab: Lab) -> None:
+    receiver = lab.subscribe(Span(1), 0)
+    first = lab.log.commit(1, [1])
+    receiver.wait(first)
+    lab.log.fail_before(first + 1, PenstockError("UPSTREAM_UNREACHABLE", "gone"))
+    lab.log.commit(1, [2])
+    last = lab.log.commit(1, [3])
+    receiver.wait(last)
+    assert [value for _, value in receiver.rows] == [1, 2, 3]
+    assert receiver.errors == []
+    assert len(lab.log.starts) == 2
+
+
+def test_an_error_that_only_an_operator_can_end_fails_every_span(lab: Lab) -> None:
+    one, two = lab.subscribe(Span(1), 0), lab.subscribe(DDL_SPAN, 0)
+    first = lab.log.commit(1, [1])
+    one.wait(first)
+    lab.log.fail_before(first + 1, PenstockError("LOG_PURGED", "gone"))
+    lab.log.commit(1, [2])
+    for receiver in (one, two):
+        with receiver.changed:
+            assert receiver.changed.wait_for(lambda r=receiver: r.errors == ["LOG_PURGED"], WAIT_S)
+    # Subscribed again by its owner, from where the store is.
+    lab.puller.unsubscribe(Span(1).span_id)
+    again = lab.subscribe(Span(1), first)
+    again.wait(first + 1)
+    assert again.rows == [(first + 1, 2)]
+
+
+def test_a_span_from_before_the_journal_fails_and_one_from_zero_begins_with_it(lab: Lab) -> None:
+    whole = lab.subscribe(Span(1), 0)
+    whole.wait(lab.log.commit(1, [1]))
+    old = lab.subscribe(Span(2), FIRST_TS - 10)
+    with old.changed:
+        assert old.changed.wait_for(lambda: old.errors == ["LOG_PURGED"], WAIT_S)
+    last = lab.log.commit(1, [2])
+    whole.wait(last)
+    assert [value for _, value in whole.rows] == [1, 2]
+
+
+def test_settled_covers_what_was_committed_and_only_durable_positions_are_confirmed(lab: Lab) -> None:
+    receiver = lab.subscribe(Span(1), 0)
+    for n in range(20):
+        lab.log.commit(1, [n])
+    settled = lab.puller.settled_ts()
+    assert settled >= FIRST_TS + 20
+    receiver.wait(settled)
+    confirmed: list[Any] = list(lab.log.confirmed)
+    assert all(p.ts <= receiver.resolved[-1] for p in confirmed)
+    assert lab.puller.progress(Span(1).span_id) is not None
+    assert lab.puller.progress(Span(9).span_id) is None
