@@ -89,6 +89,22 @@ def test_gcs_reads_writes_lists_and_deletes_plain_objects(google: str) -> None:
     assert sorted(target.paths()) == sorted(path for path in objects if path != "a")
 
 
+@pytest.mark.parametrize("vendor", ["azure", "google"])
+def test_only_a_known_state_is_put_over(vendor: str, request: pytest.FixtureRequest) -> None:
+    scheme = {"azure": "az", "google": "gs"}[vendor]
+    target = ObjectTarget.open(f"{scheme}://penstock-test/states?{request.getfixturevalue(vendor)}")
+    first = target.put_over("index", b"1", None)
+    assert first is not None
+    assert target.find_tagged("index") == (b"1", first)
+    with pytest.raises(FileExistsError):
+        target.put_over("index", b"another", None)
+    second = target.put_over("index", b"2", first)
+    with pytest.raises(FileExistsError):
+        target.put_over("index", b"from an old state", first)
+    assert target.find_tagged("index") == (b"2", second)
+    assert target.find_tagged("nothing") is None
+
+
 def test_azure_credentials_that_are_wrong_are_not_shown(azure: str) -> None:
     wrong = azure.replace("Eby8vdM0", "hunter22")
     with pytest.raises(PenstockError) as caught:

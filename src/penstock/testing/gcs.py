@@ -1,7 +1,7 @@
 """A GCS server on loopback: ``gcp-storage-emulator`` from its wheel, with the calls of GCS's XML API that it lacks added in front of it.
 
 The object-store library speaks the XML API; the emulator speaks the JSON API, and of the XML one it knows only GET and PUT of an object.
-The front passes those on and maps the others: HEAD, DELETE and listings become JSON calls, and a create-only PUT is looked up first under a
+The front passes those on and maps the others: HEAD, DELETE and listings become JSON calls, and a conditional PUT is looked up first under a
 lock, because the emulator has no conditions. So the suite shows that Penstock's URIs, paths and calls fit GCS's protocol; that the vendor
 honours a condition is shown against S3 and Azure only. Runs in tests.
 """
@@ -98,11 +98,12 @@ class _XmlApi(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, headers={**_object_headers(meta), "Content-Length": str(meta["size"])})
 
     def do_PUT(self) -> None:
-        """Write an object; under ``x-goog-if-generation-match: 0`` only where there is none."""
+        """Write an object; under ``x-goog-if-generation-match`` only over this generation, 0 being none."""
         bucket, name, _ = self._address()
         content = self.rfile.read(int(self.headers["Content-Length"] or 0))
         with self.server.lock:  # type: ignore[attr-defined]
-            if self.headers["x-goog-if-generation-match"] == "0" and self._meta(bucket, name) is not None:
+            wanted, there = self.headers["x-goog-if-generation-match"], self._meta(bucket, name)
+            if wanted is not None and wanted != ("0" if there is None else str(there["generation"])):
                 self._answer(HTTPStatus.PRECONDITION_FAILED)
                 return
             made = self._client.put(f"/{bucket}/{quote(name, safe='')}", content=content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -128,7 +128,7 @@ class ObjectTarget:
 
         def read() -> tuple[bytes, str | None]:
             found = obstore.get(self._store, path)
-            return bytes(found.bytes()), found.meta["e_tag"]
+            return bytes(found.bytes()), self._tag(found.meta)
 
         try:
             return self._run("read", path, read)
@@ -144,9 +144,9 @@ class ObjectTarget:
 
         def write() -> str | None:
             local = isinstance(self._store, LocalStore)
-            mode: Any = "create" if tag is None else "overwrite" if local else {"e_tag": tag}
+            mode: Any = "create" if tag is None else "overwrite" if local else {"e_tag": tag, "version": tag}
             try:
-                written: str | None = obstore.put(self._store, path, content, mode=mode, use_multipart=False)["e_tag"]
+                written = self._tag(obstore.put(self._store, path, content, mode=mode, use_multipart=False))
             except (AlreadyExistsError, PreconditionError) as error:
                 raise FileExistsError(path) from error
             except NotSupportedError:
@@ -155,6 +155,11 @@ class ObjectTarget:
             return None if local else written
 
         return self._run("write", path, write)
+
+    def _tag(self, state: Mapping[str, Any]) -> str | None:
+        """Return what tells one state of an object from another: Google Cloud Storage compares generations, all others tags."""
+        found: str | None = state["version" if isinstance(self._store, GCSStore) else "e_tag"]
+        return found
 
     def exists(self, path: str) -> bool:
         """Return whether an object is there."""
