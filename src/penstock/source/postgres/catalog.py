@@ -21,7 +21,8 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
   coalesce(a.attnum = ANY (p.indkey::int2[]), false), coalesce(a.attnum = ANY (r.indkey::int2[]), false),
   tn.nspname, t.typname,
   coalesce(coll.collname IN ('C', 'POSIX', 'ucs_basic')
-    OR (coll.collname = 'default' AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false)
+    OR (coll.collname = 'default' AND coalesce(to_jsonb(db) ->> 'datlocprovider', 'c') = 'c'
+      AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
