@@ -74,7 +74,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
 def take_window(iterator: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the end of the window that a partition is part of, 0 where it is of none, and the rows after the one that says so."""
-    first = next(iterator, None)
+    first = next((rows for rows in iterator if rows.num_rows), None)
     if first is None:
         return 0, iter(())
     if first.column("kind")[0].as_py() != RowKind.WINDOW:
