@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_ZERO
+from penstock.model.types import INTEGER_KINDS
+from penstock.source.mysql.connection import parse_uri
+from penstock.source.mysql.server import Server
+from penstock.source.mysql.snapshot import read_ranges
+from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.source.single_log import LogPosition, SnapshotTicket
 from penstock.store.contract import EndOfRange
 from penstock.testing.loopback_server import mariadb
 from penstock.testing.mysql_lab import BINLOG, Capture, connect, run
@@ -164,3 +172,46 @@ def test_ddls_and_rows_that_were_written_while_nobody_read(server: str, tmp_path
         {"c1": 4, "c3": "4.00", "c4": 18446744073709551615, "c5": 2},
     ]
     second.close()
+
+
+KEYS = [
+    ("id INT", "CAST(seq AS SIGNED) - 600", "id"),
+    ("id BIGINT UNSIGNED", "seq * 18000000000000000 + 1", "id"),
+    ("id VARCHAR(40) CHARACTER SET latin1", "CONCAT(IF(seq % 2, 'Ä', 'z'), seq)", "id"),
+    ("id VARBINARY(9), z INT", "UNHEX(LPAD(HEX(seq % 50), 8, '0')), seq", "id, z"),
+    ("a INT, id DECIMAL(20,5)", "seq % 7, seq / 3", "id, a"),
+    ("id DATETIME(6), b ENUM('y','x')", "'2026-01-01' + INTERVAL seq * 1001 MICROSECOND, 1 + seq % 2", "b, id"),
+    ("id DOUBLE", "seq / 7", "id"),
+    ("id INT, n INT", "seq, NULL", ""),
+]
+
+
+def test_snapshots_in_pages_and_ranges_hold_every_row_once_whatever_the_key(server: str, tmp_path: Path) -> None:
+    writer = connect(server)
+    run(writer, "CREATE DATABASE pages CHARACTER SET utf8mb4", "USE pages")
+    upstream = MySqlUpstream(server)
+    for number, (columns, values, key) in enumerate(KEYS):
+        primary = f", PRIMARY KEY ({key})" if key else ""
+        run(writer, f"CREATE TABLE t{number} ({columns}, v TEXT{primary})")
+        run(writer, f"INSERT INTO t{number} SELECT {values}, REPEAT('x', seq % 30) FROM seq_1_to_1000", f"ANALYZE TABLE t{number}")
+    for table in (t for t in upstream.list_tables() if t.schema == "pages"):
+        span = Span(table.table_id)
+        ticket = SnapshotTicket(LogPosition(77, ""))
+        whole = [b.records for b in upstream.read_snapshot(ticket, span, table, 1000)]
+        keys = [k for r in whole for k in r.column("_key").to_pylist()]
+        assert len(keys) == len(set(keys)) == 1000
+        pages = [b.records for b in upstream.read_snapshot(ticket, span, table, 11)]
+        assert len(pages) > 10 or not table.key_columns
+        assert pl.from_arrow(pa.Table.from_batches(pages)).sort("_key").equals(pl.from_arrow(pa.Table.from_batches(whole)).sort("_key"))
+        ranges = read_ranges(Server(parse_uri(server)), table, span, range_rows=100)
+        ranged = table.key_columns[:1] != () and table.key_columns[0].type.kind in INTEGER_KINDS
+        assert (len(ranges) > 5) == ranged
+        assert [r.end_key for r in ranges[:-1]] == [r.start_key for r in ranges[1:]]
+        parts = []
+        for found in ranges:
+            piece = Span(table.table_id, found.start_key[11:], found.end_key[11:] if found is not ranges[-1] else b"")
+            part = [b.records for b in upstream.read_snapshot(ticket, piece, table, 50)]
+            assert all(piece.contains(k) for r in part for k in r.column("_key").to_pylist())
+            parts += part
+        assert sorted(k for r in parts for k in r.column("_key").to_pylist()) == sorted(keys)
+    upstream.close()

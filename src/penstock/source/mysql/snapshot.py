@@ -74,14 +74,14 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def read_ranges(server: Server, table: TableSchema, span: Span) -> list[RangeInfo]:
+def read_ranges(server: Server, table: TableSchema, span: Span, range_rows: int = RANGE_ROWS) -> list[RangeInfo]:
     """Return ranges of about equal width that cover a span, as many as its rows are worth."""
     first, last = full_span(span)
     address = f"{server.address.host}:{server.address.port}"
     cuts: list[bytes] = []
     if _ranged(table):
         with server.session() as session:
-            cuts = [full_key(table.table_id, c) for c in _cuts(session, table, span)]
+            cuts = [full_key(table.table_id, c) for c in _cuts(session, table, span, range_rows)]
     starts = [first, *(c for c in cuts if first < c < last)]
     ends = [*starts[1:], last]
     return [
@@ -94,7 +94,7 @@ def _ranged(table: TableSchema) -> bool:
     return bool(table.key_columns) and table.key_columns[0].type.kind in INTEGER_KINDS
 
 
-def _cuts(session: Session, table: TableSchema, span: Span) -> list[bytes]:
+def _cuts(session: Session, table: TableSchema, span: Span, range_rows: int) -> list[bytes]:
     key, unsigned = table.key_columns[0].name, table.key_columns[0].type.unsigned
     name = f"{quoted(table.schema)}.{quoted(table.table)}"
     estimate = session.rows(
@@ -102,7 +102,7 @@ def _cuts(session: Session, table: TableSchema, span: Span) -> list[bytes]:
     )
     low, high = session.rows(f"SELECT MIN({quoted(key)}), MAX({quoted(key)}) FROM {name}")[0]
     rows = int(estimate[0][0] or 0) if estimate else 0
-    count = min(RANGES_MAX, -(-rows // RANGE_ROWS))
+    count = min(RANGES_MAX, -(-rows // range_rows))
     if low is None or count < 2:
         return []
     bounds = [_integer(b, unsigned) if b else None for b in (span.start_key[:8], span.end_key[:8])]
