@@ -9,7 +9,10 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.address import parse_address
 from penstock.source.postgres.connection import Connection
+from penstock.source.postgres.log_reader import LogReaderSettings
+from penstock.source.postgres.replication_stream import StreamSettings
 from penstock.source.postgres.slot import read_slot
+from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.testing.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
 pytestmark = pytest.mark.integration
@@ -80,4 +83,36 @@ def test_a_slot_whose_log_was_removed_is_said_so_and_made_anew_where_capture_beg
     assert [r["c1"] for s in steps for c in s.changes for r in c.records.to_pylist()] == [100]
     upstream.close()
     lab.sql("ALTER SYSTEM RESET max_slot_wal_keep_size")
+    lab.sql("DROP TABLE t")
+
+
+def test_a_reader_that_is_held_up_keeps_its_connection(lab):
+    """The server ends a connection that does not answer for a second; ours answers while nobody takes what it received."""
+    lab.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    lab.sql("ALTER SYSTEM SET wal_sender_timeout = '1s'")
+    lab.sql("SELECT pg_reload_conf()")
+    stream = StreamSettings(queue_bytes_max=1 << 16, status_interval_s=0.2)
+    reader = LogReaderSettings(chunk_bytes=1 << 14, stream=stream)
+    upstream = PostgresUpstream(f"{lab.uri}?slot=held", PostgresSettings(reader, reader_wait_s=0.0))
+    start = upstream.first_position()
+    for low in range(0, 20_000, 500):
+        lab.sql(f"INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series({low}, {low + 499}) g")
+    end = upstream.log_end()
+    reading = upstream.read_log(start, [], lambda _: True, threading.Event())
+    steps = [next(reading)]
+    begun = lab.sql("SELECT clock_timestamp()")[0][0]
+    never = threading.Event()
+    for _ in range(400):
+        if lab.sql(f"SELECT reply_time > '{begun}'::timestamptz + interval '2.5s' FROM pg_stat_replication")[0][0] == "t":
+            break
+        never.wait(0.05)
+    else:
+        raise AssertionError("the server got no answers while the reader was held up")
+    assert len(steps[0].changes) > 0
+    while steps[-1].position is None or not upstream.reached(steps[-1].position.text, end):
+        steps.append(next(reading))
+    reading.close()
+    upstream.close()
+    assert sorted(i for s in steps for c in s.changes for i in c.records.column("c1").to_pylist()) == list(range(20_000))
+    lab.sql("ALTER SYSTEM RESET wal_sender_timeout")
     lab.sql("DROP TABLE t")
