@@ -11,7 +11,9 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_ZERO
+from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReaderSettings
+from penstock.store.contract import EndOfRange
 from penstock.testing.loopback_server import mariadb
 from penstock.testing.mysql_lab import BINLOG, Capture, connect, restarted, run, wait_until
 
@@ -133,3 +135,45 @@ def test_a_server_that_does_not_answer_and_statements_in_the_log_are_refused(tmp
         with pytest.raises(PenstockError) as wrong:
             Capture("mysql://root@127.0.0.1:1/", tmp_path / "none")
         assert wrong.value.code == "UPSTREAM_UNREACHABLE"
+
+
+def test_a_replica_that_takes_over_is_read_on_by_gtid(tmp_path: Path) -> None:
+    replica_options = ("--log-bin=other", "--server-id=2", "--binlog-format=ROW", "--log-slave-updates=1")
+    with mariadb(tmp_path / "first", BINLOG) as first, mariadb(tmp_path / "second", replica_options) as second:
+        writer, standby = connect(first), connect(second)
+        port = parse_uri(first).port
+        change = f"CHANGE MASTER TO master_host='127.0.0.1', master_port={port}, master_user='root', master_use_gtid=slave_pos"
+        # Its own first transaction is not of the primary's history.
+        run(standby, "RESET MASTER", "DROP DATABASE replay", "RESET MASTER", change, "START SLAVE")
+        run(writer, "CREATE DATABASE moved", "USE moved", "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+        capture = Capture(first, tmp_path / "capture")
+        table = capture.table("moved.t")
+        spans = [Span(table.table_id)]
+        capture.service.ensure_span(spans[0], TS_ZERO)
+        run(writer, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (3, 3)", "UPDATE t SET v = 9 WHERE id = 1")
+        capture.service.settled_ts()
+        capture.close()
+        run(writer, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (4, 4)")
+        wait_until(lambda: caught_up(standby, "4"), "the replica does not follow")
+        run(standby, "STOP SLAVE", "INSERT INTO moved.t VALUES (5, 5)")
+        again = Capture(second, tmp_path / "capture")
+        again.service.ensure_span(spans[0], TS_ZERO)
+        settled = again.service.settled_ts()
+        again.wait(spans[0].span_id, settled)
+        handle = again.store.collect_changes(spans[0].span_id, 1, settled)
+        seen: list[tuple[int, int]] = []
+        while not isinstance(step := handle.next(), EndOfRange):
+            for batch in (*step.tombstones, *step.data):
+                seen += zip(batch.records.column("_op").to_pylist(), batch.records.column("c1").to_pylist(), strict=True)
+        handle.close()
+        assert sorted(seen) == [(0, 3), (0, 4), (0, 5), (1, 1), (2, 2), (3, 1)]
+        again.close()
+
+
+def caught_up(standby: Any, number: str) -> bool:
+    with standby.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'moved'")
+        if not cursor.fetchone()[0]:
+            return False
+        cursor.execute(f"SELECT COUNT(*) FROM moved.t WHERE id = {number}")
+        return bool(cursor.fetchone()[0])

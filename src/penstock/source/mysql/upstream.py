@@ -61,12 +61,12 @@ class MySqlUpstream:
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return the newest version of every table."""
-        self._load(compose_ts(self._server.now_ms()))
+        self._load()
         return self._tables.list()
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table, oldest first."""
-        self._load(compose_ts(self._server.now_ms()))
+        self._load()
         return self._tables.history(table_id)
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
@@ -165,9 +165,10 @@ class MySqlUpstream:
 
     # -- parts
 
-    def _load(self, ts: int) -> None:
+    def _load(self, ts: int | None = None) -> None:
+        """Take over the server's tables once, known from a ts or from now on."""
         if not self._tables.loaded:
-            self._tables.load(self._server.tables(), ts)
+            self._tables.load(self._server.tables(), compose_ts(self._server.now_ms()) if ts is None else ts)
 
     def _ends_at(self, place: LogPlace) -> bool:
         return place.reached(self._server.log_end())
