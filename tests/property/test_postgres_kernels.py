@@ -186,6 +186,20 @@ def test_mutated_bytes_are_an_error_or_rows_that_were_there(drawn, data):
     assert len(strange) <= 1, (strange, at)
 
 
+def test_a_value_left_in_place_is_what_the_same_transaction_wrote():
+    left = struct.pack("!H", 3) + b"t" + struct.pack("!I", 1) + b"5" + b"u" + b"t" + struct.pack("!I", 1) + b"9"
+    twice = message(b"U" + struct.pack("!I", 7) + b"N" + left)
+    wire = begin(1) + change(b"I", None, (5, "large", 1)) + change(b"I", None, (4, "other", 1)) + twice + twice + commit(1)
+    found, whole = decode(wire)
+    assert whole
+    assert [(kind, r["_op"], r["c1"], r["c2"], r["c3"]) for kind, r in found] == [
+        (BatchKind.DATA, Op.INSERT, 4, "other", 1),
+        (BatchKind.DATA, Op.INSERT, 5, "large", 9),
+    ]
+    with pytest.raises(AssertionError, match="read by key"):
+        decode(begin(1) + twice + commit(1))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_as_messages_are_refused_or_understood(body):
     for read in (read_relation, read_truncate):

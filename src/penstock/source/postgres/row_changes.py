@@ -2,8 +2,8 @@
 
 Several changes to one key in one transaction are folded to the first before-image and the last after-image; a row that came and went in
 one transaction leaves its delete. An update that changes the key is a delete of the old key and an insert of the new one. A value that an
-update left in place is taken from the before-image where there is one, else read by key. Batches are ordered by (commit ts, key), of
-one kind each. All work is on columns. Runs in the log service.
+update left in place is taken from the before-image or from an earlier change of the transaction, else read by key. Batches are ordered by
+(commit ts, key), of one kind each. All work is on columns. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.source.dataserver.kernel import I64, U8, U64, binary_view, kernel
-from penstock.source.postgres.cells import UNCHANGED, CellGrid, tuple_grid
+from penstock.source.postgres.cells import I32, UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 from penstock.source.postgres.row_keys import content_keys, ordinal_keys, row_keys
 from penstock.source.postgres.schema_book import KnownRelation
@@ -74,7 +74,11 @@ def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals
     _fill_unchanged(new, old, at_new, at_old, full)
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
-    folded = fold(in_key_order(events, keys), keys)
+    ordered = in_key_order(events, keys)
+    if bool((new.lengths == UNCHANGED).any()):
+        data, offsets = binary_view(keys)
+        _carry_unchanged(ordered.ts, ordered.key, ordered.after, data, offsets, new.starts, new.lengths)
+    folded = fold(ordered, keys)
     is_full = full[old_rows]
     return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
 
@@ -262,6 +266,22 @@ def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Mask) -> No
         if ts[row - 1] == ts[row]:
             a, b = key[row - 1], key[row]
             begins[row] = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0
+
+
+@kernel
+def _carry_unchanged(ts: U64, key: I64, after: I64, data: U8, offsets: I64, starts: I64, lengths: I32) -> None:
+    """Let cells that an update left in place point at what the same transaction put there before."""
+    for at in range(1, len(ts)):
+        mine, before = after[at], after[at - 1]
+        if mine < 0 or before < 0 or ts[at - 1] != ts[at]:
+            continue
+        a, b = key[at - 1], key[at]
+        if _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0:
+            continue
+        for column in range(starts.shape[0]):
+            if lengths[column, mine] == UNCHANGED:
+                starts[column, mine] = starts[column, before]
+                lengths[column, mine] = lengths[column, before]
 
 
 @kernel
