@@ -82,7 +82,9 @@ class _Dispatcher:
         self._sink.spool.wakes.offer(wake)
 
     def urge(self) -> None:
-        self._sink.spool.wakes.urge()
+        # While files are under way the level falls by itself.
+        if not self._sink.writers.busy:
+            self._sink.spool.wakes.urge()
 
     def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
         marker = DrainMarkerItem()

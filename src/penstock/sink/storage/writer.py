@@ -108,6 +108,11 @@ class StorageWriters:
         """Return how many files are under way to the target."""
         return self._under_way_files
 
+    @property
+    def busy(self) -> bool:
+        """Return whether any file is under way or waits for it."""
+        return bool(self._under_way_files or self._line)
+
     def append(self, channel: WriterChannel, item: FlushTask | DrainMarkerItem) -> None:
         """Put a file or marker at the end of a channel; never waits."""
         with self._latch.lock:
