@@ -66,11 +66,14 @@ class Rig:
         uris = (self.upstream.uri, self.store.objects.uri)
         return [BootstrapPart(uris[0], self.span, piece, start_ts, uris[1], {}, number, page_rows) for number, piece in pieces]
 
-    def stored(self, ts: int) -> dict[int, str]:
+    def wait_resolved(self, ts: int) -> None:
         never, looks = threading.Event(), 0
         while min(self.store.resolved_ts(s) for s in (self.span.span_id, DDL_SPAN.span_id)) < ts:
             assert looks < WAIT_S * 50, "not resolved in time"
             looks += never.wait(0.02) + 1
+
+    def stored(self, ts: int) -> dict[int, str]:
+        self.wait_resolved(ts)
         handle = self.store.collect_changes(self.span.span_id, TS_ZERO, ts)
         found: dict[int, str] = {}
         while not isinstance(step := handle.next(), EndOfRange):
@@ -203,6 +206,27 @@ def test_a_bootstrap_that_is_stopped_goes_on_later_with_what_is_missing(rig: Rig
     ts = rig.upstream.current_ts()
     assert rig.stored(ts) == rig.upstream_rows(ts)
     assert rig.store.objects.list_names(bootstrap_prefix(rig.span.span_id)) == []
+
+
+def test_a_bootstrap_that_outlasts_its_log_is_refused_and_begins_anew(rig: Rig) -> None:
+    rig.service.start()
+
+    def lose_log(part: BootstrapPart) -> None:
+        if part.number == 1 and not rig.store.base_ts(rig.span.span_id):
+            assert rig.store.needs.keep_above(rig.span.span_id) <= part.start_ts, "the log is pinned while the state is read"
+            rig.put(range(3), "flushed")
+            rig.wait_resolved(rig.upstream.current_ts())
+            rig.store.flush(rig.span.span_id)
+            rig.store.truncate_history(rig.span.span_id, rig.store.resolved_ts(rig.span.span_id))
+
+    with pytest.raises(PenstockError) as raised:
+        job(rig, LocalTasks(lose_log)).run([rig.span], capture(rig))
+    assert raised.value.code == "SNAPSHOT_DUE"
+    assert bulk_files(rig) == 0
+    assert rig.store.needs.pins(rig.span.span_id) == {}
+    job(rig, LocalTasks()).run([rig.span], capture(rig))
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
 
 
 class SkippingClock(SystemClock):

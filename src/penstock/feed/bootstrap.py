@@ -29,6 +29,7 @@ from penstock.model.table import SchemaHistory
 from penstock.source.contract import Upstream
 from penstock.source.single_log import SnapshotTicket, shares_one_log
 from penstock.store.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
+from penstock.store.history import HistoryNeeds
 from penstock.store.object_file import ObjectMeta
 from penstock.store.objects import ObjectSpace
 
@@ -41,6 +42,7 @@ class BulkTarget(Protocol):
     """The event store as a bootstrap needs it."""
 
     objects: ObjectSpace
+    needs: HistoryNeeds
 
     def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
         """Make bulk objects visible in one step."""
@@ -164,8 +166,12 @@ class Bootstrap:
         try:
             for span, plan in planned.values():
                 capture(span, plan.start_ts)
+                # However long it takes: the state is right only together with the log since its start.
+                self._store.needs.pin(span.span_id, _holder(span), plan.start_ts)
             return self._read(list(planned.values()))
         finally:
+            for span in spans:
+                self._store.needs.unpin(_holder(span))
             if ticket is not None and shares_one_log(self._upstream):
                 self._upstream.end_snapshot(ticket)
 
@@ -265,11 +271,23 @@ class Bootstrap:
         if plan.ticket and not msgspec.json.decode(plan.ticket, type=SnapshotTicket).exact:
             base_ts = max(base_ts, self._settled_ts())
         objects = [o for part in pulled for o in part.objects]
-        self._store.commit_bulk(span.span_id, objects, plan.start_ts, base_ts)
-        BootstrapLog(self._store.objects, span.span_id).clear()
+        records = BootstrapLog(self._store.objects, span.span_id)
+        try:
+            self._store.commit_bulk(span.span_id, objects, plan.start_ts, base_ts)
+        except PenstockError as error:
+            if error.code != "STALE_READ":
+                raise
+            records.clear(keep_objects=False)
+            raise PenstockError("SNAPSHOT_DUE", f"the bootstrap took longer than the log is kept: {error.detail}") from error
+        records.clear()
         committed = Bootstrapped(base_ts, len(objects), sum(o.rows for o in objects), sum(p.restarts for p in pulled))
         log.info("span bootstrapped", extra={"span_id": span.span_id, "rows": committed.rows, "base_ts": base_ts})
         return committed
+
+
+def _holder(span: Span) -> str:
+    """Return under which name a bootstrap pins the history of a span."""
+    return f"bootstrap {span.span_id}"
 
 
 def divide(upstream: Upstream, span: Span) -> tuple[Span, ...]:

@@ -380,6 +380,11 @@ class SpanStore:
         self._check_bulk(objects, commit_ts)
         with self._flushing:
             while self._manifest.base_ts is None:
+                if self._manifest.history_start_ts > commit_ts:
+                    raise PenstockError(
+                        "STALE_READ",
+                        f"span {self.span_id}: its log begins at ts {self._manifest.history_start_ts}, after a state of ts {commit_ts}",
+                    )
                 # The rows are no changes: a tail that crosses their ts would show them as such, so history begins there.
                 self._publish_bulk(objects, commit_ts if base_ts is None else base_ts, commit_ts)
 
