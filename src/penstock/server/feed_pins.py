@@ -52,9 +52,9 @@ class FeedPins:
             feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds()]
             mine = [(f, d) for f, d in feeds if d.source.rstrip("/") == self._source]
             for feed, document in mine:
-                if feed.checkpoint_ts:
-                    for dispatcher in dispatchers_of(self._meta, feed.name, document):
-                        self._needs.pin(dispatcher.span.span_id, _holder(feed.name), feed.checkpoint_ts)
+                needed_ts = feed.checkpoint_ts or self._first_window_ts(feed.name)
+                for dispatcher in dispatchers_of(self._meta, feed.name, document) if needed_ts else ():
+                    self._needs.pin(dispatcher.span.span_id, _holder(feed.name), needed_ts)
         except PenstockError as error:
             log.info("history pins not moved", extra={"code": error.code})
             return
@@ -62,6 +62,11 @@ class FeedPins:
         for gone in self._pinned - names:
             self._needs.unpin(_holder(gone))
         self._pinned = names
+
+    def _first_window_ts(self, name: str) -> int:
+        """Return the ts of the state that a feed's first window delivers; 0 while that is not decided."""
+        window = self._meta.pending_window(name)
+        return window.to_ts if window is not None else 0
 
     def _keep(self) -> None:
         while not self._clock.wait(self._stop, INTERVAL_S):

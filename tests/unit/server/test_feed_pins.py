@@ -47,6 +47,12 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         pins = FeedPins(meta, needs, SOURCE, clock)
         pins.refresh()
         assert needs.pins(SPAN.span_id) == {"feed mine": at}
+        epoch = meta.claim("before its snapshot", "test", 60_000) or 0
+        meta.begin_window("before its snapshot", epoch, 0, at + 5, "{}")
+        pins.refresh()
+        assert needs.pins(SPAN.span_id) == {"feed mine": at, "feed before its snapshot": at + 5}
+        meta.remove_feed("before its snapshot")
+        pins.refresh()
         clock.advance(1_800)
         assert needs.keep_above(SPAN.span_id) == at
         clock.advance(3_600)
