@@ -621,6 +621,22 @@ def test_partitioned_tables_are_one_table(lab, upstream):
     same_rows(table, replica.rows(table.table_id), server_rows(lab, upstream, table))
 
 
+def test_rows_under_the_name_of_a_partition_are_refused(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE shop.t1 PARTITION OF shop.t DEFAULT")
+    lab.sql("CREATE PUBLICATION by_parts FOR ALL TABLES")
+    parts = lab.upstream(f"?slot={upstream.address.slot}&publication=by_parts")
+    start = parts.first_position()
+    root = table_of(parts).table_id
+    lab.sql("INSERT INTO shop.t VALUES (1)")
+    end = parts.log_end()
+    with pytest.raises(PenstockError, match=r"UPSTREAM_MISCONFIGURED.*shop\.t1") as caught:
+        read_until(parts, start, end, wanted=lambda table_id: table_id == root)
+    assert "publish_via_partition_root" in caught.value.hint
+    assert read_until(parts, start, end, wanted=lambda _: False)[-1].position is not None
+    parts.close()
+    lab.sql("DROP PUBLICATION by_parts")
+
+
 def test_a_restart_of_the_server_loses_nothing(lab, upstream):
     lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
     start = upstream.first_position()

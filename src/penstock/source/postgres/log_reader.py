@@ -79,6 +79,7 @@ class LogSource:
 
     Attributes:
         log_now: asks the server for the end of its log and, after that, for its time in milliseconds.
+        root_of: asks for the oid of the table that a partition belongs to; 0 where there is none.
         shown: how messages name the server.
         system: whose log it is; part of every position.
     """
@@ -88,6 +89,7 @@ class LogSource:
     fetch: Fetch
     commits: CommitLog
     log_now: Callable[[], tuple[int, int]]
+    root_of: Callable[[int], int]
     shown: str
     system: str
 
@@ -101,6 +103,7 @@ class LogReader:
         self._fetch = source.fetch
         self._commits = source.commits
         self._log_now = source.log_now
+        self._root_of = source.root_of
         self._shown = source.shown
         self._system = source.system
         self._settings = settings
@@ -391,6 +394,7 @@ class LogReader:
             ddls.extend([created] if created is not None else [])
             if not self._book.knows(oid):
                 # A table that is gone by now, or that cannot be captured.
+                self._refuse_partition(relation, ts)
                 self._ignored.add(oid)
                 return None
         known, ddl = self._book.observe(relation, ts)
@@ -398,6 +402,16 @@ class LogReader:
         self._known[oid] = known
         ddls.extend([ddl] if ddl is not None else [])
         return known
+
+    def _refuse_partition(self, relation: Relation, ts: int) -> None:
+        """Raise where rows of a table that somebody wants come under the name of its partition: they would be lost."""
+        root = self._root_of(relation.oid)
+        if root and self._wanted(self._book.table_id(root, ts)):
+            raise PenstockError(
+                "UPSTREAM_MISCONFIGURED",
+                f"{self._shown}: the publication gives rows of partition {relation.schema}.{relation.table} instead of its table's",
+                "Run: ALTER PUBLICATION … SET (publish_via_partition_root = true)",
+            )
 
     def _mark(self) -> Iterator[LogStep]:
         """Move the chain on while the log is quiet, if the server has said where its reading stands."""

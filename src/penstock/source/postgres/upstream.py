@@ -181,7 +181,7 @@ class PostgresUpstream:
                 self._stream = stream
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
-            source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self.address.shown, system)
+            source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system)
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
         finally:
@@ -325,6 +325,10 @@ class PostgresUpstream:
     def _log_now(self) -> tuple[int, int]:
         end = parse_lsn(self.log_end())
         return end, self._server_ms()
+
+    def _root_of(self, oid: int) -> int:
+        rows = self._ask(lambda c: c.query(f"SELECT pg_partition_root({oid})::oid WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"))
+        return int(rows[0][0] or 0) if rows else 0
 
     def _server_ms(self) -> int:
         text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
