@@ -1,14 +1,14 @@
 """One transaction of very many rows on its way from the event store to files, in a process of its own, whose memory is then known.
 
 ``python -m penstock.testing.large_transaction FOLDER ROWS`` writes the rows as one commit into a store, lets a feed without Spark deliver
-them, and prints one line of JSON: rows, files, bytes, and the peak of the process's memory before and after. Runs in tests.
+them, and prints one line of JSON: windows, rows, files, and the process's own memory before, when the store was filled, and at its peak.
+Runs in tests.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import sys
 import threading
 from pathlib import Path
@@ -39,6 +39,7 @@ TABLE = TableSchema(
 SPAN = Span(TABLE.table_id)
 BEGIN_TS, COMMIT_TS, END_TS = 10, 1 << 40, (1 << 40) + 10
 FLUSH_BYTES = 32 << 20
+_LOOK_S = 0.01
 
 
 def batch(first: int, rows: int) -> ChangeBatch:
@@ -96,17 +97,43 @@ def deliver(folder: Path, store: ColumnarEventStore) -> tuple[int, int, int]:
     return progress.windows, progress.rows, progress.files
 
 
+def own_mib() -> int:
+    """Return the memory that is the process's own; pages of files that it has mapped are the file system's."""
+    line = next(line for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) // 1024
+
+
+class MemoryPeak:
+    """Watches the process's own memory while it is open."""
+
+    def __init__(self) -> None:
+        self.mib = own_mib()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory-peak", daemon=True)
+
+    def __enter__(self) -> MemoryPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self.mib = max(self.mib, own_mib())
+
+
 def main(folder: Path, rows: int) -> None:
     """Do it, and say what it took."""
     # Everything is imported and has allocated its own by now.
     batch(0, 10)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with ColumnarEventStore(folder / "store", StoreSettings(flush_bytes=FLUSH_BYTES)) as store:
+    before = own_mib()
+    with MemoryPeak() as peak, ColumnarEventStore(folder / "store", StoreSettings(flush_bytes=FLUSH_BYTES)) as store:
         fill(store, rows)
-        filled = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        filled = peak.mib
         windows, delivered, files = deliver(folder, store)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    mib = {"before_mib": before // 1024, "filled_mib": filled // 1024, "peak_mib": peak // 1024}
+    mib = {"before_mib": before, "filled_mib": filled, "peak_mib": peak.mib}
     print(json.dumps({"windows": windows, "rows": delivered, "files": files} | mib))
 
 
