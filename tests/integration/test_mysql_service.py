@@ -174,6 +174,43 @@ def test_ddls_and_rows_that_were_written_while_nobody_read(server: str, tmp_path
     second.close()
 
 
+def test_xa_transactions_count_when_they_are_committed(server: str, tmp_path: Path) -> None:
+    check_xa(server, tmp_path)
+
+
+@pytest.mark.mysql
+def test_xa_transactions_of_mysql_count_when_they_are_committed(tmp_path: Path) -> None:
+    with mysql(tmp_path / "server") as uri:
+        check_xa(uri, tmp_path)
+
+
+def check_xa(server: str, tmp_path: Path) -> None:
+    writer, other = connect(server), connect(server)
+    run(writer, "CREATE DATABASE xa", "USE xa", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    capture = Capture(server, tmp_path)
+    table = capture.table("xa.t")
+    spans = [Span(table.table_id)]
+    capture.service.ensure_span(spans[0], TS_ZERO)
+    run(writer, "XA START 'one'", "INSERT INTO t VALUES (1, 1), (2, 2)", "XA END 'one'", "XA PREPARE 'one'")
+    run(other, "USE xa", "INSERT INTO t VALUES (3, 3)")
+    # A restart between the two halves: the first one is read again.
+    capture.close()
+    capture = Capture(server, tmp_path)
+    capture.service.ensure_span(spans[0], TS_ZERO)
+    run(
+        writer,
+        "XA COMMIT 'one'",
+        "XA START 'two','b'",
+        "DELETE FROM t",
+        "XA END 'two','b'",
+        "XA PREPARE 'two','b'",
+        "XA ROLLBACK 'two','b'",
+    )
+    run(writer, "XA START 'three'", "UPDATE t SET v = 7 WHERE id = 2", "XA END 'three'", "XA COMMIT 'three' ONE PHASE")
+    assert capture.check(table, spans) == 3
+    capture.close()
+
+
 KEYS = [
     ("id INT", "CAST(seq AS SIGNED) - 600", "id"),
     ("id BIGINT UNSIGNED", "seq * 18000000000000000 + 1", "id"),

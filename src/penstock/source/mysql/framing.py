@@ -257,9 +257,6 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             state[SERVER] = little_endian(events, at + 5, 4)
             flags = events[body + 12]
             state[STANDALONE] = flags & 1
-            # A prepared XA transaction is not committed by its own group, and the commit of one is another group.
-            if flags & 0xC0 != 0:
-                return at, STOP_EVENT
         elif action == A_GTID:
             if body_end - body < 25:
                 return at, STOP_BAD

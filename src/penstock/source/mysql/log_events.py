@@ -5,6 +5,9 @@ Bytes in, values out; malformed ones are ``DECODE_FAILED``. Runs in the log serv
 
 from __future__ import annotations
 
+import re
+import struct
+
 import msgspec
 import pyarrow as pa
 
@@ -15,6 +18,7 @@ from penstock.source.mysql.rows_decoder import INFLATED_BYTES_MAX, inflate
 _CHECKSUM_CRC32 = 1
 _PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3
 _ZSTD, _PLAIN = 0, 255
+_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 
 class QueryEvent(msgspec.Struct, frozen=True):
@@ -82,6 +86,29 @@ def parse_payload(body: bytes, end_position: bytes) -> bytes:
         raise PenstockError("DECODE_FAILED", "a compressed transaction ends inside an event")
     events[last + 13 : last + 17] = end_position
     return bytes(events)
+
+
+Xid = tuple[bytes, bytes, int]
+"""The parts of the name of an XA transaction, and their format."""
+
+
+def parse_xa_prepare(body: bytes) -> tuple[Xid, bool]:
+    """Return whose XA transaction is prepared, and whether that commits it."""
+    if len(body) < 13:
+        raise PenstockError("DECODE_FAILED", "an XA event is malformed")
+    one_phase, form, first, second = struct.unpack_from("<BiII", body)
+    name = body[13 : 13 + first + second]
+    if len(name) != first + second:
+        raise PenstockError("DECODE_FAILED", "an XA event is malformed")
+    return (name[:first], name[first:], form), bool(one_phase)
+
+
+def parse_xid(text: str) -> Xid:
+    """Return whose XA transaction a statement decides."""
+    match = _XID.search(text)
+    if match is None:
+        raise PenstockError("DECODE_FAILED", "an XA statement of the log is malformed")
+    return bytes.fromhex(match.group(1)), bytes.fromhex(match.group(2)), int(match.group(3))
 
 
 def _packed(body: bytes, at: int) -> tuple[int, int]:

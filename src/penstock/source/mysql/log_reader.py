@@ -28,7 +28,7 @@ from penstock.source.mysql import framing, wire
 from penstock.source.mysql.ddl_text import Statement, parse_statement, tokens
 from penstock.source.mysql.dump import DumpSettings, EventStream
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
-from penstock.source.mysql.log_events import parse_format, parse_payload, parse_query, parse_rotate
+from penstock.source.mysql.log_events import Xid, parse_format, parse_payload, parse_query, parse_rotate, parse_xa_prepare, parse_xid
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.row_keys import hash_keys
 from penstock.source.mysql.rows_decoder import ReadRows, decode_rows
@@ -42,18 +42,12 @@ _EVENTS_MAX = 1 << 16
 _STATEMENT_DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "MERGE"})
 _REFUSED = {
     wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
-    wire.XA_PREPARE: ("UPSTREAM_MISCONFIGURED", "the log holds an XA transaction", "XA transactions are not supported: use ordinary ones."),
     wire.PARTIAL_UPDATE_ROWS: (
         "UPSTREAM_MISCONFIGURED",
         "the log holds partial updates of JSON columns",
         "Run SET GLOBAL binlog_row_value_options = '', reconnect the writers, and take a new snapshot.",
     ),
     wire.GTID_TAGGED: ("UPSTREAM_MISCONFIGURED", "the log holds tagged GTIDs", "Write with untagged GTIDs: gtid_next = 'AUTOMATIC'."),
-    wire.MARIADB_GTID: (
-        "UPSTREAM_MISCONFIGURED",
-        "the log holds an XA transaction",
-        "XA transactions are not supported: use ordinary ones.",
-    ),
 }
 
 
@@ -109,6 +103,8 @@ class LogReader:
         self._cut_ts = 0
         self._cut_keys: dict[int, list[U64]] = {}
         self._savepoints: dict[str, int] = {}
+        self._held: dict[Xid, list[ChangeBatch]] = {}
+        """XA transactions that are prepared, at ts 0."""
         self._marked_s = clock.monotonic_s()
 
     @property
@@ -209,7 +205,7 @@ class LogReader:
         self._rows[:kept] = self._rows[mine:total].copy()
         self._rows[:kept, 0] = 0
         self._counts[:] = (kept, 0)
-        yield LogStep(tuple(changes), position=self.position)
+        yield LogStep(tuple(changes), position=self._given_position())
 
     def _after(self, txns: I64) -> LogPlace:
         """Return the place behind some transactions."""
@@ -305,7 +301,7 @@ class LogReader:
         """Raise the chain to the present while the log is quiet; None while that is not due."""
         now_s = self._clock.monotonic_s()
         now_ts = compose_ts(self._clock.now_ms())
-        quiet = not self._state[framing.OPEN] and not self._counts.any()
+        quiet = not self._state[framing.OPEN] and not self._counts.any() and not self._held
         if quiet and now_s - self._marked_s >= self._settings.mark_interval_s and now_ts > self._chain.last_ts:
             while self._marks and self._place.reached(self._marks[0][0]):
                 self._chain.raise_to(self._marks.popleft()[1])
@@ -327,6 +323,9 @@ class LogReader:
             events = parse_payload(self._body(), position)
             self._stream.splice(self._at, self._at + size, events)
             self._plain_end = self._at + len(events)
+            return
+        if kind == wire.XA_PREPARE:
+            yield from self._on_xa_prepare()
             return
         if kind in _REFUSED:
             code, text, hint = _REFUSED[kind]
@@ -352,7 +351,8 @@ class LogReader:
         words = [t.upper() for t in tokens(query.text)[:4]]
         inside = bool(state[framing.OPEN]) and not state[framing.STANDALONE]
         if words[:1] == ["XA"]:
-            raise PenstockError("UPSTREAM_MISCONFIGURED", "the log holds an XA transaction", "Use ordinary transactions.")
+            yield from self._on_xa(words[1], query.text)
+            return
         if inside and words[:1] == ["SAVEPOINT"]:
             self._savepoints[tokens(query.text)[1]] = int(self._counts[0])
             self._skip()
@@ -374,6 +374,64 @@ class LogReader:
         yield from self._flush()
         yield from self._on_statement(statement, query.text, inside)
 
+    def _on_xa_prepare(self) -> Iterator[LogStep]:
+        """Hold the rows of an XA transaction until it is decided; no position is given meanwhile, so that a restart reads them again."""
+        xid, one_phase = parse_xa_prepare(self._body())
+        yield from self._flush()
+        if not one_phase:
+            if self._state[framing.CUT]:
+                raise PenstockError(
+                    "UPSTREAM_MISCONFIGURED",
+                    f"the log holds an XA transaction of more than {self._settings.piece_bytes} bytes",
+                    "Write as much in ordinary transactions.",
+                )
+            rows = self._rows[: int(self._counts[0])]
+            self._held[xid] = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
+            self._counts[0] = 0
+        self._end_transaction()
+        self._skip()
+
+    def _on_xa(self, verb: str, text: str) -> Iterator[LogStep]:
+        if verb not in {"COMMIT", "ROLLBACK"}:
+            self._skip()
+            return
+        yield from self._flush()
+        xid = parse_xid(text)
+        if verb == "COMMIT" and xid not in self._held:
+            raise PenstockError(
+                "UPSTREAM_MISCONFIGURED",
+                "an XA transaction was committed that was prepared before the log was read",
+                "Take a new snapshot of its tables.",
+            )
+        held = self._held.pop(xid, [])
+        entry = self._entry()
+        after = self._after(entry)
+        ts = self._next_ts(after)
+        self._skip()
+        self._place = after
+        self._state[framing.OPEN] = 0
+        changes = tuple(_at_ts(change, ts) for change in held) if verb == "COMMIT" else ()
+        yield LogStep(changes, position=self._given_position())
+
+    def _entry(self) -> I64:
+        """Return the open transaction as one that ends with the event at which the scan stopped."""
+        entry = np.zeros((1, 7), dtype=np.int64)
+        entry[0, :4] = self._state[[framing.TIME_MS, framing.DOMAIN, framing.SERVER, framing.SEQUENCE]]
+        entry[0, 5] = int.from_bytes(self._stream.events[self._at + 13 : self._at + 17].tobytes(), "little")
+        entry[0, 6] = self._state[framing.CUT]
+        return entry
+
+    def _end_transaction(self) -> None:
+        """End the open transaction with the event at which the scan stopped."""
+        done = int(self._counts[1])
+        self._txns[done] = self._entry()[0]
+        self._counts[1] = done + 1
+        self._state[framing.OPEN] = 0
+        self._savepoints.clear()
+
+    def _given_position(self) -> LogPosition | None:
+        return None if self._held else self.position
+
     def _on_statement(self, statement: Statement | None, text: str, inside: bool) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         state = self._state
@@ -381,10 +439,7 @@ class LogReader:
         if not state[framing.OPEN]:
             state[framing.TIME_MS] = int.from_bytes(header[:4], "little") * 1000
             state[framing.DOMAIN] = -1
-        entry = np.zeros((1, 7), dtype=np.int64)
-        entry[0, :4] = state[[framing.TIME_MS, framing.DOMAIN, framing.SERVER, framing.SEQUENCE]]
-        entry[0, 5] = int.from_bytes(header[13:17], "little")
-        after = self._place if inside else self._after(entry)
+        after = self._place if inside else self._after(self._entry())
         ts = self._next_ts(after)
         event = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else None
         if event is not None:
@@ -397,7 +452,7 @@ class LogReader:
             return
         self._place = after
         state[framing.OPEN] = 0
-        yield LogStep(ddls=(event,) if event is not None else (), position=self.position)
+        yield LogStep(ddls=(event,) if event is not None else (), position=self._given_position())
 
     def _roll_back(self, words: Sequence[str], exact: Sequence[str]) -> None:
         """Forget rows of the open transaction: those since a savepoint, or all and with them the transaction."""
@@ -407,14 +462,7 @@ class LogReader:
             self._counts[0] = max(kept, self._savepoints.get(name, kept))
             return
         self._counts[0] = kept
-        done = int(self._counts[1])
-        state = self._state
-        self._txns[done, :4] = state[[framing.TIME_MS, framing.DOMAIN, framing.SERVER, framing.SEQUENCE]]
-        self._txns[done, 5] = int.from_bytes(self._stream.events[self._at + 13 : self._at + 17].tobytes(), "little")
-        self._txns[done, 6] = state[framing.CUT]
-        self._counts[1] = done + 1
-        state[framing.OPEN] = 0
-        self._savepoints.clear()
+        self._end_transaction()
 
 
 def _at_ts(change: ChangeBatch, ts: int) -> ChangeBatch:

@@ -45,6 +45,7 @@ class MySqlUpstream:
         self.address = address.shown
         self._server = Server(address)
         self._server_id = address.server_id or system_random().choice(_SERVER_IDS)
+        self._opened_ts = compose_ts(self._server.now_ms())
         self._tables = TableVersions(self._server.table)
         self._lock = threading.Lock()
         self._passed: deque[tuple[LogPosition, LogPlace]] = deque(maxlen=_PASSED_MAX)
@@ -166,9 +167,13 @@ class MySqlUpstream:
     # -- parts
 
     def _load(self, ts: int | None = None) -> None:
-        """Take over the server's tables once, known from a ts or from now on."""
+        """Take over the server's tables once, known from a ts on.
+
+        Whoever asks first, it is a ts at or below every position that is read from: capture begins after the upstream was opened, or goes
+        on from a position that it is told.
+        """
         if not self._tables.loaded:
-            self._tables.load(self._server.tables(), compose_ts(self._server.now_ms()) if ts is None else ts)
+            self._tables.load(self._server.tables(), self._opened_ts if ts is None else min(ts, self._opened_ts))
 
     def _ends_at(self, place: LogPlace) -> bool:
         return place.reached(self._server.log_end())
