@@ -145,7 +145,8 @@ def test_a_replica_that_takes_over_is_read_on_by_gtid(tmp_path: Path) -> None:
         change = f"CHANGE MASTER TO master_host='127.0.0.1', master_port={port}, master_user='root', master_use_gtid=slave_pos"
         # Its own first transaction is not of the primary's history.
         run(standby, "RESET MASTER", "DROP DATABASE replay", "RESET MASTER", change, "START SLAVE")
-        run(writer, "CREATE DATABASE moved", "USE moved", "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+        run(writer, "CREATE DATABASE moved", "USE moved", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        run(writer, "INSERT INTO t VALUES (1, 1), (2, 2)")
         capture = Capture(first, tmp_path / "capture")
         table = capture.table("moved.t")
         spans = [Span(table.table_id)]
