@@ -128,7 +128,7 @@ class SinkBench:
         self._event_bytes = self._encoded_bytes()
 
     def throughput(self, dispatchers: int) -> Moved:
-        """Move the volume over so many dispatchers, their events in turn; count from the first event to the last close."""
+        """Move the volume over so many dispatchers, one after the other; count from the first event to the last close."""
         target = self._line()
         share = self._scale.volume_bytes / dispatchers / self._event_bytes
         with _peak_memory() as peak:
@@ -136,11 +136,11 @@ class SinkBench:
             start_s = time.perf_counter()
             gate = WakeGate()
             sink.on_failure(gate.open)
-            for records, part, last in self._in_turn(parts, share):
-                sink.add_dml_event(DmlEvent(part, _table(part), records, gate.enter(records.nbytes)))
-                if last:
-                    # As a task does: nothing more comes for this one.
-                    sink.seal_dispatcher(part)
+            for part in parts:
+                # As a task does: one dispatcher after the other, each sealed when nothing more comes for it.
+                for records, _ in self._in_turn([part], share):
+                    sink.add_dml_event(DmlEvent(part, _table(part), records, gate.enter(records.nbytes)))
+                sink.seal_dispatcher(part)
             for part in parts:
                 sink.close_dispatcher(part)
             seconds = time.perf_counter() - start_s
@@ -218,7 +218,7 @@ class SinkBench:
         gc.collect()
         before = time.process_time()
         gate = WakeGate()
-        for records, part, _ in self._in_turn(busy, self._scale.cpu_bytes / DISPATCHERS / self._event_bytes):
+        for records, part in self._in_turn(busy, self._scale.cpu_bytes / DISPATCHERS / self._event_bytes):
             sink.add_dml_event(DmlEvent(part, _table(part), records, gate.enter(records.nbytes)))
         for part in busy:
             sink.close_dispatcher(part)
@@ -238,13 +238,13 @@ class SinkBench:
             sink.open_dispatcher(DispatcherWork(part, _table(part), BASE_TS, BASE_TS + 10**12, position))
         return sink, parts
 
-    def _in_turn(self, parts: list[DispatcherId], events: float) -> Iterator[tuple[pa.RecordBatch, DispatcherId, bool]]:
-        """Yield so many events' worth of rows for each dispatcher, the dispatchers in turn; the last one, marked, may be a part."""
+    def _in_turn(self, parts: list[DispatcherId], events: float) -> Iterator[tuple[pa.RecordBatch, DispatcherId]]:
+        """Yield so many events' worth of rows for each dispatcher, the dispatchers in turn; the last event may be a part of one."""
         left = events
         while left > 0:
             records = self._rows if left >= 1 else self._rows.slice(0, max(1, round(len(self._rows) * left)))
             for part in parts:
-                yield records, part, left <= 1
+                yield records, part
             left -= 1
 
     def _encoded_bytes(self) -> int:
