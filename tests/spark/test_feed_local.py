@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import httpx
 import pytest
 
 from penstock.cli.server_client import ServerClient
@@ -17,6 +19,12 @@ from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.target_audit import DeliveredChanges, checkpoint_of, data_files, numbering_problems
 
 ROWS, RATE, DDLS, TABLES = 20_000, 5_000, 5, 4
+
+
+def flushed_files(url: str, feed: str) -> int:
+    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=30).text
+    counts = re.findall(rf'^penstock_sink_flush_count{{feed="{feed}",reason="\w+"}} (\S+)$', text, re.MULTILINE)
+    return round(sum(map(float, counts)))
 
 
 @pytest.mark.parametrize("spans_per_table", [1, 2])
@@ -45,6 +53,8 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
         verdict = client.verify_feed("f")
         assert verdict["identical"], verdict
         assert verdict["rows"] == report.inserts - report.deletes
+        # What the tasks counted has come to the server.
+        waiting.feed(client, "f", lambda now: flushed_files(server.url, "f") == now["files"])
     assert shown["rows"] == report.rows
 
     reader = open_reader(target.as_uri(), {})
