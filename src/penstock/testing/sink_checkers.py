@@ -166,7 +166,7 @@ class AttemptWitness:
         assert gate.events <= limits.events_max or self._sink._latch.error is not None
         writers = self._sink.writers
         assert self._sink.spool.memory_bytes <= self._memory_max + writers.under_way_bytes + self._slack_bytes
-        assert writers.under_way_bytes <= self._memory_max // 2 or writers.under_way_files == 1
+        assert writers.under_way_bytes <= self._memory_max // 2 or writers.under_way_files <= 2
 
     def check_after_close(self) -> None:
         """Nothing fires once the sink is closed."""

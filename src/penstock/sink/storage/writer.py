@@ -1,7 +1,7 @@
 """The writers: threads that take finished files from the dispatchers' channels and bring them to the target.
 
 A channel is the end of a dispatcher's ordered way: files and drain markers, FIFO. Files of different dispatchers are written at once, up to
-``flush_concurrency`` and to a bound of bytes; a file larger than that bound goes alone. Of one dispatcher the next files are prepared
+``flush_concurrency`` and to a bound of bytes; of larger files two are under way. Of one dispatcher the next files are prepared
 (joined, compressed, made Parquet) while one is written, but data goes to the target in order: two attempts of a window that cut it at
 different rows then meet at the first file that differs, and the one that loses has left nothing behind it. Indexes and callbacks follow
 in order too, beside the data of the next file; a marker comes out when nothing before it is under way. Only channels that have something
@@ -26,6 +26,8 @@ from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.spool import DrainMarkerItem, Spool
 
 UNDER_WAY_BYTES_MAX = 256 << 20
+FILES_UNDER_WAY_MIN = 2
+"""However large files are, one is prepared while one is written, or the line would stand still between them."""
 JOIN_S_MAX = 30.0
 PREPARED_MAX = 2
 """Files of one dispatcher that threads have in hand and that are not written: one is written, one prepared."""
@@ -182,7 +184,7 @@ class StorageWriters:
         return None
 
     def _has_room(self, item: FlushTask | DrainMarkerItem) -> bool:
-        if isinstance(item, DrainMarkerItem) or not self._under_way_bytes:
+        if isinstance(item, DrainMarkerItem) or self._under_way_files < FILES_UNDER_WAY_MIN:
             return True
         return self._under_way_bytes + item.nbytes <= self._limits.under_way_bytes_max
 
@@ -197,11 +199,18 @@ class StorageWriters:
         publication.start_s = start_s
         channel.publisher.write_data(publication, content)
         self._buffers.give_back(buffer)
+        self._spool.release(task.items)
         with self._latch.lock:
+            # Its index is still to come, but it holds no memory and the line is free for the next file.
+            self._under_way_files -= 1
+            self._under_way_bytes -= task.nbytes
             channel.turn += 1
             channel.written.append(publication)
             self._turns.notify_all()
             self._list(channel)
+            if self._line:
+                # Bytes became free: the first file in line may have waited for them.
+                self._work.notify()
         self._complete(channel)
 
     def _complete(self, channel: WriterChannel) -> None:
@@ -213,17 +222,11 @@ class StorageWriters:
                     callback()
             for publication in written:
                 task = publication.task
-                self._spool.release(task.items)
                 self._counters.flushed(task.reason, self._clock.monotonic_s() - publication.start_s, task.nbytes)
             with self._latch.lock:
                 channel.completed += len(written)
-                self._under_way_files -= len(written)
-                self._under_way_bytes -= sum(publication.task.nbytes for publication in written)
                 channel.completing = False
                 self._list(channel)
-                if self._line:
-                    # Bytes became free: the first file in line may have waited for them.
-                    self._work.notify()
 
     def _next_written(self, channel: WriterChannel) -> list[Publication]:
         with self._latch.lock:
