@@ -17,7 +17,12 @@ demo: setup ## Set up, then carry a live workload to files and verify every row;
 	@$(RUN) penstock demo $(ARGS)
 
 test: setup lint ## Set up, lint, then run every test but the chaos ones; ARGS="tests/unit -k span"
+ifeq ($(ARGS),)
+	@$(RUN) python -m pytest -q -m "not chaos" tests/spark
+	@$(RUN) python -m pytest -q -n 2 -m "not chaos and not mysql" --ignore=tests/spark
+else
 	@$(RUN) python -m pytest -q -m "not chaos and not mysql" $(ARGS)
+endif
 
 test-mysql: setup ## Lay MySQL into a cache folder, then run the tests that want it beside MariaDB's
 	@PENSTOCK_MYSQL_ROOT="$$(scripts/mysql_root.sh)" $(RUN) python -m pytest -q -m mysql $(ARGS)

@@ -144,6 +144,7 @@ def test_killed_in_the_middle_of_windows(workload: Workload, arena: Arena) -> No
     check(arena, workload)
 
 
+@pytest.mark.chaos
 def test_killed_and_the_event_store_is_lost(workload: Workload, arena: Arena) -> None:
     workload.start()
     arena.kill_uncommitted()

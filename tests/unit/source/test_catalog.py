@@ -7,7 +7,7 @@ from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.client import parse_uri
 
 
-@pytest.mark.parametrize("uri", ["", "mysql://u:secret@h:1/d", "dataserver", "oracle://x"])
+@pytest.mark.parametrize("uri", ["", "mssql://u:secret@h:1/d", "dataserver", "oracle://x"])
 def test_unknown_schemes_name_the_field_and_what_is_supported(uri):
     with pytest.raises(PenstockError) as caught:
         open_upstream(uri)
