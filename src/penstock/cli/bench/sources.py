@@ -43,7 +43,7 @@ from penstock.cli.server_client import ServerClient
 from penstock.model.errors import PenstockError
 
 CHANGES_A, CHANGES_B = 4_000_000, 400_000
-CHANGES_A_QUICK, CHANGES_B_QUICK = 200_000, 20_000
+CHANGES_A_QUICK, CHANGES_B_QUICK = 1_000_000, 100_000
 SCALES = (16, 4, 1)
 RUN_S_MAX = 900.0
 _POLL_S = 0.2
@@ -72,7 +72,7 @@ def run(quick: bool) -> Report:
         b = mysql_case(root / "b", workload_b(changes_b))
         smaller = [mysql_ours(root / f"scale-{scale}", workload_a(changes_a // scale)) for scale in scales[:-1]]
         ours_pg, recvlogical = postgres_case(root / "pg", workload_a(changes_a))
-        mysql_folder = mysql_root()
+        mysql_folder = None if quick else mysql_root()
         sizes = (workload_a(changes_a), workload_b(changes_b))
         on_mysql = [debezium_case(root / f"mysql-{w.name}", w, mysql_folder) for w in sizes] if mysql_folder else []
     finally:
