@@ -54,7 +54,8 @@ def test_from_a_database_to_files_and_on_after_a_stop(tmp_path: Path) -> None:
             "INSERT INTO shop.orders SELECT seq, CONCAT('order ', seq), seq / 3 FROM shop.seq_1_to_5000",
         )
         options = ["--source", f"mysql://root@127.0.0.1:{port}/", "--table", "shop.orders", "--sink", target.as_uri()]
-        options += ["--data-dir", str(tmp_path / "data"), "--until-caught-up", "--set", "flush-interval=1s", "--set", "server.spark.warm-up=false"]
+        options += ["--data-dir", str(tmp_path / "data"), "--until-caught-up"]
+        options += ["--set", "flush-interval=1s", "--set", "server.spark.warm-up=false"]
         assert "caught up" in penstock("run", *options)
         query = "SELECT id, name, price FROM shop.orders ORDER BY id"
         first = execute(port, query)
