@@ -158,7 +158,8 @@ def test_appends_report_a_flush_that_keeps_failing_and_recover_with_it(tmp_path:
         with pytest.raises(PenstockError, match=r"\[STORE_FAILED\]"):
             append_until_refused(store, accepted)
         rule.times = 0
-        assert store.flush(SPAN_ID)
+        # The flusher may have come first, then there is nothing left to do.
+        store.flush(SPAN_ID)
         store.append(SPAN_ID, both_sides(SPAN_ID, [(9_000, Op.INSERT, 1, "again")]), lambda: None)
         assert read_rows(store.collect_changes(SPAN_ID, 5, accepted[-1][0])) == accepted
 
