@@ -69,7 +69,8 @@ class RunView:
     def _line(self, feed: dict[str, Any]) -> str:
         lag = "-" if feed["lag_s"] is None else f"{feed['lag_s']:.1f} s"
         rate = f"  {self._rate:,.0f} rows/s" if self._rate else ""
-        doing = f"  {feed['bootstrap']}" if feed.get("bootstrap") else ""
+        read = feed.get("snapshot")
+        doing = f"  snapshot {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows" if read else ""
         return (
             f"  {feed['state']:<9} {feed['rows']:>12,} rows  {feed['files']:>6,} files  {feed['bytes'] / 1e6:>10,.1f} MB"
             f"  lag {lag:>8}{rate}{doing}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -95,8 +96,13 @@ class LogService:
         registry: CollectorRegistry | None = None,
         channels: Channels | None = None,
         journal: Journal | None = None,
+        needed_from: Callable[[], int] | None = None,
     ) -> None:
-        """``journal`` is where positions are kept; an upstream with one log needs it, others do not."""
+        """Make the parts.
+
+        ``journal`` is where positions are kept; an upstream with one log needs it, others do not. ``needed_from`` tells from which ts on
+        someone may want that log again, whatever is durable here.
+        """
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
         self._upstream = upstream
@@ -104,7 +110,7 @@ class LogService:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
-        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal)
+        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal, needed_from)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
@@ -180,14 +186,18 @@ class LogService:
         if self._supervisor.is_alive():
             self._supervisor.join()
 
-    def _make_puller(self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None) -> LogPuller | SingleLogPuller:
+    def _make_puller(
+        self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None, needed_from: Callable[[], int] | None
+    ) -> LogPuller | SingleLogPuller:
         upstream, settings = self._upstream, self.settings
         if not shares_one_log(upstream):
             return LogPuller(upstream, self._pipeline, settings.puller, self._clock, self._rng, metrics, channels)
         if journal is None:
             raise InvariantError("an upstream with one log needs a journal of positions")
         publish = self._store.put_schemas
-        return SingleLogPuller(upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish)
+        return SingleLogPuller(
+            upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish, needed_from
+        )
 
     def _make_capture(self, span: Span) -> SpanCapture | StepCapture:
         if isinstance(self._puller, SingleLogPuller):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -116,14 +117,16 @@ class SingleLogPuller:
         rng: random.Random | None = None,
         metrics: LogPullerMetrics | None = None,
         publish: Callable[[Sequence[TableSchema]], None] | None = None,
+        needed_from: Callable[[], int] | None = None,
     ) -> None:
-        """``publish`` makes new table versions known to the store before rows of them arrive."""
+        """``publish`` makes new table versions known to the store before rows of them arrive; ``needed_from`` as for the log service."""
         self.settings = settings or SingleLogPullerSettings()
         self.metrics = metrics or LogPullerMetrics()
         self._upstream = upstream
         self._pipeline = pipeline
         self._journal = journal
         self._publish = publish
+        self._needed_from = needed_from
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._lock = threading.Lock()
@@ -394,15 +397,16 @@ class SingleLogPuller:
             self._emitted_s = now_s
             self.metrics.resolved_lag.set(lag_seconds(position.ts, self._clock))
         if now_s - self._confirmed_s >= self.settings.confirm_interval_s:
-            self._confirm(now_s, routes)
+            self._confirm(now_s)
         with self._moved:
             self._position = position
             self._moved.notify_all()
 
-    def _confirm(self, now_s: float, routes: dict[int, tuple[_Subscription, ...]]) -> None:
+    def _confirm(self, now_s: float) -> None:
         """Tell the upstream the newest position in the journal from which no span will ever be read again.
 
-        What the spans had reached one interval ago counts, because by now it is durable with its resolved ts.
+        What the spans had reached one interval ago counts, because by now it is durable with its resolved ts. A span that failed and waits
+        to be read again counts too, and so does what no span asks for yet: feeds that a server has not begun with, or would take over.
         """
         newest: LogPosition | None = None
         while self._journaled and self._journaled[0].ts <= self._durable_ts:
@@ -410,7 +414,9 @@ class SingleLogPuller:
         if newest is not None:
             self._upstream.confirm(newest)
         self._confirmed_s = now_s
-        self._durable_ts = min((s.advanced_ts for found in routes.values() for s in found), default=0)
+        with self._lock:
+            durable_ts = min((s.advanced_ts for s in self._spans.values()), default=TS_ZERO)
+        self._durable_ts = min(durable_ts, self._needed_from()) if self._needed_from is not None else durable_ts
 
 
 def _part(change: ChangeBatch, span: Span, above_ts: int) -> ChangeBatch | None:
@@ -426,22 +432,12 @@ def _part(change: ChangeBatch, span: Span, above_ts: int) -> ChangeBatch | None:
             records = records.filter(pa.array(inside))
     if records.num_rows == 0:
         return None
-    header = change.header
-    if records is change.records:
-        return ChangeBatch(
-            type(header)(
-                span.span_id, header.table_id, header.schema_version, header.kind, header.min_ts, header.max_ts, header.rows, header.nbytes
-            ),
-            records,
-        )
-    ts = commit_ts_array(records)
-    share = max(1, header.nbytes * records.num_rows // header.rows)
-    return ChangeBatch(
-        type(header)(
-            span.span_id, header.table_id, header.schema_version, header.kind, int(ts.min()), int(ts.max()), records.num_rows, share
-        ),
-        records,
-    )
+    header = msgspec.structs.replace(change.header, span_id=span.span_id)
+    if records is not change.records:
+        ts = commit_ts_array(records)
+        share = max(1, header.nbytes * records.num_rows // header.rows)
+        header = msgspec.structs.replace(header, min_ts=int(ts.min()), max_ts=int(ts.max()), rows=records.num_rows, nbytes=share)
+    return ChangeBatch(header, records)
 
 
 def _inside(keys: pa.Array, span: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,8 +1,9 @@
 """Pins the history that the feeds of this server still need, whether they run, wait for a restart, or have failed.
 
 Every few seconds each feed's checkpoint is pinned in the event store for all spans that the feed reads, so that nothing above it leaves
-while the feed is away, up to ``gc-ttl``. Invariants: a pin follows the checkpoint and never leads it; a feed that is removed is let go;
-where the meta database does not answer, pins stay as they are. One thread. Runs in the server.
+while the feed is away, up to ``gc-ttl``. The same holds for the upstream's own log, which a server that takes over reads again.
+Invariants: a pin follows the checkpoint and never leads it; a feed that is removed is let go; where the meta database does not answer,
+pins stay as they are. One thread. Runs in the server.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.timestamp import TS_ZERO
 from penstock.server.capture import dispatchers_of
 from penstock.server.creation import FeedDocument
 from penstock.store.history import HistoryNeeds
@@ -32,6 +34,7 @@ class FeedPins:
         self._source = source.rstrip("/")
         self._clock = clock
         self._pinned: set[str] = set()
+        self._known = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="feed-pins", daemon=True)
 
@@ -58,10 +61,15 @@ class FeedPins:
         except PenstockError as error:
             log.info("history pins not moved", extra={"code": error.code})
             return
+        self._known = True
         names = {feed.name for feed, _ in mine}
         for gone in self._pinned - names:
             self._needs.unpin(_holder(gone))
         self._pinned = names
+
+    def log_needed_from_ts(self) -> int:
+        """Return the ts from which on the upstream must keep its log for the feeds; all of it while the feeds are not known."""
+        return self._needs.pinned_from_ts() if self._known else TS_ZERO
 
     def _first_window_ts(self, name: str) -> int:
         """Return the ts of the state that a feed's first window delivers; 0 while that is not decided."""

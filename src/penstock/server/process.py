@@ -124,7 +124,9 @@ class ServerProcess:
         pins.start()
         journal = PositionJournal(config.effective_meta_url, source_name(config.source), clock=clock, meta=config.meta)
         parts.callback(journal.close)
-        log_service = LogService(upstream, store, config.log_service, clock, registry=CollectorRegistry(), journal=journal)
+        log_service = LogService(
+            upstream, store, config.log_service, clock, registry=CollectorRegistry(), journal=journal, needed_from=pins.log_needed_from_ts
+        )
         parts.callback(log_service.close)
         log_service.start()
         self._log_service = log_service

@@ -62,6 +62,12 @@ class HistoryNeeds:
         with self._lock:
             return dict(self._pins.get(span_id, {}))
 
+    def pinned_from_ts(self) -> int:
+        """Return the pin furthest back of all spans, no further than ``gc_ttl_seconds`` allows; ``TS_MAX`` where nothing is pinned."""
+        with self._lock:
+            oldest_ts = min((ts for pins in self._pins.values() for ts in pins.values()), default=TS_MAX)
+        return max(oldest_ts, self._now_less(self._settings.gc_ttl_seconds))
+
     def lease(self, span_id: int, from_ts: int) -> int:
         """Protect what a read of a span from a ts on needs until ``release``; return the lease's number."""
         with self._lock:

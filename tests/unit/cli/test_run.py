@@ -15,7 +15,11 @@ from penstock.cli.main import run as run_command
 from penstock.cli.run import divide, ensure_feed, follow
 from penstock.cli.run_view import PLAIN_EVERY_S, RunView
 from penstock.cli.server_client import ServerClient
+from penstock.meta.records import FeedRecord
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.server.ports import RunStatus, SnapshotStatus
+from penstock.server.views import feed_summary
 from penstock.testing.api_server import SOURCE_URI, ApiServer
 from penstock.testing.clock import SimulatedClock
 
@@ -76,6 +80,14 @@ def test_a_feed_of_that_name_that_does_something_else_is_not_touched(server: Api
 def shown_feed(rows: int, checkpoint_ts: int = 0, problem: str = "") -> dict[str, Any]:
     progress = {"rows": rows, "files": 1, "bytes": 10 * rows, "lag_s": 0.5, "checkpoint_ts": checkpoint_ts}
     return {"state": "running", "error": None, "capture_problems": [problem] if problem else []} | progress
+
+
+def test_reading_the_state_is_shown_as_the_server_tells_of_it() -> None:
+    out = io.StringIO()
+    view = RunView(Console(file=out, width=200), SimulatedClock())
+    status = RunStatus(True, 0, (), SnapshotStatus(parts=4, parts_done=1, rows=25_000))
+    view.progress(feed_summary(FeedRecord("run", "u", "{}"), status, SystemClock()))
+    assert "snapshot 1 of 4 parts, 25,000 rows" in out.getvalue()
 
 
 def test_following_ends_at_the_checkpoint_or_when_stopped(server: ApiServer, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -29,8 +29,11 @@ class Receiver:
         self.rows: list[tuple[int, int]] = []
         self.resolved: list[int] = []
         self.errors: list[str] = []
+        self.refuse: PenstockError | None = None
 
     def consume(self, step: SpanStep, finish: Finish) -> bool:
+        if self.refuse is not None:
+            raise self.refuse
         with self.changed:
             for change in step.changes:
                 self.rows += zip(change.records.column(0).to_pylist(), change.records.column(3).to_pylist(), strict=True)
@@ -53,12 +56,12 @@ class Receiver:
 
 
 class Lab:
-    def __init__(self) -> None:
+    def __init__(self, needed_from: Callable[[], int] | None = None) -> None:
         self.log = MemoryLog()
         self.order: list[tuple[str, int]] = []
         self.journal = MemoryJournal(lambda entry: self.order.append(("journal", entry.ts)))
         self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
-        self.puller = SingleLogPuller(cast("SingleLogUpstream", self.log), self.pipeline, self.journal, SETTINGS)
+        self.puller = SingleLogPuller(cast("SingleLogUpstream", self.log), self.pipeline, self.journal, SETTINGS, needed_from=needed_from)
 
     def subscribe(self, span: Span, start_ts: int) -> Receiver:
         receiver = Receiver()
@@ -170,3 +173,25 @@ def test_settled_covers_what_was_committed_and_only_durable_positions_are_confir
     assert all(p.ts <= receiver.resolved[-1] for p in confirmed)
     assert lab.puller.progress(Span(1).span_id) is not None
     assert lab.puller.progress(Span(9).span_id) is None
+
+
+def test_nothing_is_confirmed_that_a_feed_without_a_span_or_a_failed_span_may_want_again() -> None:
+    needed = [FIRST_TS + 3]
+    lab = Lab(needed_from=lambda: needed[0])
+    try:
+        receiver, failed = lab.subscribe(Span(1), 0), lab.subscribe(Span(2), 0)
+        receiver.wait(lab.log.commit(1, [1]))
+        for n in range(10):
+            receiver.wait(lab.log.commit(1, [n]))
+        assert lab.log.confirmed, "what nobody wants any more is let go"
+        assert max(p.ts for p in lab.log.confirmed) <= needed[0]
+        needed[0] = 1 << 62
+        before = failed.resolved[-1]
+        failed.refuse = PenstockError("STORE_FAILED", "scripted")
+        receiver.wait(lab.log.commit(2, [1]))
+        for n in range(10):
+            receiver.wait(lab.log.commit(1, [n]))
+        assert failed.errors == ["STORE_FAILED"]
+        assert needed[0] > before >= max(p.ts for p in lab.log.confirmed)
+    finally:
+        lab.close()

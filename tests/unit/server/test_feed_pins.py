@@ -45,7 +45,9 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         add_feed(meta, "elsewhere", "dataserver://127.0.0.1:2", 1)
         add_feed(meta, "before its snapshot", SOURCE, 0)
         pins = FeedPins(meta, needs, SOURCE, clock)
+        assert pins.log_needed_from_ts() == 0, "the feeds are not known yet"
         pins.refresh()
+        assert pins.log_needed_from_ts() == at
         assert needs.pins(SPAN.span_id) == {"feed mine": at}
         epoch = meta.claim("before its snapshot", "test", 60_000) or 0
         meta.begin_window("before its snapshot", epoch, 0, at + 5, "{}")
@@ -57,6 +59,7 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         assert needs.keep_above(SPAN.span_id) == at
         clock.advance(3_600)
         assert needs.keep_above(SPAN.span_id) > at, "not beyond gc-ttl"
+        assert pins.log_needed_from_ts() > at
         meta.remove_feed("mine")
         pins.refresh()
         assert needs.pins(SPAN.span_id) == {}

@@ -59,9 +59,8 @@ class Measured(msgspec.Struct, frozen=True):
 class Watched:
     """Sums CPU time and memory of a process and all its descendants, by sampling; ended ones keep what was last seen."""
 
-    def __init__(self, pid: int, excluded: Sequence[int] = ()) -> None:
+    def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
-        self._excluded = set(excluded)
         self._cpu: dict[tuple[int, float], float] = {}
         self._stop = threading.Event()
         self.peak_bytes = 0
@@ -90,8 +89,6 @@ class Watched:
             return
         for process in processes:
             try:
-                if process.pid in self._excluded:
-                    continue
                 times = process.cpu_times()
                 self._cpu[(process.pid, process.create_time())] = times.user + times.system
                 total += process.memory_info().rss

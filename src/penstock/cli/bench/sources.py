@@ -8,6 +8,7 @@ change, start-up is reported beside it. Decoding alone goes from the log to Arro
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -254,8 +255,8 @@ def _until(ask: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) 
 
 
 def _address(log: Path) -> str:
-    text = log.read_text(encoding="utf-8")
-    return text.rpartition("(http://")[2].partition(")")[0].join(("http://", "")) if "(http://" in text else ""
+    found = re.search(r"\((http://\S+)\)", log.read_text(encoding="utf-8"))
+    return found.group(1) if found else ""
 
 
 def _feed(client: ServerClient) -> dict[str, Any]:
