@@ -62,6 +62,8 @@ ensure_servers() {
   for package in ${SERVER_PACKAGES[@]+"${SERVER_PACKAGES[@]}"}; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
+  # Azurite and a peer of `penstock bench sources` come from npm; any npm will do.
+  command -v npm >/dev/null 2>&1 || missing+=(npm)
   [ "${#missing[@]}" = 0 ] || apt_install "the servers that tests and demo start" "${missing[@]}"
 }
 

@@ -1,6 +1,6 @@
 """Real servers on loopback for tests: PostgreSQL, MariaDB and Azurite, in a directory of the test, stopped by process.
 
-A server whose program is not on this machine raises ``FileNotFoundError``, which says what to install; Azurite is installed from npm into a
+How they are started and ended is in ``cli/bench/loopback.py``; Azurite is installed from npm into a
 cache folder by the first test that wants it. Runs in tests.
 """
 
@@ -11,108 +11,34 @@ import datetime as dt
 import hashlib
 import hmac
 import os
-import pwd
-import shutil
-import signal
-import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
+from penstock.cli.bench.loopback import answers, free_port, program, running, unprivileged
 from penstock.model.clock import SystemClock
 
-START_S_MAX = 90.0
-STOP_S_MAX = 20.0
 INSTALL_S_MAX = 300.0
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has; not a secret."""
 
-_POSTGRES_DIRS = ("/usr/lib/postgresql/17/bin", "/usr/lib/postgresql/16/bin", "/usr/lib/postgresql/15/bin", "/usr/local/bin", "/usr/bin")
-
-
-def free_port() -> int:
-    """Return a loopback port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-@contextmanager
-def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], user: str | None = None) -> Iterator[None]:
-    """Run a server until the block ends; wait until it is ready."""
-    log = directory / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True, user=user)
-    try:
-        clock, pause = SystemClock(), threading.Event()
-        deadline = clock.monotonic_s() + START_S_MAX
-        while not ready():
-            if process.poll() is not None or clock.monotonic_s() > deadline:
-                raise RuntimeError(f"{command[0]} did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
-            clock.wait(pause, 0.1)
-        yield
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def answers(port: int) -> Callable[[], bool]:
-    """Return a test of whether something listens at a loopback port."""
-
-    def ready() -> bool:
-        with socket.socket() as one:
-            one.settimeout(1.0)
-            return one.connect_ex(("127.0.0.1", port)) == 0
-
-    return ready
-
-
-def _program(name: str, directories: Sequence[str], package: str) -> str:
-    for directory in directories:
-        if (Path(directory) / name).exists():
-            return str(Path(directory) / name)
-    found = shutil.which(name)
-    if found is None:
-        raise FileNotFoundError(f"{name}: install the Debian package {package}")
-    return found
-
-
-def unprivileged(directory: Path) -> str | None:
-    """Return the user under which a database server runs that refuses to run as root, and let it into the directory."""
-    if os.geteuid() != 0:
-        return None
-    name = next(u.pw_name for u in pwd.getpwall() if u.pw_name in {"postgres", "mysql", "nobody"})
-    shutil.chown(directory, name)
-    for parent in (directory, *directory.parents):
-        if parent.stat().st_uid == 0 and parent != Path("/") and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    return name
-
 
 @contextmanager
 def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Iterator[str]:
     """Start PostgreSQL in a directory, again if it was there before, with more options of the server; yield the URI of its database."""
-    directory.mkdir(parents=True, exist_ok=True)
     user = unprivileged(directory)
     data, port = directory / "data", port or free_port()
-    initdb = _program("initdb", _POSTGRES_DIRS, "postgresql")
+    initdb = program("initdb", "postgresql")
     made = [initdb, "-D", str(data), "-U", "penstock", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"]
     if not data.exists():
         subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
-    server = _program("postgres", _POSTGRES_DIRS, "postgresql")
+    server = program("postgres", "postgresql")
     command = [server, "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(directory), "-F", *options]
-    ready = _program("pg_isready", _POSTGRES_DIRS, "postgresql-client")
+    ready = program("pg_isready", "postgresql-client")
 
     def is_ready() -> bool:
         return subprocess.run([ready, "-h", "127.0.0.1", "-p", str(port)], check=False, capture_output=True, timeout=10).returncode == 0
@@ -124,11 +50,10 @@ def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Ite
 @contextmanager
 def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
     """Start MariaDB in a directory, with more options of the server; yield the URI of a database in it."""
-    directory.mkdir(parents=True, exist_ok=True)
     user = unprivileged(directory)
     data, port = directory / "data", free_port()
-    install = _program("mariadb-install-db", ("/usr/bin",), "mariadb-server-core")
-    server = _program("mariadbd", ("/usr/sbin",), "mariadb-server-core")
+    install = program("mariadb-install-db", "mariadb-server-core")
+    server = program("mariadbd", "mariadb-server-core")
     made = [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
     subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
     command = [
@@ -164,13 +89,12 @@ def azurite(directory: Path, container: str = "penstock-test") -> Iterator[str]:
 
 
 def _azurite_script() -> Path:
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        raise FileNotFoundError("node: install the Debian package npm")
+    npm = program("npm", "npm")
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if not script.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--no-fund", "--no-audit", "--silent", "azurite"]
+        command = [npm, "install", "--no-fund", "--no-audit", "--silent", "azurite"]
         subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=INSTALL_S_MAX)
     return script
 

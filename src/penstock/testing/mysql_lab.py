@@ -20,6 +20,7 @@ import psutil
 import pyarrow as pa
 import pymysql
 
+from penstock.cli.bench.loopback import STOP_S_MAX, unprivileged
 from penstock.meta.engine import sqlite_url
 from penstock.meta.positions import PositionJournal
 from penstock.model.batch import KEY
@@ -32,7 +33,6 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.testing.loopback_server import STOP_S_MAX, unprivileged
 
 WAIT_S_MAX = 30.0
 SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from penstock.cli.bench.loopback import program
 from penstock.cli.bench.report import say
-from penstock.cli.bench.source_servers import DATABASE, USER, Server, Workload, program
+from penstock.cli.bench.source_servers import DATABASE, USER, Server, Workload
 from penstock.model.errors import PenstockError
 
 PEER_S_MAX = 1800.0

@@ -8,24 +8,17 @@ quick. Each server runs in a temporary folder on a free loopback port. Runs in t
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
-import shutil
-import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from penstock.model.clock import SystemClock
-from penstock.model.errors import PenstockError
+from penstock.cli.bench.loopback import answers, free_port, mysql_command, program, running, unprivileged
 
 TRANSACTION_ROWS = 1000
 SHARES = (5, 2, 1)
 """Inserts, updates and deletes among eight changes."""
-START_S_MAX = 60.0
 DATABASE = "shop"
 USER = "penstock"
 
@@ -61,17 +54,16 @@ def workload_b(changes: int) -> Workload:
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A running server: how it is reached, and its process, whose CPU time does not count."""
+    """How a running server is reached."""
 
     uri: str
     port: int
-    pid: int
 
 
 @contextlib.contextmanager
 def mariadb(folder: Path) -> Iterator[Server]:
     """Run MariaDB with a row-format log."""
-    user, port = _own(folder), _free_port()
+    user, port = unprivileged(folder), free_port()
     made = [program("mariadb-install-db", "mariadb-server-core"), "--no-defaults", f"--datadir={folder}/data", "--skip-test-db"]
     subprocess.run([*made, "--auth-root-authentication-method=normal"], check=True, capture_output=True, user=user, cwd=folder)
     command = [
@@ -80,44 +72,27 @@ def mariadb(folder: Path) -> Iterator[Server]:
         *("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL"),
         *("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=512M", "--innodb-log-file-size=512M"),
     ]
-    with _running(command, folder, port, user) as pid:
+    with running(command, folder, answers(port), user):
         uri = f"mysql://root@127.0.0.1:{port}/{DATABASE}"
         run_mysql(uri, [f"CREATE DATABASE {DATABASE}", f"CREATE USER {USER}@'%'", f"GRANT ALL ON *.* TO {USER}@'%'"], database="")
-        yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port, pid)
-
-
-def mysql_root() -> Path | None:
-    """Return the folder into which ``scripts/mysql_root.sh`` laid MySQL, or None where it did not."""
-    root = Path(os.environ.get("PENSTOCK_MYSQL_ROOT", "/var/cache/penstock/mysql-root"))
-    return root if (root / "usr/sbin/mysqld").exists() else None
+        yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port)
 
 
 @contextlib.contextmanager
-def mysql(folder: Path, root: Path) -> Iterator[Server]:
-    """Run MySQL itself, from a folder of its own with its own loader and libraries, with a row-format log."""
-    user, port = _own(folder), _free_port()
-    loader = next(iter(root.glob("usr/lib64/ld-linux-*.so.*")))
-    libraries = ":".join(str(p) for p in (*root.glob("usr/lib/*-linux-gnu*"), root / "usr/lib/mysql/private"))
-    start = [str(loader), "--library-path", libraries, str(root / "usr/sbin/mysqld"), "--no-defaults", f"--basedir={root}/usr"]
-    start += [f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={folder}/data"]
-    subprocess.run([*start, "--initialize-insecure"], check=True, capture_output=True, user=user, cwd=folder)
-    (folder / "init.sql").write_text(
-        f"CREATE USER {USER}@'%' IDENTIFIED BY '';\nGRANT ALL ON *.* TO {USER}@'%';\nCREATE DATABASE {DATABASE};\n", encoding="utf-8"
-    )
-    command = [
-        *(*start, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder}/s.sock", f"--pid-file={folder}/pid", "--mysqlx=OFF"),
-        *("--secure-file-priv=", "--skip-name-resolve", f"--init-file={folder}/init.sql", "--server-id=1", "--log-bin=binlog"),
-        *("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--binlog-row-metadata=FULL", "--sync-binlog=0"),
-        *("--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=512M", "--innodb-redo-log-capacity=1G"),
-    ]
-    with _running(command, folder, port, user) as pid:
-        yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port, pid)
+def mysql(folder: Path) -> Iterator[Server]:
+    """Run MySQL itself with a row-format log."""
+    user, port = unprivileged(folder), free_port()
+    statements = (f"CREATE USER {USER}@'%' IDENTIFIED BY ''", f"GRANT ALL ON *.* TO {USER}@'%'", f"CREATE DATABASE {DATABASE}")
+    command = mysql_command(folder, port, user, statements)
+    command += ["--sync-binlog=0", "--innodb-buffer-pool-size=512M", "--innodb-redo-log-capacity=1G"]
+    with running(command, folder, answers(port), user):
+        yield Server(f"mysql://{USER}@127.0.0.1:{port}/{DATABASE}", port)
 
 
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[Server]:
     """Run PostgreSQL with a logical log."""
-    user, port = _own(folder), _free_port()
+    user, port = unprivileged(folder), free_port()
     made = [
         program("initdb", "postgresql"),
         "-D",
@@ -143,9 +118,9 @@ def postgres(folder: Path) -> Iterator[Server]:
     }
     options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
     command = [program("postgres", "postgresql"), "-D", f"{folder}/data", "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), *options]
-    with _running(command, folder, port, user) as pid:
+    with running(command, folder, answers(port), user):
         uri = f"postgresql://{USER}@127.0.0.1:{port}/postgres"
-        yield Server(uri, port, pid)
+        yield Server(uri, port)
 
 
 def create_mysql_table(server: Server, workload: Workload) -> None:
@@ -242,62 +217,3 @@ def _postgres(uri: str, statements: Sequence[str] | Iterator[str]) -> None:
     with psycopg.connect(uri, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
-
-
-@contextlib.contextmanager
-def _running(command: Sequence[str], folder: Path, port: int, user: str | None) -> Iterator[int]:
-    log = folder / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, user=user)
-    clock, pause = SystemClock(), threading.Event()
-    try:
-        deadline_s = clock.monotonic_s() + START_S_MAX
-        while not _listens(port):
-            if process.poll() is not None or clock.monotonic_s() > deadline_s:
-                raise PenstockError("UPSTREAM_UNREACHABLE", f"{command[0]} did not start: {log.read_text(errors='replace')[-500:]}")
-            clock.wait(pause, 0.1)
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        one.settimeout(1.0)
-        return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-def _own(folder: Path) -> str | None:
-    """Make the folder; return the user for servers that refuse to run as root."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
-        return None
-    name = next(u.pw_name for u in pwd.getpwall() if u.pw_name in {"postgres", "mysql", "nobody"})
-    shutil.chown(folder, name)
-    for parent in folder.parents:
-        if parent != Path("/") and parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    return name
-
-
-def program(name: str, package: str) -> str:
-    """Return where a program is; raise an error that names the Debian package where it is not."""
-    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
-        if (folder / name).exists():
-            return str(folder / name)
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/bin")
-    if found is None:
-        raise PenstockError("MISSING_DEPENDENCY", f"{name} is not on this machine", f"Install the Debian package {package}.")
-    return found
