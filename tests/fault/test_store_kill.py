@@ -22,7 +22,7 @@ from penstock.testing.change_batches import TABLE, both_sides
 span = Span(TABLE.table_id)
 settings = StoreSettings(
     flush_bytes=20_000, wal_segment_bytes=10_000, wal_bytes_max=60_000, resolved_max_delay_s=0.001,
-    merge_bytes_min=10_000, merge_ratio=0.1, history_seconds=0, checkpoint_seconds=10**10, gc_interval_s=0.0,
+    merge_bytes_min=10_000, merge_ratio=0.1, merge_lull_s=0.0, history_seconds=0, checkpoint_seconds=10**10, gc_interval_s=0.0,
 )
 store = ColumnarEventStore(sys.argv[1], settings)
 resolved = store.register_span(span.span_id, span, 0)

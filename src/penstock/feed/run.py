@@ -87,9 +87,12 @@ class SparkFeedRun:
         return self._query is not None and bool(self._query.isActive) and bool(self._query.status["isTriggerActive"])
 
     @property
-    def idle(self) -> bool:
-        """Return whether the query is up and waits for a window."""
-        return self._query is not None and bool(self._query.isActive) and str(self._query.status["message"]).startswith("Waiting for")
+    def ready(self) -> bool:
+        """Return whether the query is up: it waits for a window or is at one, or it has ended."""
+        if self._query is None or not self._query.isActive:
+            return self._query is not None
+        status = self._query.status
+        return bool(status["isDataAvailable"]) or str(status["message"]).startswith("Waiting for")
 
     @property
     def active(self) -> bool:

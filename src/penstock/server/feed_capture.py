@@ -1,8 +1,8 @@
 """Captures the spans of a feed, and brings them to a known state where the upstream's stream does not give one.
 
-Invariants: every span is captured before the feed's query starts; a span whose state is to be read by Spark tasks has its state committed
-by then; a span that another feed brought there is not read again. A span whose log the upstream no longer has begins again at the ts of
-a new snapshot; feeds that had got less far deliver the difference. Runs in the server, beside the driver.
+Invariants: a span whose state is to be read by Spark tasks is captured and has its state committed before the feed's query starts; a span
+that another feed brought there is not read again. A span whose log the upstream no longer has begins again at the ts of a new snapshot;
+feeds that had got less far deliver the difference. Runs in the server, beside the driver.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ class FeedCapture:
         self._one_log = one_log
         self._span_ids = {DDL_SPAN.span_id}
         self._reading = threading.Event()
-
-    def reads_state(self, dispatchers: Sequence[Dispatcher]) -> bool:
-        """Return whether ``begin`` would read the state of tables, which takes its time."""
-        return self._bootstrap is not None and (self.purged() or any(map(self._needs_state, dispatchers)))
 
     def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
         """Read the state of spans that need it; may take as long as reading all tables."""

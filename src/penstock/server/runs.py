@@ -1,7 +1,7 @@
 """Makes Spark runs of feeds out of their documents: captures their spans, claims their target, starts their query.
 
-Invariant: every span of a feed is captured before its query starts, and a span stays captured as long as any feed needs it. Runs in the
-server, beside the driver.
+Invariants: a span stays captured as long as any feed needs it; a query whose spans are not captured yet waits for them. The query is up
+before capture begins, so that the first changes find it waiting. Runs in the server, beside the driver.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.feed.run import SparkFeedRun
 from penstock.feed.settings import FeedSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
@@ -38,6 +39,9 @@ from penstock.store.contract import EventStore
 from penstock.store.event_store import ColumnarEventStore
 
 log = logging.getLogger(__name__)
+_READY_S_MAX = 30.0
+"""A query that is not up by then is not waited for: capture must not hang on Spark."""
+_READY_POLL_S = 0.05
 
 
 class LogServiceAddress(msgspec.Struct, frozen=True):
@@ -53,7 +57,8 @@ class LogServiceAddress(msgspec.Struct, frozen=True):
 class CapturedFeedRun:
     """A Spark run whose spans this server's log service captures. Implements ``FeedRun``.
 
-    Where the state of its tables must be read first, that goes on in a thread of its own, which then starts the query.
+    Beginning takes its time, because the state of its tables may have to be read first and the query's processes start: it goes on in a
+    thread of its own.
     """
 
     def __init__(
@@ -66,16 +71,14 @@ class CapturedFeedRun:
         self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
         self._log_service = log_service
         self._store = store
+        self._clock = SystemClock()
         self._stop = threading.Event()
         self._error: PenstockError | None = None
         self._beginning = threading.Thread(target=self._begin, name=f"begin-{context.feed}", daemon=True)
 
     def start(self) -> None:
-        """Capture the spans, then start the query; where their state is read first, that goes on after this returns."""
-        if self._capture.reads_state(live_dispatchers(self._context, self._meta)):
-            self._beginning.start()
-        else:
-            self._prepare()
+        """Begin: start the query and capture the spans. That goes on after this returns."""
+        self._beginning.start()
 
     def stop(self) -> None:
         """Stop what is under way. The spans stay captured, for the next run."""
@@ -123,9 +126,14 @@ class CapturedFeedRun:
 
     def _prepare(self) -> None:
         self._capture.begin(live_dispatchers(self._context, self._meta))
+        if self._stop.is_set():
+            return
+        self._run.start()
+        deadline_s = self._clock.monotonic_s() + _READY_S_MAX
+        while not self._run.ready and self._clock.monotonic_s() < deadline_s:
+            if self._clock.wait(self._stop, _READY_POLL_S):
+                return
         self._watcher.start()
-        if not self._stop.is_set():
-            self._run.start()
 
     def _capture_problems(self, dispatchers: Sequence[Dispatcher]) -> tuple[str, ...]:
         names = {d.span.span_id: f"{d.schema}.{d.table}" for d in dispatchers} | {DDL_SPAN.span_id: "DDL"}

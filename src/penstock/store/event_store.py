@@ -42,6 +42,7 @@ from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
 
 log = logging.getLogger(__name__)
 BURST = 4
+MERGE_DUE_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class StoreSettings:
     """A span is merged when so much was flushed since the last merge, ..."""
     merge_ratio: float = 0.5
     """... and it is at least this share of what is merged. Bounds what the reader of a state reads, and how often rows are written."""
+    merge_lull_s: float = 10.0
+    """While a span is flushed more often than this, its merge waits, until four times as much is due: whoever catches up needs the machine."""
     batch_rows_min: int = BATCH_ROWS_MIN
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None
@@ -178,6 +181,7 @@ class ColumnarEventStore:
         flushed = store.flush(self._schema_log.versions(store.span.table_id))
         if flushed:
             store.flush_error = None
+            store.flushed_s = self._clock.monotonic_s()
             self._forget_log()
             self._merger.request(span_id)
         return flushed
@@ -408,12 +412,14 @@ class ColumnarEventStore:
         store.flush_error = error
         log.warning("flush failed, memory is kept", extra={"span_id": store.span_id, "code": error.code, "detail": error.detail})
 
-    def _maintain_in_background(self, span_id: int) -> None:
-        """Merge a span that has grown, and let old history go. Failures are told and tried again after the next flush."""
+    def _maintain_in_background(self, span_id: int) -> float | None:
+        """Merge a span that has grown, and let old history go; return after how many seconds to look again where a merge is put off.
+
+        Failures are told and tried again after the next flush.
+        """
+        put_off_s = None
         try:
-            if self._merge_settings.worthwhile(self._spans[span_id].objects):
-                replaced = self.merge(span_id)
-                log.info("span merged", extra={"span_id": span_id, "objects": replaced})
+            put_off_s = self._merge_if_due(self._spans[span_id])
             if self._clock.monotonic_s() - self._collected_s >= self.settings.gc_interval_s:
                 self._collected_s = self._clock.monotonic_s()
                 self.collect_garbage()
@@ -421,6 +427,19 @@ class ColumnarEventStore:
             log.warning("maintenance failed", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
         except Exception as error:  # noqa: BLE001 - the thread serves all spans and must outlive a defect in one
             log.error("maintenance failed", extra={"span_id": span_id, "code": "INTERNAL", "detail": f"{type(error).__name__}: {error}"})
+        return put_off_s
+
+    def _merge_if_due(self, store: SpanStore) -> float | None:
+        """Merge a span that is worth it, or return after how many seconds, because it is still being filled."""
+        due = self._merge_settings.due(store.objects)
+        if due < 1.0:
+            return None
+        left_s = store.flushed_s + self.settings.merge_lull_s - self._clock.monotonic_s()
+        if left_s > 0 and due < MERGE_DUE_MAX:
+            return left_s
+        replaced = self.merge(store.span_id)
+        log.info("span merged", extra={"span_id": store.span_id, "objects": replaced})
+        return None
 
     def _spill(self, store: SpanStore) -> None:
         try:

@@ -1,6 +1,7 @@
 """A thread that works on spans one after the other: one turns grown memory into objects, away from the writer of the log, one merges.
 
-Requests are span ids, each waiting at most once, so the queue is bounded by the number of spans. Runs in the log service.
+Requests are span ids, each waiting at most once, so the queue is bounded by the number of spans. Work that is not due yet asks to be done
+later. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ IDLE_WAIT_S = 60.0
 class Flusher:
     """Calls ``flush`` for requested spans, one after the other. Thread safe."""
 
-    def __init__(self, name: str, flush: Callable[[int], None], clock: Clock) -> None:
+    def __init__(self, name: str, flush: Callable[[int], float | None], clock: Clock) -> None:
+        """``flush`` may return after how many seconds it wants to be called again for the span."""
         self._flush = flush
         self._clock = clock
         self._waiting: dict[int, None] = {}
+        self._later: dict[int, float] = {}
+        """When spans are due that asked for it; only the thread looks at it."""
         self._busy = False
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -48,9 +52,17 @@ class Flusher:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._clock.wait(self._wake, IDLE_WAIT_S)
+            now_s = self._clock.monotonic_s()
+            self._clock.wait(self._wake, max(0.0, min([IDLE_WAIT_S, *(due_s - now_s for due_s in self._later.values())])))
             self._wake.clear()
+            self._ask_due()
             self._flush_waiting()
+
+    def _ask_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for span_id in [span_id for span_id, due_s in self._later.items() if due_s <= now_s]:
+            del self._later[span_id]
+            self.request(span_id)
 
     def _flush_waiting(self) -> None:
         while not self._closing.is_set():
@@ -61,4 +73,6 @@ class Flusher:
                     return
                 span_id = next(iter(self._waiting))
                 del self._waiting[span_id]
-            self._flush(span_id)
+            again_s = self._flush(span_id)
+            if again_s is not None:
+                self._later[span_id] = self._clock.monotonic_s() + again_s

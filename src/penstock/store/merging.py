@@ -38,11 +38,11 @@ class MergeSettings(msgspec.Struct, frozen=True):
     nbytes_min: int
     ratio: float
 
-    def worthwhile(self, objects: Sequence[ObjectMeta]) -> bool:
-        """Return whether readers of states go through too much. Bounds what they read to ``1 + ratio`` times what the merge would leave."""
+    def due(self, objects: Sequence[ObjectMeta]) -> float:
+        """Return how much waits to be merged, 1 where it is worth it: readers of states then go through ``1 + ratio`` times what is left."""
         live = [o for o in objects if o.delete_ts == 0]
         merged = sum(o.size for o in live if o.object_kind is ObjectKind.MERGED)
-        return sum(o.size for o in live) - merged >= max(self.nbytes_min, int(self.ratio * merged))
+        return (sum(o.size for o in live) - merged) / max(1, self.nbytes_min, int(self.ratio * merged))
 
 
 class MergePlan(msgspec.Struct, frozen=True):

@@ -49,6 +49,8 @@ class SpanStore:
         self._flushing = threading.Lock()
         self._merging = threading.Lock()
         self.flush_error: PenstockError | None = None
+        self.flushed_s = float("-inf")
+        """When it was flushed last, by the monotonic clock of whoever flushes it."""
 
     @classmethod
     def create(cls, space: ObjectSpace, span_id: int, span: Span, start_ts: int, rng: random.Random, written: ObjectSettings) -> SpanStore:

@@ -9,11 +9,12 @@ import pytest
 
 from penstock.feed.compaction import MergeTask, write_merged
 from penstock.model.batch import BatchKind, Op
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
 from penstock.store.bulk import write_bulk
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import MERGE_DUE_MAX, ColumnarEventStore, StoreSettings
 from penstock.store.flight import FlightService
 from penstock.store.merging import MergeSettings
 from penstock.store.object_file import ObjectKind, ObjectMeta
@@ -181,17 +182,44 @@ def test_duplicated_tombstones_of_a_large_delete_come_once(tmp_path: Path, rows_
 
 def test_what_readers_of_states_go_through_is_bounded(tmp_path: Path) -> None:
     """The merger keeps up in the background: what is not merged never outgrows its share."""
-    rig = Rig(tmp_path, StoreSettings(merge_bytes_min=20_000, merge_ratio=0.5))
+    rig = Rig(tmp_path, StoreSettings(merge_bytes_min=20_000, merge_ratio=0.5, merge_lull_s=0.0))
     merging = MergeSettings(20_000, 0.5)
     for round_ in range(30):
         ts = 10 + round_ * 10
         old = [(ts, Op.BEFORE, key, f"{key}@{ts - 10}") for key in range(50)] if round_ else []
         rig.append([*old, *[(ts, Op.UPDATE if round_ else Op.INSERT, key, f"{key}@{ts}") for key in range(50)]], ts + 5)
-        if merging.worthwhile(rig.objects()):
+        if merging.due(rig.objects()) >= 1:
             rig.store._merger.wait_idle(WAIT_S)
-            assert not merging.worthwhile(rig.objects())
+            assert merging.due(rig.objects()) < 1
     assert rig.state(305) == {key: f"{key}@300" for key in range(50)}
     assert len(rig.objects(ObjectKind.MERGED, live=False)) >= 3
+    rig.store.close()
+
+
+def test_a_merge_waits_while_the_span_is_being_filled(tmp_path: Path) -> None:
+    """Until the span is quiet, or four times as much is due."""
+    rig = Rig(tmp_path, StoreSettings(merge_bytes_min=20_000, merge_ratio=0.5, merge_lull_s=3600.0))
+    merging = MergeSettings(20_000, 0.5)
+    largest, ts = 0.0, 0
+    while not rig.objects(ObjectKind.MERGED, live=False):
+        ts += 10
+        rig.append([(ts, Op.INSERT, ts * 1000 + key, f"{key}@{ts}") for key in range(50)], ts + 5)
+        rig.store._merger.wait_idle(WAIT_S)
+        largest = max(largest, merging.due(rig.objects()))
+        assert largest < MERGE_DUE_MAX + 1
+    assert largest > MERGE_DUE_MAX - 1
+    rig.store.close()
+
+
+def test_a_merge_that_waited_comes_when_the_span_is_quiet(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, StoreSettings(merge_bytes_min=2_000, merge_ratio=0.5, merge_lull_s=0.2))
+    rig.append([(10, Op.INSERT, key, f"{key}") for key in range(200)], 15)
+    assert MergeSettings(2_000, 0.5).due(rig.objects()) >= 1
+    clock, never = SystemClock(), threading.Event()
+    deadline_s = clock.monotonic_s() + WAIT_S
+    while not rig.objects(ObjectKind.MERGED, live=False):
+        assert clock.monotonic_s() < deadline_s
+        clock.wait(never, 0.02)
     rig.store.close()
 
 

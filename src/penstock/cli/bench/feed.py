@@ -213,7 +213,7 @@ def feed_seconds(session: SparkSession, arena: Arena) -> float:
         (out / "files").mkdir()
         run = SparkFeedRun(session, context, out / "spark")
         run.start()
-        _wait(run, lambda: bool(run and run.idle))
+        _wait(run, lambda: bool(run and run.ready))
         start = time.perf_counter()
         arena.store.advance_resolved_ts(gate.span_id, _RESOLVED_TS)
         _wait(run, lambda: meta.progress("bench").checkpoint_ts > BASE_TS)
