@@ -74,7 +74,7 @@ class StoreSettings:
     merge_ratio: float = 0.5
     """... and it is at least this share of what is merged. Bounds what the reader of a state reads, and how often rows are written."""
     merge_lull_s: float = 10.0
-    """While a span is flushed more often than this, its merge waits, until four times as much is due: whoever catches up needs the machine."""
+    """While a span is flushed more often than this, its merge waits, until four times as much is due: catching up comes first."""
     batch_rows_min: int = BATCH_ROWS_MIN
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None

@@ -39,7 +39,7 @@ class MergeSettings(msgspec.Struct, frozen=True):
     ratio: float
 
     def due(self, objects: Sequence[ObjectMeta]) -> float:
-        """Return how much waits to be merged, 1 where it is worth it: readers of states then go through ``1 + ratio`` times what is left."""
+        """Return how much waits to be merged, 1 where it is worth it: readers of states then go through ``1 + ratio`` of what is left."""
         live = [o for o in objects if o.delete_ts == 0]
         merged = sum(o.size for o in live if o.object_kind is ObjectKind.MERGED)
         return (sum(o.size for o in live) - merged) / max(1, self.nbytes_min, int(self.ratio * merged))
