@@ -3,37 +3,29 @@
 Instead of the changes that nobody has any more, the window delivers the difference between what the target holds and the state at a ts
 that the event store knows: deletes of rows that vanished meanwhile, inserts of new ones, updates of those that changed; rows that are equal
 give nothing. The window is on record with its kind before anything of it is written, and with the positions up to which the target is read,
-so every attempt gives the same rows. ``ResnapshotPlanner`` runs beside the driver, ``read_difference`` on executors.
+so every attempt gives the same rows. Runs beside the driver; the difference is read
+on executors, by ``feed/difference_reader.py``.
 """
 
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
-import pyarrow as pa
 
 from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.following import follow, written_parts
-from penstock.feed.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.state_difference import StateDifference
 from penstock.meta.database import MetaDatabase
-from penstock.model.batch import KEY, OP, Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.catalog import open_maintainer, open_state
-from penstock.sink.contract import DispatcherWork, TargetState
-from penstock.store.contract import ChangesHandle, EndOfRange, WindowKind, WindowPlan
+from penstock.store.contract import WindowKind, WindowPlan
 from penstock.store.flight_client import FlightStoreClient
 
 log = logging.getLogger(__name__)
-BUCKET_BYTES = 64 * 1024 * 1024
-BUCKETS_MAX = 256
 _LOOKS_MAX = 10
 _PARTITIONS = frozenset(
     {
@@ -151,42 +143,3 @@ def begun_with_state(after: Sequence[Dispatcher], before: Sequence[Dispatcher]) 
 def is_resnapshot(plan: WindowPlan) -> bool:
     """Return whether a window delivers a difference."""
     return plan.kind is WindowKind.RESNAPSHOT
-
-
-def read_difference(
-    client: FlightStoreClient,
-    state: TargetState,
-    work: DispatcherWork,
-    span_id: int,
-    nbytes: int,
-    needs_before: Callable[[TableSchema], bool],
-) -> Iterator[pa.RecordBatch]:
-    """Yield one dispatcher's opaque rows, from OPEN to CLOSE. ``nbytes`` is the size of the state, as the plan has it."""
-    name, table = str(work.dispatcher), work.table
-    yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
-    keep_before = needs_before(table)
-    with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
-        buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
-        difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets)
-        difference.add_old(state.changes(work))
-        handle = client.open_changes(span_id, TS_ZERO, work.to_ts)
-        try:
-            difference.add_new(_rows(handle))
-        finally:
-            handle.close()
-        for records in difference.changes(work.to_ts):
-            shown = records if keep_before else _without_before(records)
-            if shown.num_rows:
-                yield batch_row(name, shown)
-    yield opaque_row(name, RowKind.CLOSE)
-
-
-def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:
-    while not isinstance(step := handle.next(), EndOfRange):
-        for batch in step.data:
-            yield batch.records
-
-
-def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
-    kept = records.filter(pa.compute.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
-    return kept.drop_columns([KEY])

@@ -56,7 +56,7 @@ class SparkFeedRun:
         if self._parent is not None:
             self._parent.mkdir(parents=True, exist_ok=True)
         self._checkpoint_dir = Path(tempfile.mkdtemp(prefix="feed-", dir=self._parent))
-        interval_ms = max(1, round(self._context.settings.flush_interval_s * 1000))
+        interval_ms = max(1, round(self._context.settings.trigger_interval_s * 1000))
         self._query = (
             self._session.readStream.format(source)
             .load()

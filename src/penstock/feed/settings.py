@@ -13,7 +13,7 @@ class FeedSettings:
     """How a feed moves.
 
     Attributes:
-        flush_interval_s: the trigger interval, and so the time between published checkpoints.
+        flush_interval_s: the time between published checkpoints, while the feed keeps up.
         window_bytes_max: a window ends early where it would hold more than this, so that it ends within a flush interval.
         spans_per_table: into how many dispatchers a table is divided, at most one per upstream range; with more than one, file names
             carry the dispatcher.
@@ -37,6 +37,11 @@ class FeedSettings:
     bootstrap_tasks: int = 4
     bootstrap_rows_per_second: int = 0
     on_stale_read: Literal["resnapshot", "fail"] = "resnapshot"
+
+    @property
+    def trigger_interval_s(self) -> float:
+        """Return how often Spark asks for a window: more often than one is due while the feed keeps up, because it may have to catch up."""
+        return max(0.05, self.flush_interval_s / 4)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""

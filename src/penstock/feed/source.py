@@ -2,13 +2,14 @@
 
 The offset is the frontier, one ts; a micro-batch is the window ``(start, end]``; a partition is a group of dispatchers packed by
 bytes; the rows are opaque batches. ``latestOffset`` and ``partitions`` run in a Python process of their own beside the driver and
-reach the log service over Flight and the meta database over SQL; ``read`` runs on executors.
+reach the log service over Flight and the meta database over SQL; ``read`` runs on executors. Spark starts a process for every one of
+these steps, and each loads this module: what only one of them needs is imported there.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -16,15 +17,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.feed.assignment import FeedContext
-from penstock.feed.opaque import SPARK_SCHEMA, RowKind, batch_row, opaque_row
-from penstock.feed.resnapshot import read_difference
-from penstock.feed.window_planner import PlannedPartition, WindowPlanner, WorkItem
+from penstock.feed.opaque import SPARK_SCHEMA
 from penstock.model.errors import InvariantError
-from penstock.model.table import TableSchema
-from penstock.sink.catalog import before_rule, open_state
-from penstock.store.contract import EndOfRange
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.ordering import merge_step
+
+if TYPE_CHECKING:
+    from penstock.feed.window_planner import WindowPlanner
 
 
 class DispatcherGroup(InputPartition):
@@ -48,6 +45,8 @@ class FeedStreamReader(DataSourceStreamReader):
     def planner(self) -> WindowPlanner:
         """Return the planner of this process, opened on first use."""
         if self._planner is None:
+            from penstock.feed.window_planner import WindowPlanner
+
             self._planner = WindowPlanner.open(self._context)
         return self._planner
 
@@ -66,61 +65,15 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the opaque rows of a group of dispatchers. Runs on an executor."""
-        plan = msgspec.json.decode(partition.value, type=PlannedPartition)
-        if plan.to_ts:
-            yield opaque_row("", RowKind.WINDOW, msgspec.json.encode(plan.to_ts))
-        needs_before = before_rule(self._context.sink_uri, self._context.sink_options)
-        client = FlightStoreClient(self._context.flight_location, self._context.flight_token)
-        try:
-            for item in plan.items:
-                yield from read_item(self._context, client, item, needs_before)
-        finally:
-            client.close()
+        from penstock.feed.work_reader import read_partition
+
+        yield from read_partition(self._context, partition.value)
 
     def stop(self) -> None:
         """Close the planner's connections."""
         if self._planner is not None:
             self._planner.close()
             self._planner = None
-
-
-def read_item(
-    context: FeedContext, client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]
-) -> Iterator[pa.RecordBatch]:
-    """Yield one dispatcher's opaque rows: its changes, or the difference between what the target holds and the state that is known."""
-    if item.difference_nbytes is None:
-        yield from read_work(client, item, needs_before)
-    else:
-        state = open_state(context.sink_uri, context.sink_options)
-        yield from read_difference(client, state, item.work, item.span_id, item.difference_nbytes, needs_before)
-
-
-def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]) -> Iterator[pa.RecordBatch]:
-    """Yield one dispatcher's opaque rows, from OPEN to CLOSE, with before-images where the sink wants those of a table version."""
-    work, name = item.work, str(item.work.dispatcher)
-    yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
-    current: TableSchema = work.table
-    versions: dict[int, TableSchema] = {current.version: current}
-    ahead = deque(item.ddls)
-    handle = client.open_changes(item.span_id, work.from_ts, work.to_ts)
-    try:
-        while not isinstance(step := handle.next(), EndOfRange):
-            found = {batch.header.schema_version for batch in (*step.tombstones, *step.data)}
-            if not found <= versions.keys():
-                versions.update({t.version: t for t in client.schema_history(work.dispatcher.table_id)})
-            for version, records in merge_step(step, any(needs_before(versions[v]) for v in found)):
-                # A DDL makes a version, so a batch lies before it or after it as a whole.
-                while ahead and ahead[0].commit_ts <= version:
-                    yield opaque_row(name, RowKind.DDL, ahead.popleft().to_json())
-                if version != current.version:
-                    current = versions[version]
-                    yield opaque_row(name, RowKind.SCHEMA, current.to_json())
-                yield batch_row(name, records)
-    finally:
-        handle.close()
-    for ddl in ahead:
-        yield opaque_row(name, RowKind.DDL, ddl.to_json())
-    yield opaque_row(name, RowKind.CLOSE)
 
 
 def feed_source(context: FeedContext, format_name: str) -> type[DataSource]:

@@ -42,15 +42,14 @@ class _WarmReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # What a feed's reader imports, imported here for the worker that will be its.
-        import penstock.feed.source
-        import penstock.store.flight_client  # noqa: F401
+        import penstock.feed.work_reader  # noqa: F401
 
         yield opaque_row("warm", RowKind.CLOSE)
 
 
 class _WarmWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        import penstock.feed.writer  # noqa: F401
+        import penstock.feed.delivery  # noqa: F401
         from penstock.sink.storage.warm_kernels import warm_encoder
 
         for _ in iterator:
@@ -58,7 +57,8 @@ class _WarmWriter(DataSourceStreamArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        import penstock.feed.barrier  # noqa: F401
+        import penstock.feed.barrier
+        import penstock.sink.storage.maintainer  # noqa: F401
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         pass

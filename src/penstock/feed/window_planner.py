@@ -1,8 +1,9 @@
 """The window planner: where the next window ends, and which dispatchers do what in it.
 
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
-has the same end and therefore the same files. The planner holds no state of its own: it can be opened again at any time. Runs in
-the planner process beside the driver.
+has the same end and therefore the same files. Windows begin a flush interval apart; at once where the last one ended before all that
+there was (a DDL, its size); and a quarter of the interval apart while the feed catches up, because then every wait is lag. The planner
+holds no state but when the last one began: it can be opened again at any time. Runs in the planner process beside the driver.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from penstock.feed.packing import pack_by_bytes
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
-from penstock.model.timestamp import TS_MAX, TS_ZERO
+from penstock.model.timestamp import TS_MAX, TS_ZERO, lag_seconds
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 from penstock.store.flight import SpanStatus
 from penstock.store.flight_client import FlightStoreClient
+
+BEHIND_INTERVALS = 2
+"""A feed whose last window ended longer ago catches up: one that keeps up is an interval behind when the next begins."""
 
 
 class WorkItem(msgspec.Struct, frozen=True):
@@ -48,7 +53,10 @@ class PlannedPartition(msgspec.Struct, frozen=True):
 class WindowPlanner:
     """Plans the windows of one run of a feed."""
 
-    def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient) -> None:
+    def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._began_s = float("-inf")
+        self._more_waits = False
         self._context = context
         self._meta = meta
         self._store = store
@@ -77,13 +85,23 @@ class WindowPlanner:
             return self._go_on(pending)
         if from_ts == TS_ZERO:
             return self._begin_snapshot()
+        if not self._due(from_ts):
+            return from_ts
         try:
             plan = self._plan(from_ts, self._context.settings.window_bytes_max)
         except PenstockError as error:
             return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts:
             return from_ts
+        self._began_s, self._more_waits = self._clock.monotonic_s(), plan.to_ts < plan.resolved_ts
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
+
+    def _due(self, from_ts: int) -> bool:
+        """Return whether it is time for the next window."""
+        interval_s = self._context.settings.flush_interval_s
+        # Spark asks at multiples of its interval, never at exactly the right moment.
+        waited = self._clock.monotonic_s() - self._began_s >= interval_s - self._context.settings.trigger_interval_s / 2
+        return waited or self._more_waits or lag_seconds(from_ts, self._clock) > BEHIND_INTERVALS * interval_s
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; one part without work where it is empty.

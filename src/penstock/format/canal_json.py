@@ -19,10 +19,11 @@ from penstock.format.csv_rows import ByteSpace, Space
 from penstock.format.json_rows import ALL_OPS, MessageSheet, escape_text
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import CanalSettings
+from penstock.format.type_names import mysql_type
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, KEY, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
-from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, ColumnType, TypeKind
 
 _UPDATES = 1 << Op.UPDATE
 _DELETES = 1 << Op.DELETE
@@ -54,14 +55,6 @@ _SQL_TYPES = {
 _SQL_TYPE_TEXT, _SQL_TYPE_BINARY = 2005, 2004
 _PROMOTED = {TypeKind.TINYINT: (127, 5), TypeKind.SMALLINT: (32_767, 4), TypeKind.INT: (2**31 - 1, -5), TypeKind.BIGINT: (2**63 - 1, 3)}
 """Unsigned kinds whose larger values have another Java type: the largest value of the smaller one, and the larger one."""
-
-_WIDTHS = {
-    TypeKind.TINYINT: (4, 3),
-    TypeKind.SMALLINT: (6, 5),
-    TypeKind.MEDIUMINT: (9, 8),
-    TypeKind.INT: (11, 10),
-    TypeKind.BIGINT: (20, 20),
-}
 
 
 def encode(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings) -> bytes:
@@ -203,41 +196,6 @@ def sql_type(ctype: ColumnType) -> int:
     return _SQL_TYPES.get(ctype.kind, _SQL_TYPE_TEXT)
 
 
-def mysql_type(ctype: ColumnType, *, full: bool) -> str:
-    """Return the MySQL type as a message shows it: the bare name, or the whole declaration."""
-    kind = ctype.kind
-    text = kind.value.lower()
-    if full:
-        text += _declared(ctype)
-    if (ctype.unsigned or ctype.zerofill) and kind not in {TypeKind.BIT, TypeKind.YEAR}:
-        text += " unsigned"
-    if ctype.zerofill and kind is not TypeKind.YEAR:
-        text += " zerofill"
-    return text
-
-
-_LENGTHS = {TypeKind.BIT: 1, TypeKind.YEAR: 4, TypeKind.CHAR: 1, TypeKind.BINARY: 1, TypeKind.VARCHAR: 5, TypeKind.VARBINARY: 5}
-
-
-def _declared(ctype: ColumnType) -> str:
-    """Return what stands in brackets after a type's name, brackets included."""
-    kind, length, scale = ctype.kind, ctype.length, ctype.scale
-    inside = ""
-    if kind in {TypeKind.ENUM, TypeKind.SET}:
-        inside = ",".join("'{}'".format(e.replace("'", "''")) for e in ctype.elems)
-    elif kind is TypeKind.DECIMAL:
-        inside = f"{10 if length is None else length},{scale or 0}"
-    elif kind in _FLOAT_KINDS:
-        inside = f"{length},{scale}" if length is not None and scale else ""
-    elif kind in TIME_KINDS:
-        inside = str(scale) if scale else ""
-    elif kind in INTEGER_KINDS:
-        inside = str(length if length is not None else _WIDTHS[kind][ctype.unsigned or ctype.zerofill])
-    elif kind in _LENGTHS:
-        inside = str(_LENGTHS[kind] if length is None else length)
-    return f"({inside})" if inside else ""
-
-
 def _changed(new: pa.Array, old: pa.Array) -> npt.NDArray[np.uint8]:
     """Return 1 where two columns differ, NULL being equal to NULL."""
     differs = pc.not_equal(new, old).fill_null(False)
@@ -246,4 +204,4 @@ def _changed(new: pa.Array, old: pa.Array) -> npt.NDArray[np.uint8]:
     return flags
 
 
-__all__ = ["encode", "encode_into", "mysql_type", "put_value", "sql_type"]
+__all__ = ["encode", "encode_into", "put_value", "sql_type"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.format.canal_json import mysql_type
+from penstock.format.type_names import mysql_type
 from penstock.model.table import Column, TableSchema
 
 _BARE_DEFAULTS = ("NULL", "CURRENT_TIMESTAMP")

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.barrier import commit_recorded_window
+from penstock.feed.delivery import deliver
 from penstock.feed.fence import task_fence
-from penstock.feed.source import read_item
 from penstock.feed.window_planner import WindowPlanner
-from penstock.feed.writer import deliver
+from penstock.feed.work_reader import read_item
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.sink.catalog import before_rule, open_sink

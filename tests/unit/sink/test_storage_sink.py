@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from penstock.feed.delivery import deliver
 from penstock.feed.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.writer import deliver
 from penstock.model import failpoints
 from penstock.model.batch import Op
 from penstock.model.clock import Clock

@@ -24,13 +24,14 @@ import pyarrow.parquet as pq
 from penstock.cli.bench.report import Bar, Report, say
 from penstock.cli.bench.workload import BASE_TS, ORDERS, changes
 from penstock.format import canal_json, csv_encoder
-from penstock.format.canal_json import mysql_type, sql_type
+from penstock.format.canal_json import sql_type
 from penstock.format.csv_decoder import decode
 from penstock.format.csv_dialect import CsvSettings
 from penstock.format.csv_rows import ByteSpace
 from penstock.format.old_values import UpdatePairs
 from penstock.format.parquet_file import ParquetRows, typed_table
 from penstock.format.protocols import CanalSettings, ParquetSettings
+from penstock.format.type_names import mysql_type
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind

@@ -6,16 +6,17 @@ on executors before their first task.
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 
 from penstock.format.csv_decoder import decode
 from penstock.format.csv_dialect import CsvSettings
-from penstock.format.csv_encoder import encode
+from penstock.format.csv_encoder import FLOAT_KINDS, encode
 from penstock.format.data_file import DataFile, decode_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, ColumnType, TypeKind
 from penstock.sink.storage.file_buffer import FileBuffer
 
 _TEXTS = {TypeKind.DECIMAL: "1.5", TypeKind.DATE: "2026-01-02", TypeKind.TIME: "01:02:03", TypeKind.JSON: "{}", TypeKind.VECTOR: "[1]"}
@@ -46,6 +47,14 @@ def warm_encoder(protocol: Protocol = Protocol.CSV) -> None:
     """Encode the sample in one protocol."""
     table, arrays = sample_table()
     _encoded(DataFormat(protocol), table, _records(arrays))
+
+
+def load_encoder() -> None:
+    """Encode as CSV those types of the sample that numba alone encodes. Starts no thread, so a process that forks may do it."""
+    table, arrays = sample_table()
+    kernels_alone = tuple(c for c in table.columns if c.type.kind not in FLOAT_KINDS | BINARY_KINDS | {TypeKind.ENUM, TypeKind.SET})
+    table = msgspec.structs.replace(table, columns=kernels_alone)
+    _encoded(DataFormat(Protocol.CSV), table, _records({c.field_name: arrays[c.field_name] for c in kernels_alone}))
 
 
 def _records(arrays: dict[str, pa.Array]) -> pa.RecordBatch:

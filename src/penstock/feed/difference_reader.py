@@ -1,0 +1,64 @@
+"""Reads, for one dispatcher, what differs between the target and the state of its span: the rows of a window of lost history.
+
+Runs on executors.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from penstock.feed.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.state_difference import StateDifference
+from penstock.model.batch import KEY, OP, Op
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.sink.contract import DispatcherWork, TargetState
+from penstock.store.contract import ChangesHandle, EndOfRange
+from penstock.store.flight_client import FlightStoreClient
+
+BUCKET_BYTES = 64 * 1024 * 1024
+BUCKETS_MAX = 256
+
+
+def read_difference(
+    client: FlightStoreClient,
+    state: TargetState,
+    work: DispatcherWork,
+    span_id: int,
+    nbytes: int,
+    needs_before: Callable[[TableSchema], bool],
+) -> Iterator[pa.RecordBatch]:
+    """Yield one dispatcher's opaque rows, from OPEN to CLOSE. ``nbytes`` is the size of the state, as the plan has it."""
+    name, table = str(work.dispatcher), work.table
+    yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
+    keep_before = needs_before(table)
+    with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
+        buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
+        difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets)
+        difference.add_old(state.changes(work))
+        handle = client.open_changes(span_id, TS_ZERO, work.to_ts)
+        try:
+            difference.add_new(_rows(handle))
+        finally:
+            handle.close()
+        for records in difference.changes(work.to_ts):
+            shown = records if keep_before else _without_before(records)
+            if shown.num_rows:
+                yield batch_row(name, shown)
+    yield opaque_row(name, RowKind.CLOSE)
+
+
+def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:
+    while not isinstance(step := handle.next(), EndOfRange):
+        for batch in step.data:
+            yield batch.records
+
+
+def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
+    kept = records.filter(pa.compute.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
+    return kept.drop_columns([KEY])

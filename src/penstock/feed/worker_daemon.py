@@ -1,0 +1,67 @@
+"""The process that Spark forks its Python workers from, with what they need loaded before the first fork.
+
+Spark's own daemon is empty, so every worker imports everything and loads every kernel again, which takes longer than encoding a million
+rows, and after each task goes through all of these objects for garbage. Here they are loaded once, shared by all workers, and no garbage.
+Invariant: nothing is started here that a fork would break. Polars starts threads when it is imported, so it is here by name only, and comes
+to be in the worker that first uses it. Runs on executors; Spark starts it by its module's name.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from types import ModuleType
+
+_LOADED = (
+    "pyspark.worker",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "penstock.feed.source",
+    "penstock.feed.writer",
+    "penstock.feed.work_reader",
+    "penstock.feed.delivery",
+    "penstock.sink.storage.sink",
+)
+
+
+class PutOffModule(ModuleType):
+    """Stands for a module until something of it is used."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            # The import system asks for these, and they are not a use.
+            raise AttributeError(name)
+        sys.modules.pop(self.__name__, None)
+        self.__dict__.update(vars(importlib.import_module(self.__name__)))
+        return getattr(self, name)
+
+
+def put_off(name: str) -> None:
+    """Let a module be imported by name now, and be loaded when something of it is used."""
+    if name not in sys.modules:
+        sys.modules[name] = PutOffModule(name)
+
+
+def preload() -> None:
+    """Load what workers need."""
+    put_off("polars")
+    for name in _LOADED:
+        importlib.import_module(name)
+    from penstock.sink.storage.warm_kernels import load_encoder
+
+    load_encoder()
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """Load, then serve as Spark's daemon does."""
+    from pyspark.daemon import manager
+
+    preload()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The names that MySQL gives column types: bare, or the whole declaration. Runs anywhere."""
+
+from __future__ import annotations
+
+from penstock.model.types import INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+
+_FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
+_WIDTHS = {
+    TypeKind.TINYINT: (4, 3),
+    TypeKind.SMALLINT: (6, 5),
+    TypeKind.MEDIUMINT: (9, 8),
+    TypeKind.INT: (11, 10),
+    TypeKind.BIGINT: (20, 20),
+}
+
+
+def mysql_type(ctype: ColumnType, *, full: bool) -> str:
+    """Return the MySQL type as a message shows it: the bare name, or the whole declaration."""
+    kind = ctype.kind
+    text = kind.value.lower()
+    if full:
+        text += _declared(ctype)
+    if (ctype.unsigned or ctype.zerofill) and kind not in {TypeKind.BIT, TypeKind.YEAR}:
+        text += " unsigned"
+    if ctype.zerofill and kind is not TypeKind.YEAR:
+        text += " zerofill"
+    return text
+
+
+_LENGTHS = {TypeKind.BIT: 1, TypeKind.YEAR: 4, TypeKind.CHAR: 1, TypeKind.BINARY: 1, TypeKind.VARCHAR: 5, TypeKind.VARBINARY: 5}
+
+
+def _declared(ctype: ColumnType) -> str:
+    """Return what stands in brackets after a type's name, brackets included."""
+    kind, length, scale = ctype.kind, ctype.length, ctype.scale
+    inside = ""
+    if kind in {TypeKind.ENUM, TypeKind.SET}:
+        inside = ",".join("'{}'".format(e.replace("'", "''")) for e in ctype.elems)
+    elif kind is TypeKind.DECIMAL:
+        inside = f"{10 if length is None else length},{scale or 0}"
+    elif kind in _FLOAT_KINDS:
+        inside = f"{length},{scale}" if length is not None and scale else ""
+    elif kind in TIME_KINDS:
+        inside = str(scale) if scale else ""
+    elif kind in INTEGER_KINDS:
+        inside = str(length if length is not None else _WIDTHS[kind][ctype.unsigned or ctype.zerofill])
+    elif kind in _LENGTHS:
+        inside = str(_LENGTHS[kind] if length is None else length)
+    return f"({inside})" if inside else ""
