@@ -25,6 +25,7 @@ from penstock.source.mysql.connection import Session
 from penstock.source.mysql.row_keys import row_keys
 from penstock.source.mysql.rows_decoder import snapshot_batches
 from penstock.source.mysql.server import Server
+from penstock.source.mysql.shown_values import vector_texts
 from penstock.source.mysql.text_rows import query_columns
 
 PAGE_ROWS = 16_384
@@ -205,6 +206,8 @@ def typed(column: Column, array: pa.Array) -> pa.Array:
     wanted = column.type.arrow()
     if pa.types.is_binary(wanted):
         return array
+    if column.type.kind is TypeKind.VECTOR:
+        return vector_texts(array, column.name)
     text = to_utf8(array, "utf8mb4", column.name)
     if pa.types.is_string(wanted):
         return text
