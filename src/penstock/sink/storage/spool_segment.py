@@ -23,6 +23,7 @@ import xxhash
 from penstock.model.errors import PenstockError
 
 SEGMENT_BYTES = 64 << 20
+WRITE_BYTES = 1 << 20
 MAGIC = b"PENSPOOL"
 VERSION = 1
 FILE_HEADER = struct.Struct("<8sII")
@@ -42,7 +43,8 @@ class SpoolDisk:
         """Write all bytes at a place."""
         left = memoryview(data)
         while left:
-            written = os.pwrite(file, left, at)
+            # One write of a whole file can take ten times as long, while the kernel looks for large free pieces of memory.
+            written = os.pwrite(file, left[:WRITE_BYTES], at)
             left, at = left[written:], at + written
 
     def read_into(self, file: int, space: memoryview, at: int) -> int:
