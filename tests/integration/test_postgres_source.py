@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from penstock.model.batch import BatchKind, Op
+from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -477,6 +478,27 @@ def test_marks_move_a_quiet_log_on_and_hold_when_it_is_read_again(lab, upstream)
     far = LogPosition(commit_ts + (1 << 40), marks[-1].text)
     again = read_until(upstream, start, upstream.log_end(), [far])
     assert next(s for s in again if s.changes).changes[0].header.min_ts > far.ts
+
+
+def test_the_end_of_a_quiet_log_is_reached_at_once_even_where_nothing_flushes_it(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
+    start = upstream.first_position()
+    reading = upstream.read_log(start, [], lambda _: True, threading.Event())
+    next(reading)
+    clock = SystemClock()
+    taken_s = []
+    for _ in range(2):
+        # As a read that tidies up a page: no commit follows, so the server itself is in no hurry.
+        lab.sql("SELECT pg_logical_emit_message(false, 'somebody', repeat('x', 50))")
+        begun_s, end = clock.monotonic_s(), upstream.log_end()
+        while (step := next(reading)).position is None or not upstream.reached(step.position.text, end):
+            assert clock.monotonic_s() - begun_s < 10
+        taken_s.append(clock.monotonic_s() - begun_s)
+    reading.close()
+    assert max(taken_s) < 4, taken_s
+    # A log that is flushed is left alone.
+    ends = [upstream.log_end() for _ in range(5)]
+    assert len(set(ends)) < 3, ends
 
 
 def test_only_what_is_confirmed_is_let_go(lab, upstream):

@@ -18,6 +18,7 @@ from penstock.source.postgres.connection import Connection, PostgresError, quote
 log = logging.getLogger(__name__)
 DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"
 PLUGIN = "pgoutput"
+_FLUSH = "SELECT pg_logical_emit_message(true, 'penstock', '')"
 _PAGE_BYTES, _SEGMENT_BYTES = 8192, 1 << 24
 _SHORT_HEADER, _LONG_HEADER = 24, 40
 
@@ -68,6 +69,19 @@ def record_end(lsn: int) -> int:
     if rest == _SHORT_HEADER or (rest == _LONG_HEADER and lsn % _SEGMENT_BYTES == _LONG_HEADER):
         return lsn - rest
     return lsn
+
+
+def flushed_end(connection: Connection) -> int:
+    """Return the end of the log, with everything before it on the server's disk: nothing else is sent.
+
+    What no commit follows, such as the traces of a rollback or of a read that tidies up, is not flushed until the server's background writer
+    gets to it after 15 seconds. Then a message is written to the log, which names no table and nobody is sent: its commit flushes all.
+    """
+    inserted, flushed = connection.query("SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()")[0]
+    end = record_end(parse_lsn(inserted or ""))
+    if end > parse_lsn(flushed or ""):
+        connection.query(_FLUSH)
+    return end
 
 
 def read_slot(connection: Connection, name: str) -> SlotStatus | None:

@@ -33,7 +33,7 @@ from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
 from penstock.source.postgres.schema_book import OID_MASK, SchemaBook, base_version
-from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
+from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot
 from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
@@ -150,9 +150,8 @@ class PostgresUpstream:
             yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
 
     def log_end(self) -> str:
-        """Return the end of the log now."""
-        text = self._ask(lambda c: c.query("SELECT pg_current_wal_insert_lsn()"))[0][0]
-        return format_lsn(record_end(parse_lsn(text or "")))
+        """Return the end of the log now, all of which can be read."""
+        return format_lsn(self._ask(flushed_end))
 
     def reached(self, position: str, end: str) -> bool:
         """Return whether everything before ``end`` stands before ``position`` too."""
