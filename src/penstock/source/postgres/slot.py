@@ -74,8 +74,8 @@ def record_end(lsn: int) -> int:
 def flushed_end(connection: Connection) -> int:
     """Return the end of the log, with everything before it on the server's disk: nothing else is sent.
 
-    What no commit follows, such as the traces of a rollback or of a read that tidies up, is not flushed until the server's background writer
-    gets to it after 15 seconds. Then a message is written to the log, which names no table and nobody is sent: its commit flushes all.
+    What no commit follows, such as the traces of a read that tidies up a page, is not flushed until the server's background writer gets to
+    it after 15 seconds. Then a message is written to the log, which names no table and nobody is sent: its commit flushes all.
     """
     inserted, flushed = connection.query("SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()")[0]
     end = record_end(parse_lsn(inserted or ""))
