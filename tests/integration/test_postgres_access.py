@@ -43,12 +43,23 @@ def test_tls_of_every_mode_carries_queries_and_the_log(lab):
             assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("t",)]
     with Connection(parse_address(f"{lab.uri}?sslmode=disable")) as session:
         assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("f",)]
-    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+    with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.*certificate"):
         Connection(parse_address(f"{lab.uri}?sslmode=verify-full"))
     elsewhere = lab.uri.replace("127.0.0.1", "localhost")
-    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+    with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.*certificate"):
         Connection(parse_address(f"{elsewhere}?sslmode=verify-full&sslrootcert={authority}"))
-    upstream = lab.upstream(f"?sslmode=verify-full&sslrootcert={authority}&slot=tls")
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        Connection(parse_address(f"{lab.uri}?sslmode=verify-ca&sslrootcert={lab.directory}/none"))
+    # Nobody enters without TLS and a password any more, replication included.
+    hba = lab.directory / "data" / "pg_hba.conf"
+    kept = hba.read_text()
+    lab.sql("SET password_encryption = 'scram-sha-256'; CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'p%40ss'")
+    hba.write_text("hostssl all guarded all scram-sha-256\nhostnossl all guarded all reject\nhost replication guarded all reject\n" + kept)
+    lab.sql("SELECT pg_reload_conf()")
+    guarded = lab.uri.replace("penstock@", "guarded:p%2540ss@")
+    with pytest.raises(PenstockError, match="UPSTREAM_REFUSED"):
+        Connection(parse_address(f"{guarded}?sslmode=disable"))
+    upstream = PostgresUpstream(f"{guarded}?sslmode=verify-full&sslrootcert={authority}&slot=tls", PostgresSettings(reader_wait_s=0.0))
     start = upstream.first_position()
     lab.sql("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
     replica = Replica()
@@ -57,7 +68,8 @@ def test_tls_of_every_mode_carries_queries_and_the_log(lab):
     upstream.close()
     (rows,) = replica.tables.values()
     assert sorted(r["c1"] for r in rows.values()) == list(range(1, 5001))
-    lab.sql("DROP TABLE t")
+    hba.write_text(kept)
+    lab.sql("SELECT pg_reload_conf(); DROP TABLE t")
 
 
 def test_a_slot_whose_log_was_removed_is_said_so_and_made_anew_where_capture_begins_again(lab):
