@@ -164,7 +164,11 @@ def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
     text = str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
     if number in _REFUSED:
         # MariaDB says no more than this where it, or the user, wants TLS.
-        hint = "Check user, password and privileges; where TLS is required, add ?ssl=required to the URI." if address.ssl_mode == "off" else None
+        hint = (
+            "Check user, password and privileges; where TLS is required, add ?ssl=required to the URI."
+            if address.ssl_mode == "off"
+            else None
+        )
         return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}", hint)
     if number == _NO_TLS:
         return PenstockError("UPSTREAM_REFUSED", f"{address.shown} offers no TLS", "Configure its certificate, or add ?ssl=off to the URI.")
