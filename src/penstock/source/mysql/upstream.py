@@ -164,6 +164,9 @@ class MySqlUpstream:
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Do nothing: a snapshot holds nothing open."""
 
+    def release(self) -> None:
+        """Do nothing: nothing is made at the server."""
+
     # -- parts
 
     def _load(self, ts: int | None = None) -> None:

@@ -8,9 +8,11 @@ the removal of what reads it. A slot whose log is gone is ``LOG_PURGED``; a sett
 from __future__ import annotations
 
 import logging
+import threading
 
 import msgspec
 
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.address import PostgresAddress
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"
 PLUGIN = "pgoutput"
 _FLUSH = "SELECT pg_logical_emit_message(true, 'penstock', '')"
+_MADE_HERE = "made by Penstock, which drops it with its last feed"
+_DROP_POLL_S = 0.05
 _PAGE_BYTES, _SEGMENT_BYTES = 8192, 1 << 24
 _SHORT_HEADER, _LONG_HEADER = 24, 40
 
@@ -112,7 +116,8 @@ def ensure_publication(connection: Connection, address: PostgresAddress) -> None
         return
     statement = f"CREATE PUBLICATION {quote_ident(address.publication)} FOR ALL TABLES WITH (publish_via_partition_root = true)"
     try:
-        connection.query(statement)
+        # The mark tells a publication that was made here from one that was given, when nobody needs it any more.
+        connection.query(f"{statement}; COMMENT ON PUBLICATION {quote_ident(address.publication)} IS {quote_literal(_MADE_HERE)}")
     except PostgresError as error:
         if error.sqlstate == DUPLICATE_OBJECT:
             return
@@ -189,9 +194,26 @@ def check_settings(connection: Connection, address: PostgresAddress) -> None:
 
 
 def drop_slot(address: PostgresAddress) -> bool:
-    """Drop the slot so that the server need not keep its log; return whether there was one. The publication stays."""
+    """Drop the slot so that the server need not keep its log; return whether there was one."""
     with Connection(address) as connection:
         if read_slot(connection, address.slot) is None:
             return False
         connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
         return True
+
+
+def release_slot(address: PostgresAddress, clock: Clock, wait_s: float) -> None:
+    """Drop the slot, once the reader that is leaving it has gone, and the publication where it was made here."""
+    deadline_s, pause = clock.monotonic_s() + wait_s, threading.Event()
+    with Connection(address) as connection:
+        while (slot := read_slot(connection, address.slot)) is not None and slot.active and clock.monotonic_s() < deadline_s:
+            clock.wait(pause, _DROP_POLL_S)
+        if slot is not None:
+            connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+        found = connection.query(
+            "SELECT 1 FROM pg_publication "
+            f"WHERE pubname = {quote_literal(address.publication)} AND obj_description(oid, 'pg_publication') = {quote_literal(_MADE_HERE)}"
+        )
+        if found:
+            connection.query(f"DROP PUBLICATION IF EXISTS {quote_ident(address.publication)}")
+    log.info("postgres: slot and publication are given up", extra={"slot": address.slot, "publication": bool(found)})

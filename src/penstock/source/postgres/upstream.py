@@ -33,7 +33,7 @@ from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
 from penstock.source.postgres.schema_book import OID_MASK, SchemaBook, base_version
-from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot
+from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
 from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
@@ -244,6 +244,13 @@ class PostgresUpstream:
             held = self._holds.pop(ticket.token, None)
         if held is not None and held.connection is not None:
             held.connection.close()
+
+    def release(self) -> None:
+        """Drop the slot, and the publication if it was made here; a reading that goes on ends, so that the slot is free."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.fail(PostgresError("LOG_PURGED", f"{self.address.shown}: the slot is given up, because no feed needs it"))
+        release_slot(self.address, self._clock, self._settings.slot_wait_s)
 
     def close(self) -> None:
         """Release all connections."""
