@@ -749,3 +749,37 @@ def test_before_images_stand_beside_updates(lab, upstream):
         (BatchKind.TOMBSTONE, "BEFORE", 1, 1),
         (BatchKind.TOMBSTONE, "DELETE", 2, 1),
     ]
+
+
+def test_a_publication_of_some_rows_and_columns_gives_a_snapshot_of_the_same(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY, secret text, v int); CREATE TABLE shop.w (a int, b int)")
+    lab.sql("CREATE PUBLICATION part FOR TABLE shop.t (id, v) WHERE (id % 2 = 0 OR id > 100), shop.w WHERE (a < 3)")
+    lab.sql("ALTER TABLE shop.t REPLICA IDENTITY DEFAULT; INSERT INTO shop.t SELECT g, 'hidden', g FROM generate_series(1, 40) g")
+    lab.sql("INSERT INTO shop.w SELECT g, g FROM generate_series(1, 5) g")
+    partial = lab.upstream(f"?slot={upstream.address.slot}&publication=part")
+    tables = {t.full_name: t for t in partial.list_tables()}
+    assert [c.name for c in tables["shop.t"].columns] == ["id", "v"]
+    start = partial.first_position()
+    replica = Replica()
+    ticket = partial.begin_snapshot()
+    for table in tables.values():
+        replica.apply_snapshot(partial.read_snapshot(ticket, Span(table.table_id), table, 7))
+    partial.end_snapshot(ticket)
+    # Rows that come into the part, leave it, and change in it.
+    lab.sql("INSERT INTO shop.t VALUES (50, 'x', 1), (51, 'x', 1), (201, 'x', 1); UPDATE shop.t SET v = -1, secret = 'y' WHERE id < 5")
+    lab.sql(
+        "UPDATE shop.t SET id = id + 1000 WHERE id = 7; DELETE FROM shop.t WHERE id IN (8, 9); INSERT INTO shop.w VALUES (2, 9), (7, 9)"
+    )
+    for step in read_until(partial, ticket.start, partial.log_end()):
+        replica.apply(step)
+    assert parse_lsn(ticket.start.text) >= parse_lsn(start.text)
+    for name, listed, condition in (("t", "id, v", "id % 2 = 0 OR id > 100"), ("w", "a, b", "a < 3")):
+        table = tables[f"shop.{name}"]
+        expected = [tuple(int(v) for v in row) for row in lab.sql(f"SELECT {listed} FROM shop.{name} WHERE {condition}")]
+        got = [tuple(row.values()) for row in replica.rows(table.table_id)]
+        assert sorted(got) == sorted(expected)
+        assert sorted(tuple(r.values())[3:] for b in partial.read_table(Span(table.table_id), 5) for r in b.records.to_pylist()) == sorted(
+            expected
+        )
+    partial.close()
+    lab.sql("DROP PUBLICATION part")

@@ -129,6 +129,10 @@ def _tables(connection: Connection, address: PostgresAddress, tables: Sequence[C
         if listed and (table.schema, table.table) not in listed and published:
             add = f"ALTER PUBLICATION {quote_ident(address.publication)} ADD TABLE {sql};"
             findings.append(Finding(f"{name}: publication", False, "not published", f"in {address.publication}", add))
+        if table.row_filter or table.columns_hidden:
+            rows = f"rows where {table.row_filter}" if table.row_filter else "all rows"
+            found = f"{rows}, {table.columns_hidden} columns left out"
+            findings.append(Finding(f"{name}: published part", True, found, "what you want: snapshots and log give no more than this"))
         findings.append(_identity(table, name, sql))
     return findings
 
