@@ -783,3 +783,30 @@ def test_a_publication_of_some_rows_and_columns_gives_a_snapshot_of_the_same(lab
         )
     partial.close()
     lab.sql("DROP PUBLICATION part")
+
+
+def test_tables_that_are_dropped_are_told_when_the_log_is_quiet_or_their_name_comes_back(lab, upstream):
+    lab.sql(
+        "CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.u (id int PRIMARY KEY); CREATE TABLE shop.kept (id int PRIMARY KEY)"
+    )
+    start = upstream.first_position()
+    old = {t.table: t.table_id for t in upstream.list_tables()}
+    reading = upstream.read_log(start, [], lambda table_id: table_id in old.values(), threading.Event())
+    lab.sql("INSERT INTO shop.t VALUES (1); INSERT INTO shop.kept VALUES (1)")
+    steps = [next(reading)]
+    lab.sql("DROP TABLE shop.t")
+    while not any(d.type is DdlType.DROP_TABLE for s in steps for d in s.ddls):
+        steps.append(next(reading))
+    (drop,) = [d for s in steps for d in s.ddls]
+    assert (drop.query, drop.dropped_table_ids) == ("DROP TABLE `shop`.`t`", (old["t"],))
+    assert drop.commit_ts == steps[-1].position.ts > max(c.header.max_ts for s in steps for c in s.changes)
+    # Gone and made again before anybody looked: the new table takes the old one's place.
+    lab.sql("DROP TABLE shop.u; CREATE TABLE shop.u (id int PRIMARY KEY, more text); INSERT INTO shop.u VALUES (5, 'new')")
+    more = [next(reading)]
+    while len(more) < 5 or not any(d.type is DdlType.CREATE_TABLE for s in more for d in s.ddls):
+        more.append(next(reading))
+    reading.close()
+    ddls = [d for s in more for d in s.ddls]
+    assert [i for d in ddls for i in d.dropped_table_ids] == [old["u"]]
+    assert ddls[-1].type is DdlType.CREATE_TABLE
+    assert [t.full_name for t in ddls[-1].tables] == ["shop.u"]

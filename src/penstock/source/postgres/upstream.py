@@ -180,7 +180,9 @@ class PostgresUpstream:
                 self._stream = stream
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
-            source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system)
+            source = LogSource(
+                stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self._gone, self.address.shown, system
+            )
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
         finally:
@@ -335,6 +337,11 @@ class PostgresUpstream:
     def _root_of(self, oid: int) -> int:
         rows = self._ask(lambda c: c.query(f"SELECT pg_partition_root({oid})::oid WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"))
         return int(rows[0][0] or 0) if rows else 0
+
+    def _gone(self, table_ids: Sequence[int]) -> set[int]:
+        oids = ", ".join(str(i & OID_MASK) for i in table_ids)
+        there = {int(row[0] or 0) for row in self._ask(lambda c: c.query(f"SELECT oid FROM pg_class WHERE oid IN ({oids})"))}
+        return {i for i in table_ids if i & OID_MASK not in there}
 
     def _server_ms(self) -> int:
         text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
