@@ -564,6 +564,17 @@ def test_key_ranges_cover_a_table_and_divide_its_rows(lab, upstream):
     divided = PostgresUpstream(
         f"{lab.uri}?slot={upstream.address.slot}", PostgresSettings(ranges=RangeSettings(range_rows=500), reader_wait_s=0.0)
     )
+    # Keys of which there are no statistics, or none that tell: a sample of pages does.
+    keys = {
+        "s": ("uuid", "md5(g::text)::uuid"),
+        "x": ('text COLLATE "und-x-icu"', "chr(65 + g % 58) || g"),
+        "p": ("char(8)", "chr(33 + g % 90) || g"),
+        "m": ("timestamptz", "'2026-01-01'::timestamptz + g * interval '1 min'"),
+        "f": ("double precision", "g / 7.0"),
+    }
+    for name, (kind, value) in keys.items():
+        lab.sql(f"CREATE TABLE shop.{name} (k {kind}, g int, PRIMARY KEY (k, g)); ALTER TABLE shop.{name} SET (autovacuum_enabled = off)")
+        lab.sql(f"INSERT INTO shop.{name} SELECT {value}, g FROM generate_series(1, 3000) g")
     ticket = divided.begin_snapshot()
     for table in divided.list_tables():
         prefix, end = divided.key_span(Span(table.table_id))
