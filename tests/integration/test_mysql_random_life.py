@@ -45,6 +45,8 @@ class Restartable:
         command = process.cmdline()
         process.send_signal(how)
         process.wait(STOP_S_MAX)
+        if self._again is not None:
+            self._again.wait(STOP_S_MAX)
         with (self._directory / "again.log").open("ab") as out:
             self._again = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, cwd=self._directory, start_new_session=True, user=self._user
@@ -55,6 +57,12 @@ class Restartable:
         if self._again is not None and self._again.poll() is None:
             os.killpg(self._again.pid, signal.SIGTERM)
             self._again.wait(STOP_S_MAX)
+
+    def __enter__(self) -> Restartable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _answers(self) -> bool:
         with contextlib.suppress(pymysql.Error):
@@ -101,6 +109,11 @@ def statements(rng: random.Random) -> Iterator[str]:
 
 
 def check_random_life(uri: str, directory: Path, tmp_path: Path, rounds: int) -> None:
+    with Restartable(directory, uri) as server:
+        live(server, uri, tmp_path, rounds)
+
+
+def live(server: Restartable, uri: str, tmp_path: Path, rounds: int) -> None:
     writer = connect(uri)
     run(writer, "CREATE DATABASE shop CHARACTER SET utf8mb4")
     run(writer, "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(40), amount DECIMAL(12,2))")
@@ -109,7 +122,7 @@ def check_random_life(uri: str, directory: Path, tmp_path: Path, rounds: int) ->
     run(writer, f"INSERT INTO shop.orders VALUES {values}", "INSERT INTO shop.texts SELECT CONCAT('k', id), id, 0 FROM shop.orders")
     (tmp_path / "feed").mkdir()
     path = OneLogPath(tmp_path / "feed", uri, ["shop.*"])
-    server, stop = Restartable(directory, uri), threading.Event()
+    stop = threading.Event()
     writers = [threading.Thread(target=work, args=(uri, stop, seed), daemon=True) for seed in range(2)]
     try:
         for thread in writers:
@@ -137,7 +150,6 @@ def check_random_life(uri: str, directory: Path, tmp_path: Path, rounds: int) ->
     assert verdict.rows > 100
     assert path.meta.resnapshots("f") == 0
     path.close()
-    server.close()
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.chaos)])
