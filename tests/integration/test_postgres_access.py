@@ -11,7 +11,7 @@ from penstock.source.postgres.address import parse_address
 from penstock.source.postgres.connection import Connection
 from penstock.source.postgres.log_reader import LogReaderSettings
 from penstock.source.postgres.replication_stream import StreamSettings
-from penstock.source.postgres.slot import read_slot
+from penstock.source.postgres.slot import flushed_end, parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.testing.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
@@ -128,3 +128,12 @@ def test_a_reader_that_is_held_up_keeps_its_connection(lab):
     assert sorted(i for s in steps for c in s.changes for i in c.records.column("c1").to_pylist()) == list(range(20_000))
     lab.sql("ALTER SYSTEM RESET wal_sender_timeout")
     lab.sql("DROP TABLE t")
+
+
+def test_a_user_who_may_not_write_to_the_log_still_learns_its_end(lab):
+    lab.sql("CREATE ROLE poor LOGIN; REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM PUBLIC")
+    with Connection(parse_address(lab.uri.replace("penstock@", "poor@"))) as poor:
+        lab.sql("SELECT pg_logical_emit_message(false, 'somebody', 'not flushed')")
+        end = flushed_end(poor)
+        assert end >= parse_lsn(lab.sql("SELECT pg_current_wal_flush_lsn()")[0][0])
+    lab.sql("GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) TO PUBLIC; DROP ROLE poor")
