@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,11 +53,14 @@ def plugins() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "mariadb-server"
     found = folder / "usr" / "lib" / "mysql" / "plugin"
     if not found.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", "mariadb-server"], check=True, capture_output=True, cwd=folder, timeout=120)
-        package = next(folder.glob("mariadb-server_*.deb"))
-        subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True, capture_output=True, timeout=120)
-        package.unlink()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            subprocess.run(["apt-get", "download", "mariadb-server"], check=True, capture_output=True, cwd=work, timeout=120)
+            package = next(Path(work).glob("mariadb-server_*.deb"))
+            subprocess.run(["dpkg", "-x", str(package), f"{work}/laid"], check=True, capture_output=True, timeout=120)
+            # Another process may have been quicker.
+            with contextlib.suppress(OSError):
+                Path(f"{work}/laid").rename(folder)
     return found
 
 

@@ -199,7 +199,6 @@ def check_state_and_changes(database: Database, tmp_path: Path) -> None:
         assert path.meta.resnapshots("f") == 0
 
 
-@pytest.mark.parametrize("database", ["mariadb", pytest.param("postgres", marks=pytest.mark.chaos)], indirect=True)
 def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:
