@@ -821,3 +821,50 @@ def test_tables_that_are_dropped_are_told_when_the_log_is_quiet_or_their_name_co
     assert [i for d in ddls for i in d.dropped_table_ids] == [old["u"]]
     assert ddls[-1].type is DdlType.CREATE_TABLE
     assert [t.full_name for t in ddls[-1].tables] == ["shop.u"]
+
+
+def test_a_table_that_is_dropped_under_load_is_told_too(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.busy (id bigserial PRIMARY KEY, v text)")
+    settings = PostgresSettings(LogReaderSettings(look_interval_s=0.3, mark_interval_s=1000.0), reader_wait_s=0.0)
+    busy = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", settings)
+    start = busy.first_position()
+    gone = table_of(busy).table_id
+    stop, written = threading.Event(), []
+
+    def write():
+        with lab.session() as session:
+            while not stop.is_set():
+                session.query("INSERT INTO shop.busy (v) VALUES ('x')")
+                written.append(1)
+
+    lab.sql("INSERT INTO shop.t VALUES (1)")
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reading = busy.read_log(start, [], lambda _: True, threading.Event())
+        steps = [next(reading)]
+        lab.sql("DROP TABLE shop.t")
+        while not any(s.ddls for s in steps[-1:]):
+            steps.append(next(reading))
+    finally:
+        stop.set()
+        writer.join()
+    (drop,) = steps[-1].ddls
+    assert (drop.type, drop.dropped_table_ids) == (DdlType.DROP_TABLE, (gone,))
+    mark = steps[-1].position
+    assert drop.commit_ts == mark.ts
+    assert max(c.header.max_ts for s in steps for c in s.changes) < mark.ts
+    end = busy.log_end()
+    while steps[-1].position is None or not busy.reached(steps[-1].position.text, end):
+        steps.append(next(reading))
+    reading.close()
+    # Read again with the mark, every commit has the ts that it had.
+    again = read_until(busy, start, end, [mark])
+    for way in (steps, again):
+        assert sum(c.header.rows for s in way for c in s.changes) == len(written) + 1
+
+    def stamps(way):
+        return [ts for s in way for c in s.changes for ts in c.records.column("_ts").to_pylist()]
+
+    assert sorted(stamps(steps)) == sorted(stamps(again))
+    busy.close()

@@ -22,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.dataserver.kernel import I64, U64
-from penstock.source.postgres.commit_log import CommitLog, chain_ts
+from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
 from penstock.source.postgres.composed_ddl import compose_drop
 from penstock.source.postgres.pgoutput import (
     BAD,
@@ -63,6 +63,7 @@ class LogReaderSettings:
     """How much is decoded at once, how long complete transactions wait for more of them, and how often a quiet log is marked.
 
     Attributes:
+        look_interval_s: how often the catalog is asked for dropped tables while the log is not quiet.
         transaction_bytes: the size from which on an open transaction is decoded in pieces, which wait on disk.
     """
 
@@ -70,6 +71,7 @@ class LogReaderSettings:
     rows_max: int = 1 << 16
     transaction_bytes: int = 64 << 20
     mark_interval_s: float = 0.5
+    look_interval_s: float = 5.0
     poll_s: float = 0.2
     linger_s: float = 0.05
     stream: StreamSettings = field(default_factory=StreamSettings)
@@ -127,6 +129,7 @@ class LogReader:
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
+        self._looked_s = 0.0
         self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
@@ -426,15 +429,20 @@ class LogReader:
         now_s = self._clock.monotonic_s()
         if self._goal is None:
             # A log that is being caught up with is not quiet: its own commits move the chain on.
-            if self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s:
+            quiet = self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s
+            if quiet or now_s - self._looked_s >= self._settings.look_interval_s:
                 # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
-                self._vanished = self._gone_tables()
-                self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
+                self._vanished, self._looked_s = self._gone_tables(), now_s
+                if quiet or self._vanished:
+                    self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
             return
         lsn = int(state[WAL_END])
         if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
             return
         ts, self._goal = compose_ts(max(0, self._goal[1])), None
+        if self._vanished:
+            # Commits of a busy log may be later than the goal.
+            ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
             self._last_ts = max(self._last_ts, self._marks.pop(0)[1])
         self._marked_s = now_s
