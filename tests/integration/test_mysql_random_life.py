@@ -132,6 +132,13 @@ def live(server: Restartable, uri: str, tmp_path: Path, rounds: int) -> None:
             server.restart(signal.SIGTERM if number % 2 else signal.SIGKILL)
             again = connect(uri)
             run(again, f"ALTER TABLE shop.orders ADD COLUMN c{number} INT DEFAULT {number}", "ALTER TABLE shop.texts MODIFY n BIGINT")
+            # One table comes in each round, and the one before it goes; every other time under the same name.
+            run(
+                again,
+                f"DROP TABLE IF EXISTS shop.brief{abs(number - 1) // 2}",
+                f"CREATE TABLE shop.brief{number // 2} (id INT PRIMARY KEY, n INT)",
+            )
+            run(again, f"INSERT INTO shop.brief{number // 2} SELECT id, {number} FROM shop.orders WHERE id < 400")
             again.close()
             path.drain()
             path.close_services()
@@ -147,6 +154,7 @@ def live(server: Restartable, uri: str, tmp_path: Path, rounds: int) -> None:
     path.drain()
     verdict = path.verify()
     verdict.check()
+    assert {t.name for t in verdict.tables} == {"shop.orders", "shop.texts", f"shop.brief{(rounds - 1) // 2}"}
     assert verdict.rows > 100
     assert path.meta.resnapshots("f") == 0
     path.close()
