@@ -6,24 +6,51 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import DispatcherRecord, FeedProgress, FeedRecord, ReachedState, RequestedState, SubscribeRecord
 from penstock.model.errors import ErrorKind, PenstockError
+from penstock.testing.loopback_server import mariadb, postgres
 
 LEASE_MS = 10_000
 POSITION = {"100/2026-11-15": 3}
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return sqlite_url(tmp_path / "meta.db")
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Give what makes an empty database of a kind and returns its URL; each server starts with the first test that wants it."""
+    servers: dict[str, str] = {}
+    made = 0
+    with ExitStack() as running:
+
+        def make_database(kind: str) -> str:
+            nonlocal made
+            if kind not in servers:
+                start = {"mariadb": mariadb, "postgres": postgres}[kind]
+                servers[kind] = running.enter_context(start(tmp_path_factory.mktemp(kind)))
+            address = sa.make_url(servers[kind])
+            made += 1
+            driver = {"mariadb": "mysql+pymysql", "postgres": "postgresql+psycopg"}[kind]
+            engine = sa.create_engine(address.set(drivername=driver), isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.exec_driver_sql(f"CREATE DATABASE meta{made}")
+            engine.dispose()
+            return address.set(database=f"meta{made}").render_as_string(hide_password=False)
+
+        yield make_database
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgres"])
+def url(request: pytest.FixtureRequest, new_database: Callable[[str], str], tmp_path: Path) -> str:
+    return sqlite_url(tmp_path / "meta.db") if request.param == "sqlite" else new_database(request.param)
 
 
 @pytest.fixture
@@ -68,6 +95,24 @@ class TestFeeds:
             meta.create_feed(FeedRecord("orders", "other", "{}"), tables("orders", "more"))
         assert meta.list_feeds() == [created]
         assert {t.table_name for t in meta.feed_tables("orders")} == {"orders", "items"}
+
+    def test_names_that_differ_in_case_are_different_names(self, meta: MetaDatabase) -> None:
+        created = [make(meta, name) for name in ("Orders", "orders")]
+        assert meta.list_feeds() == created
+        meta.remove_feed("orders")
+        assert meta.list_feeds() == created[:1]
+        meta.create_feed(FeedRecord("ü😀", "u", '{"of": "ü😀"}'), tables("ü😀", "Items", "items", "ITÉMS"))
+        assert meta.get_feed("ü😀").config == '{"of": "ü😀"}'
+        assert {t.table_name for t in meta.feed_tables("ü😀")} == {"Items", "items", "ITÉMS"}
+
+    def test_a_read_sees_one_state(self, meta: MetaDatabase) -> None:
+        make(meta)
+        with meta._engine.read() as connection:
+            count = sa.text("SELECT COUNT(*) FROM feed")
+            before = connection.execute(count).scalar()
+            make(meta, "other")
+            assert connection.execute(count).scalar() == before == 1
+        assert len(meta.list_feeds()) == 2
 
     def test_creation_is_all_or_nothing(self, meta: MetaDatabase) -> None:
         with pytest.raises(PenstockError):

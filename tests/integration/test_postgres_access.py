@@ -11,7 +11,7 @@ from penstock.source.postgres.address import parse_address
 from penstock.source.postgres.connection import Connection
 from penstock.source.postgres.log_reader import LogReaderSettings
 from penstock.source.postgres.replication_stream import StreamSettings
-from penstock.source.postgres.slot import read_slot
+from penstock.source.postgres.slot import flushed_end, parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.testing.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
@@ -43,12 +43,23 @@ def test_tls_of_every_mode_carries_queries_and_the_log(lab):
             assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("t",)]
     with Connection(parse_address(f"{lab.uri}?sslmode=disable")) as session:
         assert session.query("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [("f",)]
-    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+    with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.*certificate"):
         Connection(parse_address(f"{lab.uri}?sslmode=verify-full"))
     elsewhere = lab.uri.replace("127.0.0.1", "localhost")
-    with pytest.raises(PenstockError, match=r"UPSTREAM_UNREACHABLE.*certificate"):
+    with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.*certificate"):
         Connection(parse_address(f"{elsewhere}?sslmode=verify-full&sslrootcert={authority}"))
-    upstream = lab.upstream(f"?sslmode=verify-full&sslrootcert={authority}&slot=tls")
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        Connection(parse_address(f"{lab.uri}?sslmode=verify-ca&sslrootcert={lab.directory}/none"))
+    # Nobody enters without TLS and a password any more, replication included.
+    hba = lab.directory / "data" / "pg_hba.conf"
+    kept = hba.read_text()
+    lab.sql("SET password_encryption = 'scram-sha-256'; CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'p%40ss'")
+    hba.write_text("hostssl all guarded all scram-sha-256\nhostnossl all guarded all reject\nhost replication guarded all reject\n" + kept)
+    lab.sql("SELECT pg_reload_conf()")
+    guarded = lab.uri.replace("penstock@", "guarded:p%2540ss@")
+    with pytest.raises(PenstockError, match="UPSTREAM_REFUSED"):
+        Connection(parse_address(f"{guarded}?sslmode=disable"))
+    upstream = PostgresUpstream(f"{guarded}?sslmode=verify-full&sslrootcert={authority}&slot=tls", PostgresSettings(reader_wait_s=0.0))
     start = upstream.first_position()
     lab.sql("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
     replica = Replica()
@@ -57,7 +68,8 @@ def test_tls_of_every_mode_carries_queries_and_the_log(lab):
     upstream.close()
     (rows,) = replica.tables.values()
     assert sorted(r["c1"] for r in rows.values()) == list(range(1, 5001))
-    lab.sql("DROP TABLE t")
+    hba.write_text(kept)
+    lab.sql("SELECT pg_reload_conf(); DROP TABLE t")
 
 
 def test_a_slot_whose_log_was_removed_is_said_so_and_made_anew_where_capture_begins_again(lab):
@@ -116,3 +128,12 @@ def test_a_reader_that_is_held_up_keeps_its_connection(lab):
     assert sorted(i for s in steps for c in s.changes for i in c.records.column("c1").to_pylist()) == list(range(20_000))
     lab.sql("ALTER SYSTEM RESET wal_sender_timeout")
     lab.sql("DROP TABLE t")
+
+
+def test_a_user_who_may_not_write_to_the_log_still_learns_its_end(lab):
+    lab.sql("CREATE ROLE poor LOGIN; REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM PUBLIC")
+    with Connection(parse_address(lab.uri.replace("penstock@", "poor@"))) as poor:
+        lab.sql("SELECT pg_logical_emit_message(false, 'somebody', 'not flushed')")
+        end = flushed_end(poor)
+        assert end >= parse_lsn(lab.sql("SELECT pg_current_wal_flush_lsn()")[0][0])
+    lab.sql("GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) TO PUBLIC; DROP ROLE poor")

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from penstock.model.batch import BatchKind, Op
+from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -479,6 +480,27 @@ def test_marks_move_a_quiet_log_on_and_hold_when_it_is_read_again(lab, upstream)
     assert next(s for s in again if s.changes).changes[0].header.min_ts > far.ts
 
 
+def test_the_end_of_a_quiet_log_is_reached_at_once_even_where_nothing_flushes_it(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
+    start = upstream.first_position()
+    reading = upstream.read_log(start, [], lambda _: True, threading.Event())
+    next(reading)
+    clock = SystemClock()
+    taken_s = []
+    for _ in range(2):
+        # As a read that tidies up a page: no commit follows, so the server itself is in no hurry.
+        lab.sql("SELECT pg_logical_emit_message(false, 'somebody', repeat('x', 50))")
+        begun_s, end = clock.monotonic_s(), upstream.log_end()
+        while (step := next(reading)).position is None or not upstream.reached(step.position.text, end):
+            assert clock.monotonic_s() - begun_s < 10
+        taken_s.append(clock.monotonic_s() - begun_s)
+    reading.close()
+    assert max(taken_s) < 4, taken_s
+    # A log that is flushed is left alone.
+    ends = [upstream.log_end() for _ in range(5)]
+    assert len(set(ends)) < 3, ends
+
+
 def test_only_what_is_confirmed_is_let_go(lab, upstream):
     lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
     start = upstream.first_position()
@@ -542,6 +564,17 @@ def test_key_ranges_cover_a_table_and_divide_its_rows(lab, upstream):
     divided = PostgresUpstream(
         f"{lab.uri}?slot={upstream.address.slot}", PostgresSettings(ranges=RangeSettings(range_rows=500), reader_wait_s=0.0)
     )
+    # Keys of which there are no statistics, or none that tell: a sample of pages does.
+    keys = {
+        "s": ("uuid", "md5(g::text)::uuid"),
+        "x": ('text COLLATE "und-x-icu"', "chr(65 + g % 58) || g"),
+        "p": ("char(8)", "chr(33 + g % 90) || g"),
+        "m": ("timestamptz", "'2026-01-01'::timestamptz + g * interval '1 min'"),
+        "f": ("double precision", "g / 7.0"),
+    }
+    for name, (kind, value) in keys.items():
+        lab.sql(f"CREATE TABLE shop.{name} (k {kind}, g int, PRIMARY KEY (k, g)); ALTER TABLE shop.{name} SET (autovacuum_enabled = off)")
+        lab.sql(f"INSERT INTO shop.{name} SELECT {value}, g FROM generate_series(1, 3000) g")
     ticket = divided.begin_snapshot()
     for table in divided.list_tables():
         prefix, end = divided.key_span(Span(table.table_id))
@@ -727,3 +760,111 @@ def test_before_images_stand_beside_updates(lab, upstream):
         (BatchKind.TOMBSTONE, "BEFORE", 1, 1),
         (BatchKind.TOMBSTONE, "DELETE", 2, 1),
     ]
+
+
+def test_a_publication_of_some_rows_and_columns_gives_a_snapshot_of_the_same(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY, secret text, v int); CREATE TABLE shop.w (a int, b int)")
+    lab.sql("CREATE PUBLICATION part FOR TABLE shop.t (id, v) WHERE (id % 2 = 0 OR id > 100), shop.w WHERE (a < 3)")
+    lab.sql("ALTER TABLE shop.t REPLICA IDENTITY DEFAULT; INSERT INTO shop.t SELECT g, 'hidden', g FROM generate_series(1, 40) g")
+    lab.sql("INSERT INTO shop.w SELECT g, g FROM generate_series(1, 5) g")
+    partial = lab.upstream(f"?slot={upstream.address.slot}&publication=part")
+    tables = {t.full_name: t for t in partial.list_tables()}
+    assert [c.name for c in tables["shop.t"].columns] == ["id", "v"]
+    start = partial.first_position()
+    replica = Replica()
+    ticket = partial.begin_snapshot()
+    for table in tables.values():
+        replica.apply_snapshot(partial.read_snapshot(ticket, Span(table.table_id), table, 7))
+    partial.end_snapshot(ticket)
+    # Rows that come into the part, leave it, and change in it.
+    lab.sql("INSERT INTO shop.t VALUES (50, 'x', 1), (51, 'x', 1), (201, 'x', 1); UPDATE shop.t SET v = -1, secret = 'y' WHERE id < 5")
+    lab.sql(
+        "UPDATE shop.t SET id = id + 1000 WHERE id = 7; DELETE FROM shop.t WHERE id IN (8, 9); INSERT INTO shop.w VALUES (2, 9), (7, 9)"
+    )
+    for step in read_until(partial, ticket.start, partial.log_end()):
+        replica.apply(step)
+    assert parse_lsn(ticket.start.text) >= parse_lsn(start.text)
+    for name, listed, condition in (("t", "id, v", "id % 2 = 0 OR id > 100"), ("w", "a, b", "a < 3")):
+        table = tables[f"shop.{name}"]
+        expected = [tuple(int(v) for v in row) for row in lab.sql(f"SELECT {listed} FROM shop.{name} WHERE {condition}")]
+        got = [tuple(row.values()) for row in replica.rows(table.table_id)]
+        assert sorted(got) == sorted(expected)
+        assert sorted(tuple(r.values())[3:] for b in partial.read_table(Span(table.table_id), 5) for r in b.records.to_pylist()) == sorted(
+            expected
+        )
+    partial.close()
+    lab.sql("DROP PUBLICATION part")
+
+
+def test_tables_that_are_dropped_are_told_when_the_log_is_quiet_or_their_name_comes_back(lab, upstream):
+    lab.sql(
+        "CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.u (id int PRIMARY KEY); CREATE TABLE shop.kept (id int PRIMARY KEY)"
+    )
+    start = upstream.first_position()
+    old = {t.table: t.table_id for t in upstream.list_tables()}
+    reading = upstream.read_log(start, [], lambda table_id: table_id in old.values(), threading.Event())
+    lab.sql("INSERT INTO shop.t VALUES (1); INSERT INTO shop.kept VALUES (1)")
+    steps = [next(reading)]
+    lab.sql("DROP TABLE shop.t")
+    while not any(d.type is DdlType.DROP_TABLE for s in steps for d in s.ddls):
+        steps.append(next(reading))
+    (drop,) = [d for s in steps for d in s.ddls]
+    assert (drop.query, drop.dropped_table_ids) == ("DROP TABLE `shop`.`t`", (old["t"],))
+    assert drop.commit_ts == steps[-1].position.ts > max(c.header.max_ts for s in steps for c in s.changes)
+    # Gone and made again before anybody looked: the new table takes the old one's place.
+    lab.sql("DROP TABLE shop.u; CREATE TABLE shop.u (id int PRIMARY KEY, more text); INSERT INTO shop.u VALUES (5, 'new')")
+    more = [next(reading)]
+    while len(more) < 5 or not any(d.type is DdlType.CREATE_TABLE for s in more for d in s.ddls):
+        more.append(next(reading))
+    reading.close()
+    ddls = [d for s in more for d in s.ddls]
+    assert [i for d in ddls for i in d.dropped_table_ids] == [old["u"]]
+    assert ddls[-1].type is DdlType.CREATE_TABLE
+    assert [t.full_name for t in ddls[-1].tables] == ["shop.u"]
+
+
+def test_a_table_that_is_dropped_under_load_is_told_too(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.busy (id bigserial PRIMARY KEY, v text)")
+    settings = PostgresSettings(LogReaderSettings(look_interval_s=0.3, mark_interval_s=1000.0), reader_wait_s=0.0)
+    busy = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", settings)
+    start = busy.first_position()
+    gone = table_of(busy).table_id
+    stop, written = threading.Event(), []
+
+    def write():
+        with lab.session() as session:
+            while not stop.is_set():
+                session.query("INSERT INTO shop.busy (v) VALUES ('x')")
+                written.append(1)
+
+    lab.sql("INSERT INTO shop.t VALUES (1)")
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reading = busy.read_log(start, [], lambda _: True, threading.Event())
+        steps = [next(reading)]
+        lab.sql("DROP TABLE shop.t")
+        while not any(s.ddls for s in steps[-1:]):
+            steps.append(next(reading))
+    finally:
+        stop.set()
+        writer.join()
+    (drop,) = steps[-1].ddls
+    assert (drop.type, drop.dropped_table_ids) == (DdlType.DROP_TABLE, (gone,))
+    mark = steps[-1].position
+    assert drop.commit_ts == mark.ts
+    assert max(c.header.max_ts for s in steps for c in s.changes) < mark.ts
+    end = busy.log_end()
+    while steps[-1].position is None or not busy.reached(steps[-1].position.text, end):
+        steps.append(next(reading))
+    reading.close()
+    # Read again with the mark, every commit has the ts that it had.
+    again = read_until(busy, start, end, [mark])
+    for way in (steps, again):
+        assert sum(c.header.rows for s in way for c in s.changes) == len(written) + 1
+
+    def stamps(way):
+        return [ts for s in way for c in s.changes for ts in c.records.column("_ts").to_pylist()]
+
+    assert sorted(stamps(steps)) == sorted(stamps(again))
+    busy.close()

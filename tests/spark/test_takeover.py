@@ -17,6 +17,7 @@ from penstock.model.batch import Op
 from penstock.server.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.command_process import CommandProcess
+from penstock.testing.loopback_server import mariadb, postgres
 from penstock.testing.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
@@ -29,10 +30,10 @@ LEASE_S = 3
 class Pair:
     """Two servers, each with its own event store, and one feed that either may run."""
 
-    def __init__(self, upstream: Any, waiting: Any, folder: Path) -> None:
+    def __init__(self, upstream: Any, waiting: Any, folder: Path, meta_url: str) -> None:
         self.upstream, self.waiting, self.folder = upstream, waiting, folder
         self.target = folder / "files"
-        self.meta_url = sqlite_url(folder / "meta.db")
+        self.meta_url = meta_url
         self.servers: dict[str, CommandProcess] = {}
         self.urls: dict[str, str] = {}
         self.meta = MetaDatabase(self.meta_url)
@@ -98,9 +99,19 @@ def workload(upstream: Any) -> Iterator[Workload]:
     opened.stop()
 
 
+@pytest.fixture(params=["sqlite", "mariadb", "postgres"])
+def meta_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("meta")
+    if request.param == "sqlite":
+        yield sqlite_url(folder / "meta.db")
+    else:
+        with {"mariadb": mariadb, "postgres": postgres}[request.param](folder) as uri:
+            yield uri
+
+
 @pytest.fixture
-def pair(workload: Workload, upstream: Any, waiting: Any, tmp_path: Path) -> Iterator[Pair]:
-    opened = Pair(upstream, waiting, tmp_path)
+def pair(workload: Workload, upstream: Any, waiting: Any, tmp_path: Path, meta_url: str) -> Iterator[Pair]:
+    opened = Pair(upstream, waiting, tmp_path, meta_url)
     try:
         opened.begin()
         yield opened

@@ -1,7 +1,8 @@
 """Opening the meta database, and its transactions.
 
 Invariants: a write transaction on SQLite takes the write lock at its beginning, so reading and then writing inside it cannot lose to
-another process; elsewhere the row of the feed is locked by ``FOR UPDATE``. A commit survives a crash of the machine (``synchronous=FULL``),
+another process; on MySQL, MariaDB and PostgreSQL the row of the feed is locked by ``FOR UPDATE`` first, and the tables are made under a
+lock of the server. A commit survives a crash of the machine (``synchronous=FULL``),
 because a recorded window that vanished would be planned again with another end. Statement parameters never reach an error text. Any
 number of processes and threads may open the same database. Runs in the server and wherever a window is planned or committed.
 """
@@ -9,6 +10,7 @@ number of processes and threads may open the same database. Runs in the server a
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from penstock.meta import tables
 from penstock.model.errors import PenstockError
 
 _WRITE = "penstock_write"
+_DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
+"""Which driver serves a URL that names none."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,18 @@ class MetaEngine:
         parsed = _parse(url)
         self.shown_url = parsed.render_as_string(hide_password=True)
         self._sqlite = parsed.get_backend_name() == "sqlite"
-        connect_args: dict[str, Any] = {"timeout": settings.busy_timeout_s, "check_same_thread": False} if self._sqlite else {}
+        self._postgres = parsed.get_backend_name() == "postgresql"
+        self._busy_timeout_s = settings.busy_timeout_s
         try:
             self._engine = sa.create_engine(
-                parsed, connect_args=connect_args, pool_size=settings.pool_size, max_overflow=settings.pool_size, hide_parameters=True
+                parsed,
+                connect_args=self._connect_args(settings),
+                pool_size=settings.pool_size,
+                max_overflow=settings.pool_size,
+                # A server may have been started again since a connection was used last.
+                pool_pre_ping=not self._sqlite,
+                hide_parameters=True,
+                **({} if self._sqlite or self._postgres else {"isolation_level": "REPEATABLE READ"}),
             )
         except ImportError as error:
             raise PenstockError("MISSING_DEPENDENCY", f"the driver for {self.shown_url} is not installed: {error.name}") from None
@@ -74,18 +86,58 @@ class MetaEngine:
         """Close the pooled connections."""
         self._engine.dispose()
 
+    def _connect_args(self, settings: MetaSettings) -> dict[str, Any]:
+        if self._sqlite:
+            return {"timeout": settings.busy_timeout_s, "check_same_thread": False}
+        return {"connect_timeout": max(1, math.ceil(settings.busy_timeout_s))}
+
     @contextlib.contextmanager
     def _transaction(self, write: bool) -> Iterator[sa.Connection]:
+        options: dict[str, Any] = {_WRITE: write}
+        if self._postgres:
+            # What a write reads behind the row's lock must be what the one before it left; a read sees one state.
+            options["isolation_level"] = "READ COMMITTED" if write else "REPEATABLE READ"
         try:
-            with self._engine.connect().execution_options(**{_WRITE: write}) as connection, connection.begin():
+            with self._engine.connect().execution_options(**options) as connection, connection.begin():
                 yield connection
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             raise PenstockError("META_UNAVAILABLE", f"{self.shown_url}: {_cause(error)}") from error
         except sa.exc.DatabaseError as error:
             raise PenstockError("META_INCOMPATIBLE", f"{self.shown_url}: {_cause(error)}") from error
 
+    @contextlib.contextmanager
+    def _creation_lock(self) -> Iterator[None]:
+        """Hold a lock of the server, so that two processes that open a new database at once do not both create it."""
+        if self._sqlite:
+            yield
+            return
+        name = {"name": f"penstock {self._engine.url.database}"[:64]}
+        if self._postgres:
+            take, give = "SELECT pg_advisory_lock(hashtext(:name))", "SELECT pg_advisory_unlock(hashtext(:name))"
+        else:
+            take, give = f"SELECT GET_LOCK(:name, {math.ceil(self._busy_timeout_s)})", "SELECT RELEASE_LOCK(:name)"
+        with self.read() as connection:
+            if connection.execute(sa.text(take), name).scalar() == 0:
+                raise PenstockError("META_UNAVAILABLE", f"{self.shown_url}: another process keeps creating the tables")
+            try:
+                yield
+            finally:
+                connection.execute(sa.text(give), name)
+
+    def _is_current(self) -> bool:
+        """Return whether everything was created, by asking as little as possible: databases are opened for every window."""
+        if self._sqlite:
+            return False
+        with self.read() as connection:
+            if not sa.inspect(connection).has_table(tables.meta_version.name):
+                return False
+            # This row comes last.
+            return connection.execute(sa.select(tables.meta_version.c.version)).scalar() == tables.META_VERSION
+
     def _create_or_check(self) -> None:
-        with self.write() as connection:
+        if self._is_current():
+            return
+        with self._creation_lock(), self.write() as connection:
             # Inside the write lock, so that two processes that open a new database at once do not both create it.
             tables.metadata.create_all(connection)
             row = connection.execute(sa.select(tables.meta_version.c.version)).first()
@@ -102,6 +154,8 @@ def _parse(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
         raise PenstockError("CONFIG_INVALID", "meta.url: not a database URL", "Use sqlite:////path/to/meta.db.") from None
+    if parsed.drivername in _DRIVERS:
+        parsed = parsed.set(drivername=_DRIVERS[parsed.drivername])
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
         raise PenstockError("CONFIG_INVALID", "meta.url: an in-memory database cannot be shared between processes", "Name a file.")
     return parsed

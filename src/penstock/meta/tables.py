@@ -15,9 +15,9 @@ META_VERSION = 1
 
 metadata = sa.MetaData()
 
-_NAME = sa.String(190)
-"""Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
-_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_NAME = sa.String(190).with_variant(mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+"""Names that differ in case are different names. Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
+_TEXT = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 meta_version = sa.Table(
     "meta_version",

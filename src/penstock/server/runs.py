@@ -214,9 +214,12 @@ class SparkFeedRunFactory:
         return Bootstrap(SparkTasks(self._session), self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
 
     def forget(self, feed: FeedRecord) -> None:
-        """Stop capturing the spans that no other feed needs."""
+        """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""
         needed = needed_spans(self._meta, feed.name)
         # Of tables that came later nothing is on record any more, so all that is captured is looked at.
         for span in self._log_service.status():
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
                 self._log_service.remove_span(span.span_id)
+        mine = self._source.rstrip("/")
+        if shares_one_log(self._upstream) and not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
+            self._upstream.release()

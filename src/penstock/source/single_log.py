@@ -100,6 +100,12 @@ class SingleLogUpstream(Upstream, Protocol):
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release what a snapshot held open. May be called twice."""
 
+    def release(self) -> None:
+        """Give back what was made at the upstream for capture, because nobody needs its log any more. May be called twice.
+
+        A reading that goes on ends with ``LOG_PURGED``; whoever captures again begins with ``first_position``.
+        """
+
 
 def shares_one_log(upstream: Upstream) -> TypeGuard[SingleLogUpstream]:
     """Return whether the tables of an upstream share one log: whoever can begin a snapshot beside a log has one."""

@@ -550,17 +550,15 @@ def test_transactions_stay_whole_when_the_clock_cuts(made: list[StorageSink]) ->
     assert attempt() == result
 
 
-def test_a_whole_transaction_larger_than_the_spool_gets_through(made: list[StorageSink]) -> None:
-    clock, target = SimulatedClock(), ScriptedTarget()
-    settings = settings_of("file-size=4096&transaction-atomicity=table&flush-interval=5s")
-    sink = open_sink(made, target, settings, clock, spool=SpoolSettings(quota_bytes=16 << 10))
+def fed_through_a_small_spool(sink: StorageSink, clock: SimulatedClock, events: list[pa.RecordBatch]) -> DispatcherResult:
+    """Hand events over as a task does, while time passes whenever the spool holds their wakes back."""
     gate = WakeGate(WakeGateSettings(events_max=2))
     sink.open_dispatcher(work())
     ended = threading.Event()
 
     def feed() -> None:
-        for n in range(30):
-            sink.add_dml_event(DmlEvent(D, table_of(7), rows(n * 1000, 1000, 5, ts=5), gate.enter(1)))
+        for records in events:
+            sink.add_dml_event(DmlEvent(D, table_of(7), records, gate.enter(1)))
         ended.set()
 
     feeder = threading.Thread(target=feed)
@@ -572,8 +570,30 @@ def test_a_whole_transaction_larger_than_the_spool_gets_through(made: list[Stora
             clock.wait_for_waiters(1)
             clock.advance(5)
     feeder.join(WAIT_S)
-    assert [f.rows for f in sink.close_dispatcher(D).files] == [30_000]
     assert sink.report().counters["wake_suppressed_total"] > 5
+    return sink.close_dispatcher(D)
+
+
+def test_a_whole_transaction_larger_than_the_spool_gets_through(made: list[StorageSink]) -> None:
+    clock = SimulatedClock()
+    settings = settings_of("file-size=4096&transaction-atomicity=table&flush-interval=5s")
+    sink = open_sink(made, ScriptedTarget(), settings, clock, spool=SpoolSettings(quota_bytes=16 << 10))
+    result = fed_through_a_small_spool(sink, clock, [rows(n * 1000, 1000, 5, ts=5) for n in range(30)])
+    assert [f.rows for f in result.files] == [30_000]
+
+
+def test_a_recorded_cut_beyond_what_the_spool_holds_is_reached(made: list[StorageSink]) -> None:
+    """Until then the replay's own clock rests, so nothing is written that would make room."""
+    target, query = ScriptedTarget(), "file-size=65536"
+    rig = ClockRig(made, target, query)
+    for n in range(7):
+        rig.add(rows(n * 100, 100))
+    rig.pass_interval(7)
+    result = rig.close()
+    assert [f.rows for f in result.files] == [700]
+    clock = SimulatedClock()
+    again = open_sink(made, target, settings_of(query + "&flush-interval=5s"), clock, spool=SpoolSettings(quota_bytes=16 << 10))
+    assert fed_through_a_small_spool(again, clock, [rows(n * 25, 25) for n in range(28)]) == result
 
 
 # Block events

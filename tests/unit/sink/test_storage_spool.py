@@ -17,7 +17,7 @@ from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.spool import DataItem, Spool, SpoolSettings, Tier
-from penstock.sink.storage.spool_segment import FILE_HEADER, SpoolDisk, SpoolSegments, wipe_left_behind
+from penstock.sink.storage.spool_segment import FILE_HEADER, SegmentPlace, SpoolDisk, SpoolSegments, wipe_left_behind
 
 D = DispatcherId(1)
 KIB = 1 << 10
@@ -168,9 +168,9 @@ class BrokenDisk(SpoolDisk):
         self._step("write")
         super().write(file, data, at)
 
-    def read(self, file: int, size: int, at: int) -> bytes:
+    def read_into(self, file: int, space: memoryview, at: int) -> int:
         self._step("read")
-        return super().read(file, size, at)
+        return super().read_into(file, space, at)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,16 @@ def test_a_disk_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     rig.close()
 
 
+def _read(segments: SpoolSegments, place: SegmentPlace) -> bytes:
+    space = bytearray(place.nbytes)
+    segments.read_into(place, memoryview(space))
+    return bytes(space)
+
+
 def test_damage_on_disk_is_found(tmp_path: Path) -> None:
     segments = SpoolSegments(tmp_path)
     place = segments.append(memoryview(b"payload"))
-    assert segments.read(place) == b"payload"
+    assert _read(segments, place) == b"payload"
     (file,) = tmp_path.glob("*/*.segment")
     whole = file.read_bytes()
     for at in range(FILE_HEADER.size, len(whole)):
@@ -212,12 +218,12 @@ def test_damage_on_disk_is_found(tmp_path: Path) -> None:
             opened.seek(at)
             opened.write(bytes([whole[at] ^ 1]))
         with pytest.raises(PenstockError, match="OBJECT_CORRUPT"):
-            segments.read(place)
+            _read(segments, place)
         file.write_bytes(whole)
     with file.open("r+b") as opened:
         opened.truncate(len(whole) - 1)
     with pytest.raises(PenstockError, match="OBJECT_CORRUPT"):
-        segments.read(place)
+        _read(segments, place)
     segments.close()
 
 
@@ -242,6 +248,6 @@ def test_what_a_killed_process_left_is_wiped_at_start_and_what_lives_is_not(tmp_
     assert not left.exists()
     place = living.append(memoryview(b"alive"))
     assert wipe_left_behind(tmp_path) == 0
-    assert living.read(place) == b"alive"
+    assert _read(living, place) == b"alive"
     living.close()
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,8 @@
+import itertools
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,14 +45,73 @@ def test_no_temporary_files_are_listed(target: ObjectTarget, tmp_path: Path) -> 
     assert names == ["y"]
 
 
-def test_large_objects_are_created_in_parts(target: ObjectTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_large_objects_are_created_once(target: ObjectTarget, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target if kind == "file" else ObjectTarget.open("memory://large")
     monkeypatch.setattr(target_module, "MULTIPART_BYTES", 1 << 20)
-    content = random.Random(1).randbytes(12 << 20)
+    content = random.Random(1).randbytes((12 << 20) + 77)
     assert target.put_new("big", content)
-    assert not target.put_new("big", content)
-    with pytest.raises(PenstockError, match="SINK_CONFLICT"):
-        target.put_new("big", content[:-1] + b"!")
+    assert not target.put_new("big", memoryview(content))
+    for other in (content[:-1] + b"!", content[:-1], b"small"):
+        with pytest.raises(PenstockError, match="SINK_CONFLICT"):
+            target.put_new("big", other)
     assert target.get("big") == content
+
+
+class InterruptedUploadError(Exception):
+    """Ends a writer before one of its requests."""
+
+
+def _writer(name: str, before: dict[int, Callable[[], None]]) -> ObjectTarget:
+    """Return a target on a memory store that others share; something happens before its numbered writes."""
+    opened, calls = ObjectTarget.open(f"memory://{name}"), itertools.count(1)
+
+    def guard() -> None:
+        before.get(next(calls), lambda: None)()
+
+    opened.guard = guard
+    return opened
+
+
+@pytest.mark.parametrize("theirs", [2 << 20, 10_000])
+@pytest.mark.parametrize("moment", [1, 2])
+def test_two_writers_of_a_large_object_never_leave_what_the_other_did_not_see(
+    monkeypatch: pytest.MonkeyPatch, moment: int, theirs: int
+) -> None:
+    """Another writer comes before the name is reserved, or while the parts are under way; its bytes are large or small, and different."""
+    monkeypatch.setattr(target_module, "MULTIPART_BYTES", 1 << 20)
+    name, ours = f"race-{moment}-{theirs}", random.Random(1).randbytes(3 << 20)
+    other_bytes, other, outcomes = random.Random(2).randbytes(theirs), ObjectTarget.open(f"memory://{name}"), []
+
+    def come_between() -> None:
+        try:
+            outcomes.append(other.put_new("x", other_bytes))
+        except PenstockError as error:
+            outcomes.append(error.code)
+
+    try:
+        outcomes.append(_writer(name, {moment: come_between}).put_new("x", ours))
+    except PenstockError as error:
+        outcomes.append(error.code)
+    assert outcomes == ([True, "SINK_CONFLICT"] if moment == 1 else ["SINK_CONFLICT", True])
+    assert other.get("x") == (other_bytes if moment == 1 else ours)
+
+
+def test_a_large_upload_that_was_interrupted_is_finished_by_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "MULTIPART_BYTES", 1 << 20)
+    content = random.Random(1).randbytes(3 << 20)
+
+    def die() -> None:
+        raise InterruptedUploadError
+
+    with pytest.raises(InterruptedUploadError):
+        _writer("interrupted", {2: die}).put_new("x", content)
+    later = ObjectTarget.open("memory://interrupted")
+    assert later.get("x") != content
+    with pytest.raises(PenstockError, match="SINK_CONFLICT"):
+        later.put_new("x", content[1:])
+    assert later.put_new("x", content)
+    assert later.get("x") == content
 
 
 @pytest.mark.parametrize("uri", ["file:///proc/nope/x", "file:///dev/null/x"])

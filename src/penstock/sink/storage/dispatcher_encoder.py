@@ -172,8 +172,9 @@ class DispatcherEncoder:
             # A cut by size came first; what waits now came later.
             self._output.hold(self._since_s)
         elif self._cuts or self._files in self._by_rows:
-            # An earlier attempt decided where this file ends.
+            # An earlier attempt decided where this file ends; the rows up to there must be let in, however much the spool holds.
             self._output.hold(now_s)
+            self._output.urge()
         elif self._whole:
             # The transaction may go on; its next rows must be let in, or it would never end.
             self._cut_due = True

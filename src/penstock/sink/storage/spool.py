@@ -189,7 +189,8 @@ class Spool:
         place = item.place
         assert place is not None
         try:
-            into.write(self._segments.read(place))
+            self._segments.read_into(place, into.reserve(place.nbytes)[: place.nbytes].data)
+            into.advance(place.nbytes)
         except OSError as error:
             raise PenstockError("SPOOL_FAILED", f"cannot read from the spool: {error.strerror or error}") from error
         self._segments.release(place)

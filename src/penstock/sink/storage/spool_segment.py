@@ -23,6 +23,7 @@ import xxhash
 from penstock.model.errors import PenstockError
 
 SEGMENT_BYTES = 64 << 20
+WRITE_BYTES = 1 << 20
 MAGIC = b"PENSPOOL"
 VERSION = 1
 FILE_HEADER = struct.Struct("<8sII")
@@ -42,12 +43,16 @@ class SpoolDisk:
         """Write all bytes at a place."""
         left = memoryview(data)
         while left:
-            written = os.pwrite(file, left, at)
+            # One write of a whole file can take ten times as long, while the kernel looks for large free pieces of memory.
+            written = os.pwrite(file, left[:WRITE_BYTES], at)
             left, at = left[written:], at + written
 
-    def read(self, file: int, size: int, at: int) -> bytes:
-        """Read bytes from a place; fewer only where the file ends."""
-        return os.pread(file, size, at)
+    def read_into(self, file: int, space: memoryview, at: int) -> int:
+        """Fill a space with the bytes from a place; return how many there were, fewer only where the file ends."""
+        done = 0
+        while done < len(space) and (found := os.preadv(file, [space[done:]], at + done)):
+            done += found
+        return done
 
     def remove(self, path: Path, file: int) -> None:
         """Close and delete a file."""
@@ -106,14 +111,14 @@ class SpoolSegments:
             segment.refs += 1
         return SegmentPlace(segment, at, len(data), checksum)
 
-    def read(self, place: SegmentPlace) -> bytes:
-        """Return an entry's bytes."""
-        found = self._disk.read(place.segment.file, ENTRY_HEADER.size + place.nbytes, place.at)
-        payload = found[ENTRY_HEADER.size :]
-        whole = len(payload) == place.nbytes and ENTRY_HEADER.unpack_from(found) == (place.nbytes, place.checksum)
-        if not whole or xxhash.xxh3_64_intdigest(payload) != place.checksum:
+    def read_into(self, place: SegmentPlace, space: memoryview) -> None:
+        """Put an entry's bytes into a space of its size: a copy on the way would be as large as a file."""
+        header = bytearray(ENTRY_HEADER.size)
+        self._disk.read_into(place.segment.file, memoryview(header), place.at)
+        found = self._disk.read_into(place.segment.file, space, place.at + ENTRY_HEADER.size)
+        whole = found == place.nbytes and ENTRY_HEADER.unpack(header) == (place.nbytes, place.checksum)
+        if not whole or xxhash.xxh3_64_intdigest(space) != place.checksum:
             raise PenstockError("OBJECT_CORRUPT", f"{place.segment.path.name}: the entry at byte {place.at} fails its checksum")
-        return payload
 
     def release(self, place: SegmentPlace) -> None:
         """Forget an entry; its segment is deleted with the last one."""

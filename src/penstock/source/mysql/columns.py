@@ -30,7 +30,15 @@ _GEOMETRIES = frozenset(
     {"point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection"}
 )
 _FRACTIONS = frozenset({TypeKind.TIME, TypeKind.DATETIME, TypeKind.TIMESTAMP})
-_LENGTHS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.BINARY, TypeKind.VARBINARY})
+_LENGTHS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.BINARY, TypeKind.VARBINARY, TypeKind.VECTOR})
+FIXED_TYPES = {
+    "uuid": ColumnType(TypeKind.CHAR, length=36),
+    "inet4": ColumnType(TypeKind.CHAR, length=15),
+    "inet6": ColumnType(TypeKind.CHAR, length=39),
+}
+"""Types of MariaDB that are texts of a fixed size to everybody else."""
+# A CHAR never has fewer bytes in a table map than it has characters, so these lengths tell the types apart.
+_FIXED_FORMS = {(36, 16): wire.F_UUID, (15, 4): wire.F_INET4, (39, 16): wire.F_INET6}
 _LOG_TYPES: dict[int, frozenset[TypeKind]] = {
     wire.TYPE_TINY: frozenset({TypeKind.TINYINT}),
     wire.TYPE_SHORT: frozenset({TypeKind.SMALLINT}),
@@ -50,7 +58,9 @@ _LOG_TYPES: dict[int, frozenset[TypeKind]] = {
     wire.TYPE_DATETIME2: frozenset({TypeKind.DATETIME}),
     wire.TYPE_TIMESTAMP: frozenset({TypeKind.TIMESTAMP}),
     wire.TYPE_TIMESTAMP2: frozenset({TypeKind.TIMESTAMP}),
-    wire.TYPE_VARCHAR: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY}),
+    # MariaDB's vectors are VARBINARY to its log, MySQL's have a type of their own.
+    wire.TYPE_VARCHAR: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.VECTOR}),
+    wire.TYPE_VARCHAR_COMPRESSED: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY}),
     wire.TYPE_VAR_STRING: frozenset({TypeKind.VARCHAR, TypeKind.VARBINARY}),
     wire.TYPE_STRING: frozenset({TypeKind.CHAR, TypeKind.BINARY}),
     wire.TYPE_ENUM: frozenset({TypeKind.ENUM}),
@@ -90,18 +100,18 @@ class ServerTable(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(tuple(ids[name.lower()] for name in key) for key in self.unique_keys if all(name.lower() in ids for name in key))
 
 
-def column_type(text: str) -> ColumnType:
+def column_type(text: str) -> ColumnType:  # noqa: PLR0911 - one per kind
     """Return the type that a server writes as, for example, ``decimal(10,2) unsigned``."""
     match = _COLUMN_TYPE.match(text)
     name = match.group(1).lower() if match else ""
     name = _RENAMED.get(name, name)
+    if name in FIXED_TYPES:
+        return FIXED_TYPES[name]
     kind_text = "GEOMETRY" if name in _GEOMETRIES else name.upper()
     try:
         kind = TypeKind(kind_text)
     except ValueError:
         raise PenstockError("TYPE_UNSUPPORTED", f"type {name!r} is not supported") from None
-    if kind is TypeKind.VECTOR:
-        raise PenstockError("TYPE_UNSUPPORTED", "type 'vector' is not supported")
     assert match is not None
     if kind in {TypeKind.ENUM, TypeKind.SET}:
         inner = text[text.index("(") + 1 : text.rindex(")")]
@@ -206,7 +216,7 @@ def default_text(default: object) -> str | None:
 def fits(column: Column, mapped: MapColumn) -> bool:
     """Return whether a column of a table version can be the one that a table map describes."""
     kind, real = column.type.kind, mapped.real_type
-    if real in {wire.TYPE_BLOB, wire.TYPE_TINY_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB}:
+    if real in {wire.TYPE_BLOB, wire.TYPE_TINY_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB, wire.TYPE_BLOB_COMPRESSED}:
         return _BLOB_LENGTHS.get(kind) == mapped.meta or (kind is TypeKind.JSON and mapped.meta == 4)
     if kind not in _LOG_TYPES.get(real, frozenset()):
         return False
@@ -227,7 +237,15 @@ def layout_of(table: TableSchema, mapped: TableMap) -> ImageLayout | None:
     pairs = list(zip(table.columns, mapped.columns, strict=True))
     if not all(fits(column, m) for column, m in pairs):
         return None
-    return ImageLayout(tuple(m.wire_column(c.type.unsigned, c.type.kind is TypeKind.BINARY) for c, m in pairs))
+    return ImageLayout(tuple(m.wire_column(c.type.unsigned, c.type.kind is TypeKind.BINARY, _form(c, m)) for c, m in pairs))
+
+
+def _form(column: Column, mapped: MapColumn) -> int:
+    if column.type.kind is TypeKind.VECTOR:
+        return wire.F_VECTOR
+    if column.type.kind is TypeKind.CHAR:
+        return _FIXED_FORMS.get((column.type.length or 0, mapped.string_bytes), wire.F_PLAIN)
+    return wire.F_PLAIN
 
 
 def is_text(column: Column) -> bool:

@@ -23,8 +23,9 @@ DEFAULT_PORT = 3306
 SCHEMES = frozenset({"mysql", "mariadb"})
 _OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s"})
 _SSL_MODES = frozenset({"off", "preferred", "required", "verify-ca", "verify-identity"})
-_REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151})
-"""Access denied in its many forms, expired and locked accounts."""
+_REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 3159, 4151})
+"""Access denied in its many forms, expired and locked accounts, no TLS where it is required."""
+_NO_TLS = 2026
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,9 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
         connection.connect()
     except pymysql.Error as error:
         raise translated(error, address) from error
+    except RuntimeError as error:
+        # The driver knows more ways to prove a password than it can go by itself.
+        raise PenstockError("MISSING_DEPENDENCY", f"{address.shown}: {error}", "pip install 'penstock[mysql]'") from None
     return connection
 
 
@@ -159,7 +163,19 @@ def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
     if number in _REFUSED:
-        return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}")
+        # MariaDB says no more than this where it, or the user, wants TLS.
+        hint = (
+            "Check user, password and privileges; where TLS is required, add ?ssl=required to the URI."
+            if address.ssl_mode == "off"
+            else None
+        )
+        return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}", hint)
+    if number == _NO_TLS:
+        return PenstockError("UPSTREAM_REFUSED", f"{address.shown} offers no TLS", "Configure its certificate, or add ?ssl=off to the URI.")
+    reason = getattr(error, "original_exception", None)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        hint = "Give the authority that signed it with ?ssl-ca=…; verify-identity also compares the host's name."
+        return PenstockError("UPSTREAM_REFUSED", f"{address.shown}: the certificate is not trusted: {reason.verify_message}", hint)
     if isinstance(error, pymysql.OperationalError | pymysql.InterfaceError):
         return PenstockError("UPSTREAM_UNREACHABLE", f"{address.shown}: {number} {text}")
     return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}")
@@ -169,14 +185,19 @@ def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
 def _tls_context(address: ServerAddress) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = address.ssl_mode == "verify-identity"
-    if address.ssl_mode in {"verify-ca", "verify-identity"}:
-        context.verify_mode = ssl.CERT_REQUIRED
-        if address.ssl_ca:
-            context.load_verify_locations(address.ssl_ca)
+    try:
+        if address.ssl_mode in {"verify-ca", "verify-identity"}:
+            context.verify_mode = ssl.CERT_REQUIRED
+            if address.ssl_ca:
+                context.load_verify_locations(address.ssl_ca)
+            else:
+                context.load_default_certs()
         else:
-            context.load_default_certs()
-    else:
-        context.verify_mode = ssl.CERT_NONE
-    if address.ssl_cert:
-        context.load_cert_chain(address.ssl_cert, address.ssl_key or None)
+            context.verify_mode = ssl.CERT_NONE
+        if address.ssl_cert:
+            context.load_cert_chain(address.ssl_cert, address.ssl_key or None)
+    except (OSError, ValueError) as error:
+        # Which file it was is not in every error; its content never is.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise PenstockError("CONFIG_INVALID", f"upstream: ssl-ca, ssl-cert or ssl-key cannot be used: {why}") from None
     return context

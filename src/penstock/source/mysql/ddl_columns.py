@@ -15,8 +15,12 @@ from sqlglot import exp
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
 from penstock.source.dataserver.columndef import build_column
+from penstock.source.mysql.columns import FIXED_TYPES
+from penstock.source.mysql.ddl_text import tokens
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
+_NAME_FOLLOWS = frozenset({"(", ",", "ADD", "COLUMN", "EXISTS", "CHANGE", "MODIFY"})
+"""Behind these a word is a name, not a type."""
 
 
 def created_columns(query: str) -> tuple[Column, ...] | None:
@@ -53,10 +57,33 @@ def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ..
 
 
 def _parsed(query: str) -> exp.Expression | None:
-    try:
-        return sqlglot.parse_one(query, dialect="mysql")
-    except sqlglot.errors.SqlglotError:
-        return None
+    for text in (query, _plainer(query)):
+        try:
+            statement = sqlglot.parse_one(text, dialect="mysql")
+        except sqlglot.errors.SqlglotError:
+            continue
+        # What is not understood is a command.
+        if not isinstance(statement, exp.Command):
+            return statement
+    return None
+
+
+def _plainer(query: str) -> str:
+    """Return a statement in which MariaDB's own types stand as what they are to us."""
+    kept: list[str] = []
+    words = iter(tokens(query))
+    for word in words:
+        before = kept[-1].upper() if kept else "("
+        if before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
+            if kept[-1:] == ["="] and kept[-2:-1] == [""]:
+                # COMPRESSED=zlib
+                kept[-2:] = []
+                continue
+            kept.append(word)
+            continue
+        known = FIXED_TYPES.get(word.lower())
+        kept.append(f"CHAR({known.length})" if known is not None else "")
+    return " ".join(kept)
 
 
 def _column(definition: exp.ColumnDef) -> Column:
@@ -72,6 +99,8 @@ def _column(definition: exp.ColumnDef) -> Column:
         else:
             kept.append(constraint)
     plain = definition.copy()
+    if plain.args["kind"] is not None and plain.args["kind"].this == exp.DType.UUID:
+        plain.set("kind", exp.DataType.build(f"CHAR({FIXED_TYPES['uuid'].length})", dialect="mysql"))
     plain.set("constraints", [c.copy() for c in kept])
     return msgspec.structs.replace(build_column(plain, 0), generated=generated)
 

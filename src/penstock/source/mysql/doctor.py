@@ -122,7 +122,11 @@ def _tables(session: Session, wanted: Sequence[str]) -> list[Finding]:
             findings.append(Finding(f"table {name}", False, table.problem, "types that can be captured"))
         elif not table.key_order:
             statement = f"ALTER TABLE {name} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
-            findings.append(Finding(f"table {name}", False, "no primary key and no unique key without NULLs", "a key", statement))
+            findings.append(
+                Finding(
+                    f"table {name}", False, "no primary key and no unique key without NULLs: equal rows count as one", "a key", statement
+                )
+            )
         elif wanted:
             findings.append(Finding(f"table {name}", True, f"key ({', '.join(table.key_order)})", "a key"))
     return findings

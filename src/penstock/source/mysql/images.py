@@ -30,6 +30,7 @@ from penstock.source.mysql.texts import (
     put_timestamp,
 )
 from penstock.source.mysql.wire import (
+    F_PLAIN,
     FIXED_MAX,
     W_BITS,
     W_BYTES,
@@ -68,7 +69,7 @@ class WireColumn(msgspec.Struct, frozen=True):
     a: int = 0
     b: int = 0
     signed: bool = True
-    binary_json: bool = False
+    form: int = F_PLAIN
 
 
 class ImageLayout:
@@ -76,8 +77,8 @@ class ImageLayout:
 
     def __init__(self, columns: tuple[WireColumn, ...]) -> None:
         self.columns = len(columns)
-        self.binary_json = tuple(c.binary_json for c in columns)
-        """Which columns hold MySQL's binary JSON."""
+        self.forms = tuple(c.form for c in columns)
+        """What ``shown_values`` makes of each column."""
         self.kinds = np.array([c.kind for c in columns], dtype=np.int64)
         self.a = np.array([c.a for c in columns], dtype=np.int64)
         self.b = np.array([c.b for c in columns], dtype=np.int64)

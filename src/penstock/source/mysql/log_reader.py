@@ -339,11 +339,22 @@ class LogReader:
             self._checksum = 0
             self._checksum = parse_format(self._body())
             self._slots.forget_ids()
-        elif kind not in {wire.HEARTBEAT, wire.HEARTBEAT_V2}:
+        elif kind in {wire.HEARTBEAT, wire.HEARTBEAT_V2}:
+            self._on_heartbeat(kind)
+        else:
             ignorable = int.from_bytes(self._stream.events[self._at + 17 : self._at + 19].tobytes(), "little") & 0x80
             if not ignorable:
                 raise PenstockError("DECODE_FAILED", f"the log holds an event of type {kind}, which is not supported")
         self._skip()
+
+    def _on_heartbeat(self, kind: int) -> None:
+        """Without GTIDs, go on to the place that a quiet server tells: behind events that are no transactions, such as a file's first."""
+        if kind == wire.HEARTBEAT and self._place.gtids is None and not self._state[framing.OPEN] and not self._counts.any():
+            file = self._body().decode("utf-8", errors="replace")
+            offset = int.from_bytes(self._stream.events[self._at + 13 : self._at + 17].tobytes(), "little")
+            told = LogPlace(file, offset)
+            if told.reached(self._place):
+                self._place = told
 
     def _on_query(self, compressed: bool) -> Iterator[LogStep]:
         state = self._state

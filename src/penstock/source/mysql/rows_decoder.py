@@ -23,8 +23,8 @@ from penstock.source.mysql.charsets import to_utf8
 from penstock.source.mysql.columns import is_text
 from penstock.source.mysql.folding import fold, is_identity
 from penstock.source.mysql.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
-from penstock.source.mysql.json_text import json_texts
 from penstock.source.mysql.row_keys import row_keys
+from penstock.source.mysql.shown_values import shown
 from penstock.source.mysql.table_slots import Binding
 
 Charset = Callable[[TableSchema, str], str]
@@ -54,8 +54,8 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
     types = tuple(c.type.arrow() for c in table.columns)
     ceased = fill_columns(events, binding.layout, walked.ceased, types)
     became = fill_columns(events, binding.layout, walked.became, types)
-    ceased_arrays = _finished(table, binding.layout.binary_json, ceased, charset)
-    became_arrays = _finished(table, binding.layout.binary_json, became, charset)
+    ceased_arrays = _finished(table, binding.layout.forms, ceased, charset)
+    became_arrays = _finished(table, binding.layout.forms, became, charset)
     if became.missing is not None:
         updated = ops[walked.became.event] == UPDATE
         became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays, read_rows or _no_read)
@@ -77,12 +77,13 @@ def snapshot_batches(span_id: int, table: TableSchema, ts: int, arrays: tuple[pa
         yield ChangeBatch.of(span_id, table, BatchKind.DATA, records.slice(start, BATCH_ROWS_MAX))
 
 
-def _finished(table: TableSchema, binary_json: Sequence[bool], side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
+def _finished(table: TableSchema, forms: Sequence[int], side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
     """Give every column its type of the model."""
     arrays = []
-    for place, (column, array) in enumerate(zip(table.columns, side.arrays, strict=True)):
-        if binary_json[place]:
-            arrays.append(json_texts(array, column.name))
+    for form, column, bare in zip(forms, table.columns, side.arrays, strict=True):
+        array = bare if form == wire.F_PLAIN else shown(bare, form, column.name)
+        if pa.types.is_string(array.type):
+            arrays.append(array)
         elif pa.types.is_string(column.type.arrow()):
             arrays.append(to_utf8(array, charset(table, column.name) if is_text(column) else "utf8mb4", column.name))
         else:
@@ -173,7 +174,7 @@ def inflate(record: bytes) -> bytes:
     if size > INFLATED_BYTES_MAX:
         raise PenstockError("DECODE_FAILED", "a compressed event claims more than 1 GiB")
     try:
-        text = zlib.decompressobj().decompress(record[1 + size_bytes :], size)
+        text = zlib.decompressobj().decompress(record[1 + size_bytes :], max(1, size))
     except zlib.error as error:
         raise PenstockError("DECODE_FAILED", "a compressed event does not inflate") from error
     if len(text) != size or not size_bytes:

@@ -19,6 +19,11 @@ _BINARY_LOG_STATUS_SINCE = (8, 2)
 """MySQL from here on says BINARY LOG STATUS where it said MASTER STATUS."""
 
 
+_LOCK_WAIT_S = 5
+_LOCK_TIMED_OUT = "1205"
+_WITHOUT_GTIDS_HINT = "GRANT RELOAD ON *.* TO the user; or set gtid_mode=ON and enforce_gtid_consistency=ON, which needs no lock."
+
+
 class Server:
     """One server, asked over short connections. Safe for many threads."""
 
@@ -57,14 +62,13 @@ class Server:
     def visible_place(self) -> LogPlace:
         """Return a place of the log at or before which every commit is seen by every query that begins from now on.
 
-        A transaction stands in the log before its rows can be read, so the end of the log is no such place.
+        A transaction stands in the log before its rows can be read, so the end of the log is no such place. MySQL without GTIDs tells
+        it to nobody but one who holds up all commits for a moment, as a backup does.
         """
         with self.session() as session:
             if not self.mariadb:
                 if not self._gtid_mode(session):
-                    raise PenstockError(
-                        "UPSTREAM_MISCONFIGURED", "a snapshot of MySQL needs GTIDs", "Set gtid_mode=ON and enforce_gtid_consistency=ON."
-                    )
+                    return self._locked_end(session)
                 return LogPlace("", 0, MysqlGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_executed")[0][0] or "")))
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             found = {str(k).lower(): str(v) for k, v in session.rows("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")}
@@ -75,11 +79,32 @@ class Server:
     def wait_visible(self, clock: Clock, timeout_s: float = 10.0) -> None:
         """Wait until queries see every commit that is in the log now."""
         end, never = self.log_end(), threading.Event()
+        if end.gtids is None:
+            raise PenstockError(
+                "UPSTREAM_MISCONFIGURED",
+                f"{self.address.shown} writes partial row images, and no GTIDs by which to wait for the rest",
+                "Run SET GLOBAL binlog_row_image = 'FULL', or turn on gtid_mode.",
+            )
         deadline_s = clock.monotonic_s() + timeout_s
         while not self.visible_place().reached(end):
             if clock.monotonic_s() > deadline_s:
                 raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: commits of the log do not become visible")
             clock.wait(never, 0.01)
+
+    def _locked_end(self, session: Session) -> LogPlace:
+        """Return the end of the log while nothing can be committed; whatever holds the lock up for longer than a few seconds ends it."""
+        try:
+            session.rows(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+            session.rows("FLUSH TABLES WITH READ LOCK")
+            status = session.records(self._status_statement())[0]
+            session.rows("UNLOCK TABLES")
+        except PenstockError as error:
+            if _LOCK_TIMED_OUT in error.detail:
+                raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: commits could not be held up for a moment") from None
+            raise PenstockError(
+                error.code, f"a snapshot of MySQL without GTIDs holds up commits for a moment: {error.detail}", _WITHOUT_GTIDS_HINT
+            ) from None
+        return LogPlace(str(status["file"]), int(status["position"]))
 
     def tables(self) -> list[ServerTable]:
         """Return all tables of users."""

@@ -58,7 +58,14 @@ _INTEGERS = {
 _FRACTIONS = {wire.TYPE_TIMESTAMP2: wire.W_TIMESTAMP, wire.TYPE_DATETIME2: wire.W_DATETIME, wire.TYPE_TIME2: wire.W_TIME}
 _BLOBS = frozenset(
     {wire.TYPE_BLOB, wire.TYPE_TINY_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB, wire.TYPE_JSON, wire.TYPE_GEOMETRY, wire.TYPE_VECTOR}
+    | {wire.TYPE_BLOB_COMPRESSED}
 )
+_FORMS = {
+    wire.TYPE_JSON: wire.F_JSON,
+    wire.TYPE_VECTOR: wire.F_VECTOR,
+    wire.TYPE_BLOB_COMPRESSED: wire.F_COMPRESSED,
+    wire.TYPE_VARCHAR_COMPRESSED: wire.F_COMPRESSED,
+}
 
 
 class MapColumn(msgspec.Struct, frozen=True):
@@ -76,7 +83,12 @@ class MapColumn(msgspec.Struct, frozen=True):
         """Return the type with STRING resolved to ENUM or SET."""
         return _string(self.meta)[0] if self.type == wire.TYPE_STRING else self.type
 
-    def wire_column(self, unsigned: bool, padded: bool) -> WireColumn:  # noqa: PLR0911 - one per kind
+    @property
+    def string_bytes(self) -> int:
+        """Return how many bytes a STRING has at most, 0 for other types."""
+        return _string(self.meta)[1] if self.type == wire.TYPE_STRING else 0
+
+    def wire_column(self, unsigned: bool, padded: bool, form: int = wire.F_PLAIN) -> WireColumn:  # noqa: PLR0911 - one per kind
         """Return how the column's fields stand in row images; ``padded`` where trailing zeros belong to the value."""
         kind = self.type
         if kind in _INTEGERS:
@@ -84,21 +96,22 @@ class MapColumn(msgspec.Struct, frozen=True):
         if kind in _FRACTIONS:
             return WireColumn(_FRACTIONS[kind], b=self.meta)
         if kind in _BLOBS:
-            return WireColumn(wire.W_BYTES, a=self.meta, binary_json=kind == wire.TYPE_JSON)
+            return WireColumn(wire.W_BYTES, a=self.meta, form=_FORMS.get(kind, form))
         if kind == wire.TYPE_NEWDECIMAL:
             return WireColumn(wire.W_DECIMAL, a=self.meta & 255, b=self.meta >> 8)
         if kind == wire.TYPE_BIT:
             bits = (self.meta >> 8) * 8 + (self.meta & 255)
             return WireColumn(wire.W_BITS, a=(bits + 7) // 8)
-        if kind in {wire.TYPE_VARCHAR, wire.TYPE_VAR_STRING}:
-            return WireColumn(wire.W_BYTES, a=2 if self.meta > 255 else 1)
+        if kind in {wire.TYPE_VARCHAR, wire.TYPE_VAR_STRING, wire.TYPE_VARCHAR_COMPRESSED}:
+            return WireColumn(wire.W_BYTES, a=2 if self.meta > 255 else 1, form=_FORMS.get(kind, form))
         if kind in {wire.TYPE_STRING, wire.TYPE_ENUM, wire.TYPE_SET}:
             real, length = _string(self.meta) if kind == wire.TYPE_STRING else (kind, self.meta >> 8)
             if real == wire.TYPE_ENUM:
                 return WireColumn(wire.W_ENUM, a=length)
             if real == wire.TYPE_SET:
                 return WireColumn(wire.W_SET, a=length)
-            return WireColumn(wire.W_PADDED if padded else wire.W_BYTES, a=2 if length > 255 else 1, b=length if padded else 0)
+            padded = padded or form != wire.F_PLAIN
+            return WireColumn(wire.W_PADDED if padded else wire.W_BYTES, a=2 if length > 255 else 1, b=length if padded else 0, form=form)
         raise PenstockError("TYPE_UNSUPPORTED", f"the log holds a column of type {kind}, which is not supported")
 
 

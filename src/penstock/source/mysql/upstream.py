@@ -21,11 +21,12 @@ from penstock.source.contract import Decoded, RangeInfo, RowDecoder
 from penstock.source.dataserver.keys import full_span
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.dump import BinlogStream
+from penstock.source.mysql.key_ranges import read_ranges
 from penstock.source.mysql.keyed_read import keyed_reader
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot import read_ranges, read_rows
+from penstock.source.mysql.snapshot import read_rows
 from penstock.source.mysql.table_versions import TableVersions
 from penstock.source.mysql.warm_kernels import warm_kernels
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
@@ -163,6 +164,9 @@ class MySqlUpstream:
 
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Do nothing: a snapshot holds nothing open."""
+
+    def release(self) -> None:
+        """Do nothing: nothing is made at the server."""
 
     # -- parts
 

@@ -20,6 +20,7 @@ from penstock.source.mysql.images import ImageLayout, WireColumn
 from penstock.source.mysql.log_reader import BEGIN_TEXT, COMMIT_TEXT
 from penstock.source.mysql.row_keys import hash_keys, row_keys
 from penstock.source.mysql.rows_decoder import decode_rows
+from penstock.source.mysql.shown_values import shown
 from penstock.source.mysql.table_slots import Binding, TableSlots
 from penstock.source.mysql.table_versions import TableVersions
 from penstock.source.mysql.text_rows import split_rows, unpack_rows
@@ -65,6 +66,7 @@ def _warm_rows() -> None:
     row_keys(TableSchema(1, "warm", "kernels", 1, text_keyed), (arrays[0], pa.array(["a", "b"])))
     row_keys(TableSchema(1, "warm", "kernels", 1, tuple(Column(c.id, c.name, c.type) for c in columns)), arrays)
     to_utf8(pa.array([b"\xe9"], pa.binary()), "latin1", "note")
+    shown(pa.array([bytes(16)], pa.binary()), wire.F_INET6, "note")
 
 
 def _warm_queries() -> None:

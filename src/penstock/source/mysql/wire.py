@@ -111,5 +111,14 @@ W_OLD_DATETIME = 17
 W_OLD_TIMESTAMP = 18
 W_OLD_TIME = 19
 
+# Forms: what the bytes of a text or byte column are, where they are not what the server shows.
+F_PLAIN = 0
+F_JSON = 1
+F_UUID = 2
+F_INET4 = 3
+F_INET6 = 4
+F_COMPRESSED = 5
+F_VECTOR = 6
+
 FIXED_MAX = W_SET
 """Kinds up to this one have a fixed width in their column."""

@@ -1,7 +1,8 @@
 """What the system catalog says: tables with their columns, keys and replica identity, and domains.
 
 Owns the statements; each answer is a value. A table's id is its oid, a column's its attribute number, both of which PostgreSQL keeps
-through renames and does not use twice. Generated columns are left out, because the log does not carry them. Runs wherever an upstream is.
+through renames and does not use twice. Generated columns and those that the publication leaves out are no columns here, because the log
+does not carry them. Runs wherever an upstream is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from penstock.model.table import Column
 from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.connection import Connection, Row
+from penstock.source.postgres.connection import Connection, Row, quote_literal
 from penstock.source.postgres.type_map import Domain, column_type, default_text
 
 _TABLES = """
@@ -42,6 +43,11 @@ SELECT i.indrelid, i.indkey FROM pg_index i
 WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indrelid IN ({oids})
 ORDER BY i.indrelid, i.indexrelid
 """
+_PUBLISHED = """
+SELECT r.prrelid, r.prattrs, pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE p.pubname = {publication} AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)
+"""
+_FILTERS_VERSION = 15
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -67,6 +73,10 @@ class CatalogTable(msgspec.Struct, frozen=True):
     columns: tuple[CatalogColumn, ...]
     unique_keys: tuple[tuple[int, ...], ...] = ()
     """The unique keys besides the one that names rows, by attribute numbers."""
+    row_filter: str = ""
+    """The condition under which the publication gives a row; empty for all rows."""
+    columns_hidden: int = 0
+    """How many columns the publication leaves out."""
 
     @property
     def has_key(self) -> bool:
@@ -90,11 +100,29 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     unique: dict[int, list[tuple[int, ...]]] = {}
     for oid, numbers in connection.query(_UNIQUE_KEYS.format(oids=", ".join(str(o) for o in grouped) or "0")):
         unique.setdefault(int(oid or 0), []).append(tuple(int(n) for n in (numbers or "").split()))
-    return [_table(oid, parts, known, unique.get(oid, [])) for oid, parts in grouped.items()]
+    published = _published(connection)
+    return [_table(oid, parts, known, unique.get(oid, []), published.get(oid, (None, ""))) for oid, parts in grouped.items()]
 
 
-def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain], unique: Sequence[tuple[int, ...]]) -> CatalogTable:
-    identity = rows[0][3] or "d"
+def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None, str]]:
+    """Return which columns (None for all) and rows the publication gives of tables of which it does not give everything."""
+    if connection.server_version < _FILTERS_VERSION:
+        return {}
+    rows = connection.query(_PUBLISHED.format(publication=quote_literal(connection.address.publication)))
+    return {int(o or 0): (frozenset(int(n) for n in a.split()) if a else None, condition or "") for o, a, condition in rows}
+
+
+def _table(
+    oid: int,
+    every: Sequence[Row],
+    domains: dict[int, Domain],
+    unique: Sequence[tuple[int, ...]],
+    published: tuple[frozenset[int] | None, str],
+) -> CatalogTable:
+    shown, row_filter = published
+    # The log carries no others, so they are no columns of ours.
+    rows = [row for row in every if shown is None or int(row[4] or 0) in shown]
+    identity = every[0][3] or "d"
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
     columns = []
@@ -108,4 +136,4 @@ def _table(oid: int, rows: Sequence[Row], domains: dict[int, Domain], unique: Se
     own = {c.column.id for c in columns}
     key = {c.column.id for c in columns if c.column.primary_key}
     others = tuple(numbers for numbers in unique if set(numbers) <= own and set(numbers) != key)
-    return CatalogTable(oid, rows[0][1] or "", rows[0][2] or "", identity, tuple(columns), others)
+    return CatalogTable(oid, every[0][1] or "", every[0][2] or "", identity, tuple(columns), others, row_filter, len(every) - len(rows))

@@ -28,11 +28,17 @@ def compose_truncate(before: TableSchema, after: TableSchema) -> DdlEvent:
     return DdlEvent(after.version, DdlType.TRUNCATE_TABLE, query, after.schema, (after,), (before.table_id,))
 
 
-def compose_create(table: TableSchema, commit_ts: int) -> DdlEvent:
-    """Return the event that makes a table."""
+def compose_drop(table: TableSchema, commit_ts: int) -> DdlEvent:
+    """Return the event that ends a table."""
+    return DdlEvent(commit_ts, DdlType.DROP_TABLE, f"DROP TABLE {_table(table)}", table.schema, (), (table.table_id,))
+
+
+def compose_create(table: TableSchema, commit_ts: int, replaced: tuple[int, ...] = ()) -> DdlEvent:
+    """Return the event that makes a table, in the place of others that had its name."""
     keys = ", ".join(_name(c.name) for c in table.key_columns)
     parts = [*(_definition(c) for c in table.columns), *([f"PRIMARY KEY ({keys})"] if keys else [])]
-    return DdlEvent(commit_ts, DdlType.CREATE_TABLE, f"CREATE TABLE {_table(table)} ({', '.join(parts)})", table.schema, (table,))
+    query = f"CREATE TABLE {_table(table)} ({', '.join(parts)})"
+    return DdlEvent(commit_ts, DdlType.CREATE_TABLE, query, table.schema, (table,), replaced)
 
 
 def type_text(kind: ColumnType) -> str:

@@ -67,7 +67,11 @@ class Connection:
         self._closed = False
         try:
             self._socket = _open_socket(address)
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLCertVerificationError as error:
+            hint = "Give the authority that signed it with ?sslrootcert=…; verify-full also compares the host's name."
+            text = f"{address.shown}: the certificate is not trusted: {error.verify_message}"
+            raise PostgresError("UPSTREAM_REFUSED", text, hint) from None
+        except OSError as error:
             raise PostgresError("UPSTREAM_UNREACHABLE", f"{address.shown}: {error.strerror or error}") from None
         try:
             self._start(replication)
@@ -350,11 +354,15 @@ def _open_socket(address: PostgresAddress) -> socket.socket:
 def _tls_context(address: PostgresAddress) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = address.sslmode == "verify-full"
-    if address.sslmode in {"verify-ca", "verify-full"}:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(address.sslrootcert) if address.sslrootcert else context.load_default_certs()
-    else:
-        context.verify_mode = ssl.CERT_NONE
-    if address.sslcert:
-        context.load_cert_chain(address.sslcert, address.sslkey or None)
+    try:
+        if address.sslmode in {"verify-ca", "verify-full"}:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(address.sslrootcert) if address.sslrootcert else context.load_default_certs()
+        else:
+            context.verify_mode = ssl.CERT_NONE
+        if address.sslcert:
+            context.load_cert_chain(address.sslcert, address.sslkey or None)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise PostgresError("CONFIG_INVALID", f"source: sslrootcert, sslcert or sslkey cannot be used: {why}") from None
     return context

@@ -129,6 +129,10 @@ def _tables(connection: Connection, address: PostgresAddress, tables: Sequence[C
         if listed and (table.schema, table.table) not in listed and published:
             add = f"ALTER PUBLICATION {quote_ident(address.publication)} ADD TABLE {sql};"
             findings.append(Finding(f"{name}: publication", False, "not published", f"in {address.publication}", add))
+        if table.row_filter or table.columns_hidden:
+            rows = f"rows where {table.row_filter}" if table.row_filter else "all rows"
+            found = f"{rows}, {table.columns_hidden} columns left out"
+            findings.append(Finding(f"{name}: published part", True, found, "what you want: snapshots and log give no more than this"))
         findings.append(_identity(table, name, sql))
     return findings
 
@@ -136,11 +140,13 @@ def _tables(connection: Connection, address: PostgresAddress, tables: Sequence[C
 def _identity(table: CatalogTable, name: str, sql: str) -> Finding:
     wanted = "a key, or REPLICA IDENTITY FULL"
     full = f"ALTER TABLE {sql} REPLICA IDENTITY FULL;"
+    add = f"ALTER TABLE {sql} ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY;"
     if table.identity == "n":
         return Finding(f"{name}: replica identity", False, "nothing: updates and deletes are refused", wanted, full)
     if not table.has_key and table.identity != "f":
-        return Finding(f"{name}: replica identity", False, "no key: updates and deletes are refused", wanted, full)
+        return Finding(f"{name}: replica identity", False, "no key: updates and deletes are refused", wanted, add)
     shown = {"f": "full, with before-images", "i": "index"}.get(table.identity, "primary key, no before-images")
     if not table.has_key:
-        shown = "full, without a key: equal rows count as one"
+        # The log says that a row of this content ceased, not which of several.
+        return Finding(f"{name}: replica identity", False, "full, without a key: equal rows count as one", "a key", add)
     return Finding(f"{name}: replica identity", True, shown, wanted)

@@ -1,7 +1,8 @@
 """Key ranges of a table of a server that has none: cuts that divide it in parts of about equal size.
 
-Cuts come from the planner's statistics of the first key column, or from its smallest and largest value where it is a number and there are
-no statistics yet. They only say how work is divided: a cut that is badly placed costs time and nothing else. Runs in the server.
+Cuts come from the planner's statistics of the first key column; where there are none, from its smallest and largest value if it is a
+number, or else from the rows of some pages. They only say how work is divided: a cut that is badly placed costs time and nothing else. Runs
+in the server.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import pyarrow as pa
 
 from penstock.model.table import TableSchema
 from penstock.source.dataserver.keys import encode_row_keys
+from penstock.source.postgres.catalog import CatalogColumn
 from penstock.source.postgres.cells import CellForm
 from penstock.source.postgres.connection import Connection, quote_ident, quote_literal
 from penstock.source.postgres.row_keys import place_keys
-from penstock.source.postgres.table_scan import ScanPlan
+from penstock.source.postgres.table_scan import ScanPlan, order_expression
 from penstock.source.postgres.type_map import BPCHAR
+
+_SAMPLE_PAGES = 300
+_PAGE_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,17 @@ def cut_keys(connection: Connection, plan: ScanPlan, settings: RangeSettings) ->
     if not plan.table.key_columns:
         return []
     first = next(c for c in plan.columns if c.column.primary_key)
-    if count == 1 and int(rows or 0) > 0:
+    if (count == 1 and int(rows or 0) > 0) or first.form is CellForm.BOOLEAN:
         return []
-    bounds = _histogram(connection, plan, first.column.name)
+    # Statistics show some types in another way than keys do.
+    told = first.type_oid != BPCHAR and first.form not in {CellForm.UTC, CellForm.FLOAT}
+    bounds = _histogram(connection, plan, first.column.name) if told else []
     if not bounds and first.form is CellForm.INTEGER:
         bounds = _even_cuts(connection, plan, first.column.name, settings)
         count = min(settings.ranges_max, len(bounds) + 1)
-    if first.type_oid == BPCHAR or first.form in {CellForm.UTC, CellForm.BOOLEAN, CellForm.FLOAT}:
-        # Statistics show these in another way than keys do.
-        return []
+    elif not bounds:
+        bounds, estimate = _sampled(connection, plan, first, oid)
+        count = min(settings.ranges_max, (int(rows or 0) or estimate) // settings.range_rows + 1)
     cuts = [bounds[len(bounds) * i // count] for i in range(1, count)] if bounds else []
     return sorted({_encode(plan.table, first.form, cut) for cut in cuts})
 
@@ -60,6 +67,19 @@ def _histogram(connection: Connection, plan: ScanPlan, column: str) -> list[str]
         f"AND attname = {quote_literal(column)} ORDER BY inherited DESC LIMIT 1) AS one"
     )
     return [r[0] for r in rows if r[0] is not None]
+
+
+def _sampled(connection: Connection, plan: ScanPlan, column: CatalogColumn, oid: str) -> tuple[list[str], int]:
+    """Return the column's values in the rows of some pages, in order, and about how many rows the table has."""
+    size = connection.query(
+        f"SELECT coalesce(sum(pg_relation_size(c.oid)), 0)::bigint FROM pg_class c "
+        f"WHERE c.oid = {oid} OR c.oid IN (SELECT relid FROM pg_partition_tree({oid}) WHERE isleaf)"
+    )[0][0]
+    percent = min(100.0, 100.0 * _SAMPLE_PAGES * _PAGE_BYTES / max(1, int(size or 0)))
+    rows = connection.query(
+        f"SELECT v FROM (SELECT {order_expression(column)} AS v FROM {plan.source} TABLESAMPLE SYSTEM ({percent:.6f})) AS found ORDER BY v"
+    )
+    return [r[0] for r in rows if r[0] is not None], int(len(rows) * 100 / percent)
 
 
 def _even_cuts(connection: Connection, plan: ScanPlan, column: str, settings: RangeSettings) -> list[str]:

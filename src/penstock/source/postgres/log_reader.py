@@ -19,9 +19,11 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.dataserver.kernel import I64, U64
-from penstock.source.postgres.commit_log import CommitLog, chain_ts
+from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
+from penstock.source.postgres.composed_ddl import compose_drop
 from penstock.source.postgres.pgoutput import (
     BAD,
     COMMIT_US,
@@ -46,7 +48,7 @@ from penstock.source.postgres.pgoutput import (
 from penstock.source.postgres.replication_stream import ReplicationStream, StreamSettings
 from penstock.source.postgres.row_changes import Fetch, build_changes
 from penstock.source.postgres.scan_buffer import Notice, ScanBuffer
-from penstock.source.postgres.schema_book import KnownRelation, SchemaBook
+from penstock.source.postgres.schema_book import OID_MASK, KnownRelation, SchemaBook
 from penstock.source.postgres.slot import format_lsn, parse_lsn
 from penstock.source.postgres.stream_spool import StreamSpool
 from penstock.source.postgres.transaction_spool import TransactionSpool, fold_pieces
@@ -61,6 +63,7 @@ class LogReaderSettings:
     """How much is decoded at once, how long complete transactions wait for more of them, and how often a quiet log is marked.
 
     Attributes:
+        look_interval_s: how often the catalog is asked for dropped tables while the log is not quiet.
         transaction_bytes: the size from which on an open transaction is decoded in pieces, which wait on disk.
     """
 
@@ -68,6 +71,7 @@ class LogReaderSettings:
     rows_max: int = 1 << 16
     transaction_bytes: int = 64 << 20
     mark_interval_s: float = 0.5
+    look_interval_s: float = 5.0
     poll_s: float = 0.2
     linger_s: float = 0.05
     stream: StreamSettings = field(default_factory=StreamSettings)
@@ -80,6 +84,7 @@ class LogSource:
     Attributes:
         log_now: asks the server for the end of its log and, after that, for its time in milliseconds.
         root_of: asks for the oid of the table that a partition belongs to; 0 where there is none.
+        gone: asks which of some tables, by their ids, the database has no more.
         shown: how messages name the server.
         system: whose log it is; part of every position.
     """
@@ -90,6 +95,7 @@ class LogSource:
     commits: CommitLog
     log_now: Callable[[], tuple[int, int]]
     root_of: Callable[[int], int]
+    gone: Callable[[Sequence[int]], set[int]]
     shown: str
     system: str
 
@@ -104,6 +110,9 @@ class LogReader:
         self._commits = source.commits
         self._log_now = source.log_now
         self._root_of = source.root_of
+        self._gone = source.gone
+        self._dropped: set[int] = set()
+        self._vanished: list[TableSchema] = []
         self._shown = source.shown
         self._system = source.system
         self._settings = settings
@@ -120,6 +129,7 @@ class LogReader:
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
+        self._looked_s = 0.0
         self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
@@ -390,7 +400,7 @@ class LogReader:
         if oid in self._ignored:
             return None
         if not self._wanted(self._book.table_id(oid, ts)):
-            created = self._book.create(relation, ts)
+            created = self._book.create(relation, ts, lambda: self._replaced(relation))
             ddls.extend([created] if created is not None else [])
             if not self._book.knows(oid):
                 # A table that is gone by now, or that cannot be captured.
@@ -419,13 +429,20 @@ class LogReader:
         now_s = self._clock.monotonic_s()
         if self._goal is None:
             # A log that is being caught up with is not quiet: its own commits move the chain on.
-            if self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s:
-                self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
+            quiet = self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s
+            if quiet or now_s - self._looked_s >= self._settings.look_interval_s:
+                # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
+                self._vanished, self._looked_s = self._gone_tables(), now_s
+                if quiet or self._vanished:
+                    self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
             return
         lsn = int(state[WAL_END])
         if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
             return
         ts, self._goal = compose_ts(max(0, self._goal[1])), None
+        if self._vanished:
+            # Commits of a busy log may be later than the goal.
+            ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
             self._last_ts = max(self._last_ts, self._marks.pop(0)[1])
         self._marked_s = now_s
@@ -433,4 +450,21 @@ class LogReader:
             return
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
-        yield LogStep(position=self._position(), mark=True)
+        self._dropped.update(t.table_id for t in self._vanished)
+        yield LogStep(ddls=tuple(compose_drop(t, ts) for t in self._vanished), position=self._position(), mark=True)
+
+    def _gone_tables(self, name: tuple[str, str] | None = None) -> list[TableSchema]:
+        """Return captured tables, or those of a name, that were dropped and nobody was told."""
+        asked = [
+            table
+            for table in self._book.captured(self._wanted)
+            if table.table_id not in self._dropped and (name is None or (table.schema, table.table) == name)
+        ]
+        gone = self._gone([t.table_id for t in asked]) if asked else set()
+        return [t for t in asked if t.table_id in gone]
+
+    def _replaced(self, relation: Relation) -> tuple[int, ...]:
+        """Return the tables that had the name of a new one; told with it, because one name cannot be two tables'."""
+        found = [t for t in self._gone_tables((relation.schema, relation.table)) if t.table_id & OID_MASK != relation.oid]
+        self._dropped.update(t.table_id for t in found)
+        return tuple(t.table_id for t in found)

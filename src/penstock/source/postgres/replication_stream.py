@@ -75,6 +75,14 @@ class ReplicationStream:
         """Note how far the reader is."""
         self._received_lsn = max(self._received_lsn, lsn)
 
+    def fail(self, error: PenstockError) -> None:
+        """End the stream for its reader, with a reason."""
+        with self._changed:
+            self._error = self._error or error
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._changed.notify_all()
+
     def close(self) -> None:
         """End the stream. May be called twice."""
         self._closed.set()

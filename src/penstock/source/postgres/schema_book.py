@@ -66,8 +66,19 @@ class SchemaBook:
         with self._lock:
             return bool(self._generations(oid))
 
-    def create(self, relation: Relation, commit_ts: int) -> DdlEvent | None:
-        """Return the event of a table that was made since capture began, when its first row is met, also again; else None."""
+    def captured(self, wanted: Callable[[int], bool]) -> list[TableSchema]:
+        """Return the newest version of the tables that somebody captures."""
+        with self._lock:
+            newest = [
+                self._generations(oid)[-1].versions()[-1] for oid in {i & OID_MASK for i in self._histories} if self._generations(oid)
+            ]
+        return [table for table in newest if wanted(table.table_id)]
+
+    def create(self, relation: Relation, commit_ts: int, replaced: Callable[[], tuple[int, ...]] = tuple) -> DdlEvent | None:
+        """Return the event of a table that was made since capture began, when its first row is met, also again; else None.
+
+        ``replaced`` tells the tables that had its name before and are gone.
+        """
         with self._lock:
             told = self._created.get(relation.oid)
             if told is not None and commit_ts - DDL_SLOTS <= told.commit_ts < commit_ts:
@@ -81,7 +92,7 @@ class SchemaBook:
             if not self._generations(relation.oid):
                 self.adopt([msgspec.structs.replace(base_version(found[0]), version=slot)])
             self.announce([relation.oid])
-            event = self._created[relation.oid] = compose_create(self._generations(relation.oid)[-1].versions()[-1], slot)
+            event = self._created[relation.oid] = compose_create(self._generations(relation.oid)[-1].versions()[-1], slot, replaced())
             return event
 
     def begin_capture(self, table: CatalogTable, ts: int, again: bool) -> None:

@@ -8,9 +8,11 @@ the removal of what reads it. A slot whose log is gone is ``LOG_PURGED``; a sett
 from __future__ import annotations
 
 import logging
+import threading
 
 import msgspec
 
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.address import PostgresAddress
 from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
@@ -18,6 +20,9 @@ from penstock.source.postgres.connection import Connection, PostgresError, quote
 log = logging.getLogger(__name__)
 DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"
 PLUGIN = "pgoutput"
+_FLUSH = "SELECT pg_logical_emit_message(true, 'penstock', '')"
+_MADE_HERE = "made by Penstock, which drops it with its last feed"
+_DROP_POLL_S = 0.05
 _PAGE_BYTES, _SEGMENT_BYTES = 8192, 1 << 24
 _SHORT_HEADER, _LONG_HEADER = 24, 40
 
@@ -70,6 +75,24 @@ def record_end(lsn: int) -> int:
     return lsn
 
 
+def flushed_end(connection: Connection) -> int:
+    """Return the end of the log, with everything before it on the server's disk: nothing else is sent.
+
+    What no commit follows, such as the traces of a read that tidies up a page, is not flushed until the server's background writer gets to
+    it after 15 seconds. Then a message is written to the log, which names no table and nobody is sent: its commit flushes all.
+    """
+    inserted, flushed = connection.query("SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()")[0]
+    end = record_end(parse_lsn(inserted or ""))
+    if end > parse_lsn(flushed or ""):
+        try:
+            connection.query(_FLUSH)
+        except PostgresError as error:
+            # Without it the end is reached later, that is all.
+            if error.sqlstate != INSUFFICIENT_PRIVILEGE:
+                raise
+    return end
+
+
 def read_slot(connection: Connection, name: str) -> SlotStatus | None:
     """Return a slot, or None where there is none of this name."""
     two_phase = "two_phase" if connection.server_version >= 14 else "false"
@@ -98,7 +121,8 @@ def ensure_publication(connection: Connection, address: PostgresAddress) -> None
         return
     statement = f"CREATE PUBLICATION {quote_ident(address.publication)} FOR ALL TABLES WITH (publish_via_partition_root = true)"
     try:
-        connection.query(statement)
+        # The mark tells a publication that was made here from one that was given, when nobody needs it any more.
+        connection.query(f"{statement}; COMMENT ON PUBLICATION {quote_ident(address.publication)} IS {quote_literal(_MADE_HERE)}")
     except PostgresError as error:
         if error.sqlstate == DUPLICATE_OBJECT:
             return
@@ -175,9 +199,26 @@ def check_settings(connection: Connection, address: PostgresAddress) -> None:
 
 
 def drop_slot(address: PostgresAddress) -> bool:
-    """Drop the slot so that the server need not keep its log; return whether there was one. The publication stays."""
+    """Drop the slot so that the server need not keep its log; return whether there was one."""
     with Connection(address) as connection:
         if read_slot(connection, address.slot) is None:
             return False
         connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
         return True
+
+
+def release_slot(address: PostgresAddress, clock: Clock, wait_s: float) -> None:
+    """Drop the slot, once the reader that is leaving it has gone, and the publication where it was made here."""
+    deadline_s, pause = clock.monotonic_s() + wait_s, threading.Event()
+    with Connection(address) as connection:
+        while (slot := read_slot(connection, address.slot)) is not None and slot.active and clock.monotonic_s() < deadline_s:
+            clock.wait(pause, _DROP_POLL_S)
+        if slot is not None:
+            connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+        found = connection.query(
+            "SELECT 1 FROM pg_publication "
+            f"WHERE pubname = {quote_literal(address.publication)} AND obj_description(oid, 'pg_publication') = {quote_literal(_MADE_HERE)}"
+        )
+        if found:
+            connection.query(f"DROP PUBLICATION IF EXISTS {quote_ident(address.publication)}")
+    log.info("postgres: slot and publication are given up", extra={"slot": address.slot, "publication": bool(found)})

@@ -44,6 +44,7 @@ class ScanPlan(msgspec.Struct, frozen=True):
     schema_name: str
     table_name: str
     identity: str
+    row_filter: str = ""
 
     @property
     def source(self) -> str:
@@ -66,7 +67,7 @@ def plan_scan(connection: Connection, table: TableSchema) -> ScanPlan:
     columns = [by_id.get(c.id) for c in table.columns]
     if any(n is None or n.column.type != c.type for n, c in zip(columns, table.columns, strict=True)):
         raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} has changed since version {table.version}")
-    return ScanPlan(table, tuple(c for c in columns if c is not None), now.schema, now.table, now.identity)
+    return ScanPlan(table, tuple(c for c in columns if c is not None), now.schema, now.table, now.identity, now.row_filter)
 
 
 def scan_table(connection: Connection, plan: ScanPlan, span: Span, ts: int, page_rows: int) -> Iterator[ChangeBatch]:
@@ -192,28 +193,32 @@ def order_expression(column: CatalogColumn, name: str = "") -> str:
 
 def _select(plan: ScanPlan, span: Span) -> str:
     listed = ", ".join(quote_ident(c.column.name) for c in plan.columns)
+    # What the publication leaves out of the log is no row of a snapshot either.
+    conditions = [f"({plan.row_filter})"] if plan.row_filter else []
     if plan.by_place:
-        return f"SELECT {listed}, tableoid, ctid FROM {plan.source}{_places(span)}"
+        return f"SELECT {listed}, tableoid, ctid FROM {plan.source}{_where(conditions + _places(span))} ORDER BY tableoid, ctid"
     if not plan.table.key_columns:
-        return f"SELECT {listed} FROM {plan.source}"
+        return f"SELECT {listed} FROM {plan.source}{_where(conditions)}"
     keys = [c for c in plan.columns if c.column.primary_key]
     first = order_expression(keys[0])
-    conditions = []
     for border, sign in ((span.start_key, ">="), (span.end_key, "<=")):
         value = first_value(plan, border) if border else None
         if value is not None:
             conditions.append(f"{first} {sign} {value}")
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"SELECT {listed} FROM {plan.source}{where} ORDER BY {', '.join(order_expression(c) for c in keys)}"
+    return f"SELECT {listed} FROM {plan.source}{_where(conditions)} ORDER BY {', '.join(order_expression(c) for c in keys)}"
 
 
-def _places(span: Span) -> str:
-    """Return the condition of a span of places; rows of a table come in that order by themselves, partitions by their oid."""
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _places(span: Span) -> list[str]:
+    """Return the conditions of a span of places; rows of a table come in that order by themselves, partitions by their oid."""
     conditions = []
     for border, sign in ((span.start_key, ">="), (span.end_key, "<=")):
         if len(border) >= 9 and border[0] == FROM_TABLE:
             conditions.append(f"ctid {sign} '({int.from_bytes(border[5:9], 'big')},{65535 if sign == '<=' else 0})'")
-    return f"{' WHERE ' + ' AND '.join(conditions) if conditions else ''} ORDER BY tableoid, ctid"
+    return conditions
 
 
 def _key_columns(plan: ScanPlan, grid: CellGrid) -> dict[str, pa.Array]:

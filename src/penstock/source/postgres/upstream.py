@@ -33,7 +33,7 @@ from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.replication_stream import ReplicationStream
 from penstock.source.postgres.schema_book import OID_MASK, SchemaBook, base_version
-from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, format_lsn, parse_lsn, read_slot, record_end
+from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
 from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
@@ -150,9 +150,8 @@ class PostgresUpstream:
             yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
 
     def log_end(self) -> str:
-        """Return the end of the log now."""
-        text = self._ask(lambda c: c.query("SELECT pg_current_wal_insert_lsn()"))[0][0]
-        return format_lsn(record_end(parse_lsn(text or "")))
+        """Return the end of the log now, all of which can be read."""
+        return format_lsn(self._ask(flushed_end))
 
     def reached(self, position: str, end: str) -> bool:
         """Return whether everything before ``end`` stands before ``position`` too."""
@@ -181,7 +180,9 @@ class PostgresUpstream:
                 self._stream = stream
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
-            source = LogSource(stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system)
+            source = LogSource(
+                stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self._gone, self.address.shown, system
+            )
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
         finally:
@@ -245,6 +246,13 @@ class PostgresUpstream:
             held = self._holds.pop(ticket.token, None)
         if held is not None and held.connection is not None:
             held.connection.close()
+
+    def release(self) -> None:
+        """Drop the slot, and the publication if it was made here; a reading that goes on ends, so that the slot is free."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.fail(PostgresError("LOG_PURGED", f"{self.address.shown}: the slot is given up, because no feed needs it"))
+        release_slot(self.address, self._clock, self._settings.slot_wait_s)
 
     def close(self) -> None:
         """Release all connections."""
@@ -329,6 +337,11 @@ class PostgresUpstream:
     def _root_of(self, oid: int) -> int:
         rows = self._ask(lambda c: c.query(f"SELECT pg_partition_root({oid})::oid WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"))
         return int(rows[0][0] or 0) if rows else 0
+
+    def _gone(self, table_ids: Sequence[int]) -> set[int]:
+        oids = ", ".join(str(i & OID_MASK) for i in table_ids)
+        there = {int(row[0] or 0) for row in self._ask(lambda c: c.query(f"SELECT oid FROM pg_class WHERE oid IN ({oids})"))}
+        return {i for i in table_ids if i & OID_MASK not in there}
 
     def _server_ms(self) -> int:
         text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
