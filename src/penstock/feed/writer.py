@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.feed.assignment import FeedContext
+from penstock.feed.imported_objects import keep_imported
 from penstock.model.errors import InvariantError
 from penstock.sink.contract import DispatcherResult, TaskReport
 
@@ -56,6 +57,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
         reports = [msgspec.json.decode(part.report, type=TaskReport) for part in parts]
         from penstock.feed.barrier import commit_recorded_window
 
+        keep_imported()
         commit_recorded_window(self._context, ends.pop(), results, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -71,6 +73,7 @@ def feed_sink(context: FeedContext, format_name: str) -> type[DataSource]:
             return format_name
 
         def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            keep_imported()
             return FeedStreamWriter(context)
 
     return FeedSink
