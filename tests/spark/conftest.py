@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from penstock.testing.command_process import CommandProcess
 from penstock.testing.target_audit import checkpoint_of
 
 HERE = Path(__file__).parent
+# A JVM of these tests lives for seconds: what its optimizing compiler gains would come too late, and it takes a whole core.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 LOOK_S, FEED_LOOK_S = 0.02, 0.2
 # How long a feed may take on a busy machine; on an idle one it takes a few seconds.
 FEED_S = 200.0
