@@ -2,13 +2,15 @@
 
 The offset is the frontier, one ts; a micro-batch is the window ``(start, end]``; a partition is a group of dispatchers packed by
 bytes; the rows are opaque batches. ``latestOffset`` and ``partitions`` run in a Python process of their own beside the driver and
-reach the log service over Flight and the meta database over SQL; ``read`` runs on executors.
+reach the log service over Flight and the meta database over SQL; ``read`` runs on executors. Spark takes the source through several
+processes more, one after the other, before the first row: what only one of them needs is imported there.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -17,14 +19,14 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from penstock.feed.assignment import FeedContext
 from penstock.feed.opaque import SPARK_SCHEMA, RowKind, batch_row, opaque_row
-from penstock.feed.resnapshot import read_difference
-from penstock.feed.window_planner import PlannedPartition, WindowPlanner, WorkItem
+from penstock.feed.planned_partition import PlannedPartition, WorkItem
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import before_rule, open_state
-from penstock.store.contract import EndOfRange
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.ordering import merge_step
+
+if TYPE_CHECKING:
+    from penstock.feed.window_planner import WindowPlanner
+    from penstock.store.flight_client import FlightStoreClient
 
 
 class DispatcherGroup(InputPartition):
@@ -48,6 +50,8 @@ class FeedStreamReader(DataSourceStreamReader):
     def planner(self) -> WindowPlanner:
         """Return the planner of this process, opened on first use."""
         if self._planner is None:
+            from penstock.feed.window_planner import WindowPlanner
+
             self._planner = WindowPlanner.open(self._context)
         return self._planner
 
@@ -66,6 +70,8 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the opaque rows of a group of dispatchers. Runs on an executor."""
+        from penstock.store.flight_client import FlightStoreClient
+
         plan = msgspec.json.decode(partition.value, type=PlannedPartition)
         if plan.to_ts:
             yield opaque_row("", RowKind.WINDOW, msgspec.json.encode(plan.to_ts))
@@ -91,12 +97,17 @@ def read_item(
     if item.difference_nbytes is None:
         yield from read_work(client, item, needs_before)
     else:
+        from penstock.feed.resnapshot import read_difference
+
         state = open_state(context.sink_uri, context.sink_options)
         yield from read_difference(client, state, item.work, item.span_id, item.difference_nbytes, needs_before)
 
 
 def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]) -> Iterator[pa.RecordBatch]:
     """Yield one dispatcher's opaque rows, from OPEN to CLOSE, with before-images where the sink wants those of a table version."""
+    from penstock.store.contract import EndOfRange
+    from penstock.store.ordering import merge_step
+
     work, name = item.work, str(item.work.dispatcher)
     yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
     current: TableSchema = work.table
@@ -137,6 +148,9 @@ def feed_source(context: FeedContext, format_name: str) -> type[DataSource]:
             return SPARK_SCHEMA
 
         def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802
+            # By name, so that whoever only asks for the schema imports nothing of this module.
+            from penstock.feed.source import FeedStreamReader
+
             return FeedStreamReader(context)
 
     return FeedSource

@@ -43,14 +43,17 @@ class _WarmReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # What a feed's reader imports, imported here for the worker that will be its.
         import penstock.feed.source
-        import penstock.store.flight_client  # noqa: F401
+        import penstock.store.flight_client
+        import penstock.store.ordering  # noqa: F401
 
         yield opaque_row("warm", RowKind.CLOSE)
 
 
 class _WarmWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        import penstock.feed.writer  # noqa: F401
+        import penstock.feed.fence
+        import penstock.feed.writer
+        import penstock.sink.storage.sink  # noqa: F401
         from penstock.sink.storage.warm_kernels import warm_encoder
 
         for _ in iterator:

@@ -15,6 +15,7 @@ import msgspec
 from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.packing import pack_by_bytes
+from penstock.feed.planned_partition import PlannedPartition, WorkItem
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
@@ -26,23 +27,6 @@ from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 from penstock.store.flight import SpanStatus
 from penstock.store.flight_client import FlightStoreClient
-
-
-class WorkItem(msgspec.Struct, frozen=True):
-    """One dispatcher's work, the span that it reads, and the DDLs that it passes on the way, oldest first."""
-
-    work: DispatcherWork
-    span_id: int
-    ddls: tuple[DdlEvent, ...] = ()
-    difference_nbytes: int | None = None
-    """Set where the dispatcher delivers the difference between the target and the state at the window's end: how large that is."""
-
-
-class PlannedPartition(msgspec.Struct, frozen=True):
-    """The dispatchers of one Spark task, and the end of the window; 0 where the batch is no window."""
-
-    items: tuple[WorkItem, ...]
-    to_ts: int = 0
 
 
 class WindowPlanner:

@@ -16,8 +16,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.feed.assignment import FeedContext
-from penstock.feed.barrier import commit_recorded_window
-from penstock.feed.fence import task_fence
 from penstock.feed.opaque import RowKind
 from penstock.model.batch import read_ipc
 from penstock.model.ddl import DdlEvent
@@ -46,6 +44,8 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WindowPart:
         """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
+        from penstock.feed.fence import task_fence
+
         sink = open_sink(self._context.sink_uri, self._context.sink_options, task_fence(self._context))
         try:
             to_ts, rows = take_window(iterator)
@@ -57,6 +57,8 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the recorded window. Runs beside the driver, once all tasks have succeeded."""
+        from penstock.feed.barrier import commit_recorded_window
+
         parts = [message for message in messages if isinstance(message, WindowPart) and message.to_ts]
         ends = {part.to_ts for part in parts}
         if not ends:
@@ -132,6 +134,8 @@ def feed_sink(context: FeedContext, format_name: str) -> type[DataSource]:
             return format_name
 
         def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            from penstock.feed.writer import FeedStreamWriter
+
             return FeedStreamWriter(context)
 
     return FeedSink

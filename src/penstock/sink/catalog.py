@@ -1,4 +1,8 @@
-"""Opens a target from its URI: the sink inside a task, and the maintainer beside the driver. Runs on executors and in the server."""
+"""Opens a target from its URI: the sink inside a task, and the maintainer beside the driver.
+
+What is opened is imported there: Spark starts a process for each kind of work, and every one waits for what it imports. Runs on executors
+and in the server.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +11,32 @@ from typing import Any
 
 from penstock.model.table import TableSchema
 from penstock.sink.contract import Sink, SinkMaintainer, TargetState
-from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.settings import from_uri
-from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import TargetAddress
-from penstock.sink.storage.target_state import StorageState
 
 
 def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> Sink:
     """Return the sink of one task; ``guard`` is called before each write to the target, and raises where none may be."""
+    from penstock.sink.storage.sink import StorageSink
+    from penstock.sink.storage.target import TargetAddress
+
     target_uri, settings = from_uri(uri, options)
     return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
 
 
 def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> SinkMaintainer:
     """Return the part of the target that acts once per feed; ``guard`` as for a sink."""
+    from penstock.sink.storage.maintainer import StorageMaintainer
+    from penstock.sink.storage.target import TargetAddress
+
     target_uri, settings = from_uri(uri, options)
     return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
 
 
 def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
     """Return what reads a target back."""
+    from penstock.sink.storage.target import TargetAddress
+    from penstock.sink.storage.target_state import StorageState
+
     target_uri, settings = from_uri(uri, options)
     return StorageState(TargetAddress(target_uri).open(), settings)
 
