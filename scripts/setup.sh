@@ -92,7 +92,14 @@ ensure_venv() {
   say "done"
 }
 
+# Spark's JVM then maps its classes instead of reading them, which is most of its start.
+ensure_class_archive() {
+  JAVA_HOME=$(find_java_home) .venv/bin/python -m penstock.feed.class_archive >/dev/null 2>&1 ||
+    say "Spark's classes could not be archived; everything works, but Spark starts slower"
+}
+
 ensure_python
 ensure_java
 ensure_servers
 ensure_venv
+ensure_class_archive

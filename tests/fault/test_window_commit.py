@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.feed.planned_partition import PlannedPartition
 from penstock.feed.source import DispatcherGroup, FeedStreamReader
-from penstock.feed.window_planner import PlannedPartition, WindowPlanner
+from penstock.feed.window_planner import WindowPlanner
 from penstock.feed.writer import FeedStreamWriter, WindowPart
 from penstock.model.errors import PenstockError
 from penstock.testing.whole_path import WholePath

@@ -495,7 +495,7 @@ def test_the_end_of_a_quiet_log_is_reached_at_once_even_where_nothing_flushes_it
             assert clock.monotonic_s() - begun_s < 10
         taken_s.append(clock.monotonic_s() - begun_s)
     reading.close()
-    assert max(taken_s) < 4, taken_s
+    assert max(taken_s) < 6, taken_s
     # A log that is flushed is left alone.
     ends = [upstream.log_end() for _ in range(5)]
     assert len(set(ends)) < 3, ends

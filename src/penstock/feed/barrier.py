@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.feed.assignment import FeedContext
-from penstock.feed.fence import OwnerFence
+from penstock.feed.fence import OwnerFence, shared_meta
 from penstock.feed.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.feed.resnapshot import begun_with_state, is_resnapshot
-from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.errors import PenstockError
 from penstock.sink.catalog import open_maintainer
@@ -29,43 +28,42 @@ def commit_recorded_window(
     context: FeedContext, to_ts: int, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()
 ) -> None:
     """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again."""
-    meta = MetaDatabase(context.meta_url)
+    meta = shared_meta(context.meta_url)
+    if meta is None:
+        raise PenstockError("META_UNAVAILABLE", "the meta database is a file that is not on the driver's machine")
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
     affected = 0
-    try:
-        fence()
-        pending = meta.pending_window(context.feed)
-        if pending is not None:
-            plan = msgspec.json.decode(pending.plan, type=WindowPlan)
-            dispatchers = live_dispatchers(context, meta, pending.from_ts)
-            _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
-            differs = is_resnapshot(plan)
-            for ddl in plan.ddls:
-                # The rows of a re-snapshot come after its DDLs, which were written before them.
-                for part in () if differs else written_parts(ddl, dispatchers, context.patterns):
-                    maintainer.write_block_event(part)
-                affected += sum(dispatcher.id.table_id in ddl.table_ids for dispatcher in dispatchers)
-            followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
-            if differs:
-                followers = begun_with_state(followers, dispatchers)
-            meta.commit_window(
-                context.feed,
-                context.epoch,
-                pending.from_ts,
-                pending.to_ts,
-                {str(r.dispatcher): r.position for r in results},
-                rows=sum(r.rows for r in results),
-                nbytes=sum(r.nbytes for r in results),
-                files=sum(len(r.files) for r in results),
-                followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
-            )
-        maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
-        if reports or affected:
-            meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
-    finally:
-        meta.close()
+    fence()
+    pending = meta.pending_window(context.feed)
+    if pending is not None:
+        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        dispatchers = live_dispatchers(context, meta, pending.from_ts)
+        _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
+        differs = is_resnapshot(plan)
+        for ddl in plan.ddls:
+            # The rows of a re-snapshot come after its DDLs, which were written before them.
+            for part in () if differs else written_parts(ddl, dispatchers, context.patterns):
+                maintainer.write_block_event(part)
+            affected += sum(dispatcher.id.table_id in ddl.table_ids for dispatcher in dispatchers)
+        followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
+        if differs:
+            followers = begun_with_state(followers, dispatchers)
+        meta.commit_window(
+            context.feed,
+            context.epoch,
+            pending.from_ts,
+            pending.to_ts,
+            {str(r.dispatcher): r.position for r in results},
+            rows=sum(r.rows for r in results),
+            nbytes=sum(r.nbytes for r in results),
+            files=sum(len(r.files) for r in results),
+            followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
+        )
+    maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+    if reports or affected:
+        meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
 
 
 def _check_complete(window: PendingWindow, to_ts: int, wanted: set[str], results: Sequence[DispatcherResult]) -> None:

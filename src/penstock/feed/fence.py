@@ -56,7 +56,7 @@ class OwnerFence:
 
 def task_fence(context: FeedContext) -> OwnerFence | None:
     """Return the fence of a task, or None where the meta database is a file that is not on this machine."""
-    meta = _shared_meta(context.meta_url)
+    meta = shared_meta(context.meta_url)
     return None if meta is None else OwnerFence(context.feed, context.epoch, meta.check_owner)
 
 
@@ -64,8 +64,11 @@ _shared: dict[str, MetaDatabase] = {}
 _shared_lock = threading.Lock()
 
 
-def _shared_meta(url: str) -> MetaDatabase | None:
-    """Return the process's connections to a meta database; a Python worker of Spark lives through many tasks."""
+def shared_meta(url: str) -> MetaDatabase | None:
+    """Return the process's connections to a meta database, or None where it is a file that is not on this machine.
+
+    A Python worker of Spark lives through many tasks, and the process that commits through many windows. Nobody closes them.
+    """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return None

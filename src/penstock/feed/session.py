@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.feed.class_archive import archive_options
 from penstock.feed.table_reader import register_penstock
 from penstock.model.errors import PenstockError
 
@@ -63,8 +64,11 @@ class SparkSettings:
     conf: dict[str, str] = field(default_factory=dict)
 
 
-def open_session(settings: SparkSettings, app_name: str = "penstock") -> SparkSession:
-    """Return the process's session, started if there is none; the format ``penstock`` is known to it."""
+def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_options: str = "") -> SparkSession:
+    """Return the process's session, started if there is none; the format ``penstock`` is known to it.
+
+    ``more_java_options`` stand in the place of those that use the class archive.
+    """
     package_parent = str(Path(penstock.__file__).resolve().parent.parent)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -74,13 +78,14 @@ def open_session(settings: SparkSettings, app_name: str = "penstock") -> SparkSe
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     builder = SparkSession.builder.master(settings.master).appName(app_name)
-    java_options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{LOG4J_FILE} --add-modules=jdk.incubator.vector"
+    archived = more_java_options or archive_options()
+    java = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{LOG4J_FILE} --add-modules=jdk.incubator.vector {archived}".strip()
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": java_options,
-        "spark.executor.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": python_path,
         **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
         "spark.python.worker.reuse": "true",

@@ -40,8 +40,8 @@ class FeedSettings:
 
     @property
     def trigger_interval_s(self) -> float:
-        """Return how often Spark asks for a window: more often than one is due while the feed keeps up, because it may have to catch up."""
-        return max(0.05, self.flush_interval_s / 4)
+        """Return how often Spark asks for a window: more often than one is due, because a feed that is behind does not wait."""
+        return max(0.05, self.flush_interval_s / 20)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""

@@ -2,8 +2,9 @@
 
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
 has the same end and therefore the same files. Windows begin a flush interval apart; at once where the last one ended before all that
-there was (a DDL, its size); and a quarter of the interval apart while the feed catches up, because then every wait is lag. The planner
-holds no state but when the last one began: it can be opened again at any time. Runs in the planner process beside the driver.
+there was (a DDL, its size), and where the feed is behind what is captured, because then every wait is lag. While capture itself is behind
+they stay apart: more comes anyway, and every window costs. The planner holds no state but when the last one began: it can be opened
+again at any time. Runs in the planner process beside the driver.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.packing import pack_by_bytes
+from penstock.feed.planned_partition import PlannedPartition, WorkItem
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
@@ -30,24 +32,7 @@ from penstock.store.flight import SpanStatus
 from penstock.store.flight_client import FlightStoreClient
 
 BEHIND_INTERVALS = 2
-"""A feed whose last window ended longer ago catches up: one that keeps up is an interval behind when the next begins."""
-
-
-class WorkItem(msgspec.Struct, frozen=True):
-    """One dispatcher's work, the span that it reads, and the DDLs that it passes on the way, oldest first."""
-
-    work: DispatcherWork
-    span_id: int
-    ddls: tuple[DdlEvent, ...] = ()
-    difference_nbytes: int | None = None
-    """Set where the dispatcher delivers the difference between the target and the state at the window's end: how large that is."""
-
-
-class PlannedPartition(msgspec.Struct, frozen=True):
-    """The dispatchers of one Spark task, and the end of the window; 0 where the batch is no window."""
-
-    items: tuple[WorkItem, ...]
-    to_ts: int = 0
+"""Who is further behind catches up: a feed that keeps up is one interval behind when its next window begins."""
 
 
 class WindowPlanner:
@@ -55,6 +40,7 @@ class WindowPlanner:
 
     def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._opened_s = self._clock.monotonic_s()
         self._began_s = float("-inf")
         self._more_waits = False
         self._context = context
@@ -91,17 +77,26 @@ class WindowPlanner:
             plan = self._plan(from_ts, self._context.settings.window_bytes_max)
         except PenstockError as error:
             return self._resnapshot(from_ts, error)
-        if plan is None or plan.to_ts <= from_ts:
+        if plan is None or plan.to_ts <= from_ts or not self._pays(plan):
             return from_ts
         self._began_s, self._more_waits = self._clock.monotonic_s(), plan.to_ts < plan.resolved_ts
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def _due(self, from_ts: int) -> bool:
-        """Return whether it is time for the next window."""
-        interval_s = self._context.settings.flush_interval_s
+        """Return whether it is time to look for the next window."""
+        return self._has_waited(self._began_s) or self._more_waits or self._behind(from_ts)
+
+    def _pays(self, plan: WindowPlan) -> bool:
+        """Return whether a window is worth its cost now: not while capture is behind, unless it is time or a whole window waits."""
+        return self._more_waits or not self._behind(plan.resolved_ts) or self._has_waited(max(self._began_s, self._opened_s))
+
+    def _has_waited(self, since_s: float) -> bool:
+        settings = self._context.settings
         # Spark asks at multiples of its interval, never at exactly the right moment.
-        waited = self._clock.monotonic_s() - self._began_s >= interval_s - self._context.settings.trigger_interval_s / 2
-        return waited or self._more_waits or lag_seconds(from_ts, self._clock) > BEHIND_INTERVALS * interval_s
+        return self._clock.monotonic_s() - since_s >= settings.flush_interval_s - settings.trigger_interval_s / 2
+
+    def _behind(self, ts: int) -> bool:
+        return lag_seconds(ts, self._clock) > BEHIND_INTERVALS * self._context.settings.flush_interval_s
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; one part without work where it is empty.

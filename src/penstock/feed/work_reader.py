@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.feed.assignment import FeedContext
 from penstock.feed.difference_reader import read_difference
 from penstock.feed.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.window_planner import PlannedPartition, WorkItem
+from penstock.feed.planned_partition import PlannedPartition, WorkItem
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import before_rule, open_state
 from penstock.store.contract import EndOfRange

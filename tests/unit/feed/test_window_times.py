@@ -94,9 +94,25 @@ def test_a_feed_that_is_behind_does_not_wait(rig: Rig) -> None:
     interval_s = rig.path.context.settings.flush_interval_s
     rig.write()
     assert rig.begins()
-    rig.write()
+    last = rig.write()
     assert not rig.begins()
-    rig.clock.wall_ms += int(BEHIND_INTERVALS * interval_s * 1000) + 1
+    behind_ms = int(BEHIND_INTERVALS * interval_s * 1000) + 1
+    rig.clock.wall_ms = physical_ms(rig.checkpoint_ts) + behind_ms
+    assert physical_ms(last) > physical_ms(rig.checkpoint_ts)
+    assert rig.begins()
+
+
+def test_while_capture_is_behind_windows_stay_apart(rig: Rig) -> None:
+    interval_s = rig.path.context.settings.flush_interval_s
+    rig.write()
+    rig.clock.wall_ms += int(2 * BEHIND_INTERVALS * interval_s * 1000)
+    assert not rig.begins()
+    rig.clock.passed_s += interval_s
+    assert rig.begins()
+    rig.write()
+    rig.clock.wall_ms += int(2 * BEHIND_INTERVALS * interval_s * 1000)
+    assert not rig.begins()
+    rig.clock.passed_s += interval_s
     assert rig.begins()
 
 

@@ -9,10 +9,6 @@ from __future__ import annotations
 import logging
 import re
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 _IDENTIFIER = r"(?:`(?:[^`]|``)+`|[^\s`.,;()]+)"
 _NAME = rf"({_IDENTIFIER}(?:\s*\.\s*{_IDENTIFIER})?)"
 _RENAME_TABLE = re.compile(rf"{_NAME}\s+TO\s+{_NAME}", re.IGNORECASE)
@@ -25,6 +21,11 @@ _CHANGE_COLUMN = re.compile(rf"\bCHANGE\s+(?:COLUMN\s+)?({_IDENTIFIER})\s+({_IDE
 
 def dropped_tables(query: str, schema: str) -> list[tuple[str, str]]:
     """Return (schema, table) of each table that a DROP TABLE or TRUNCATE names."""
+    # Imported here: most tasks never see such a text, and the parser is no small part of their start.
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         statements = [s for s in sqlglot.parse(query, read="mysql") if s is not None]
