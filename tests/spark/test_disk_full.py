@@ -1,0 +1,84 @@
+"""A disk that is full, under the spool or under the target: the feed stops with an error that names it, and goes on where there is room.
+
+The disk is a small file system of its own, which only root may mount.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.server_client import ServerClient
+from penstock.config.server_tree import ServerConfig, SparkConfig
+from penstock.model.batch import Op
+from penstock.server.process import ServerProcess
+from penstock.server.verification import open_reader
+from penstock.source.dataserver.workload import Workload, WorkloadSettings
+from penstock.testing.target_audit import DeliveredChanges, data_files, digests, numbering_problems
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
+ROWS = 20_000
+SMALL, LARGE = {"spool": "64k", "target": "600k"}, "256m"
+
+
+@contextmanager
+def disk(folder: Path, size: str) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a small disk")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def failed(client: ServerClient) -> dict[str, Any] | None:
+    shown = client.show_feed("f")
+    return shown if shown["state"] == "failed" else None
+
+
+@pytest.mark.parametrize(("full", "code"), [("spool", "SPOOL_FAILED"), ("target", "SINK_UNWRITABLE")])
+def test_a_full_disk_is_an_error_and_room_is_enough_to_go_on(jvm, upstream, waiting, tmp_path: Path, full: str, code: str) -> None:
+    del jvm
+    workload = Workload(upstream, WorkloadSettings(rows=ROWS, ddls=False))
+    workload.setup()
+    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
+    with disk(tmp_path / "disk", SMALL[full]) as small:
+        target = (small if full == "target" else tmp_path) / "files"
+        sink: dict[str, Any] = {"uri": target.as_uri(), "file-size": "256KiB", "spool-size": "1MiB"}
+        # What lies above a fifth of the spool goes to its disk: long before a file is full.
+        sink["spool-dir"] = str((small if full == "spool" else tmp_path) / "spool")
+        with ServerProcess(config) as server, ServerClient(server.url) as client:
+            client.create_feed({"name": "f", "tables": ["shop.*"], "sink": sink, "flush-interval": "1s"})
+            waiting.feed(client, "f", lambda shown: shown["windows"] > 0)
+            workload.start()
+            report = workload.join(120)
+            shown = waiting.until("the feed has failed", lambda: failed(client), look_s=0.2)
+        assert shown["error"]["code"] == code, shown
+        assert "No space left" in shown["error"]["message"]
+        assert shown["rows"] < report.rows
+        published = digests(target)
+        subprocess.run(["mount", "-o", f"remount,size={LARGE}", small], check=True)
+        with ServerProcess(config) as server, ServerClient(server.url) as client:
+            waiting.until("the feed is taken up again", lambda: not failed(client), look_s=0.2)
+            shown = waiting.drained(client, "f", target, upstream.current_ts())
+            verdict = client.verify_feed("f")
+        assert verdict["identical"], verdict
+        assert verdict["rows"] == report.inserts - report.deletes
+        changes = DeliveredChanges(open_reader(target.as_uri(), {}))
+        assert changes.problems() == []
+        assert changes.operations() == {Op.INSERT: report.inserts, Op.UPDATE: report.updates, Op.DELETE: report.deletes}
+        assert numbering_problems(target) == []
+        assert shown["files"] == len(data_files(target))
+        after = digests(target)
+        assert {name: after.get(name) for name in published} == published
+        if full == "spool":
+            assert list((small / "spool").iterdir()) == []
