@@ -34,6 +34,8 @@ from penstock.store.flight_client import FlightStoreClient
 BEHIND_INTERVALS = 2
 """Who is further behind catches up: a feed that keeps up is one interval behind when its next window begins."""
 
+LOOKS_PER_INTERVAL = 8
+
 
 class WindowPlanner:
     """Plans the windows of one run of a feed."""
@@ -41,7 +43,7 @@ class WindowPlanner:
     def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._opened_s = self._clock.monotonic_s()
-        self._began_s = float("-inf")
+        self._began_s = self._looked_s = float("-inf")
         self._more_waits = False
         self._context = context
         self._meta = meta
@@ -83,8 +85,13 @@ class WindowPlanner:
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def _due(self, from_ts: int) -> bool:
-        """Return whether it is time to look for the next window."""
-        return self._has_waited(self._began_s) or self._more_waits or self._behind(from_ts)
+        """Return whether it is time to look for the next window. While the feed is behind, some of Spark's questions are enough."""
+        now_s, interval_s = self._clock.monotonic_s(), self._context.settings.flush_interval_s
+        looks = self._behind(from_ts) and now_s - self._looked_s >= interval_s / LOOKS_PER_INTERVAL
+        if self._has_waited(self._began_s) or self._more_waits or looks:
+            self._looked_s = now_s
+            return True
+        return False
 
     def _pays(self, plan: WindowPlan) -> bool:
         """Return whether a window is worth its cost now: not while capture is behind, unless it is time or a whole window waits."""
