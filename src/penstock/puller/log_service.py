@@ -120,7 +120,8 @@ class LogService:
 
     def start(self) -> LogService:
         """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
-        warm_kernels()
+        if not isinstance(self._puller, SingleLogPuller):
+            warm_kernels()
         self._supervisor.start()
         self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self

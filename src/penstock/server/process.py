@@ -10,6 +10,7 @@ import contextlib
 import logging
 import shutil
 import socket
+import threading
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -108,8 +109,11 @@ class ServerProcess:
         # Before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child.
         session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
         parts.callback(session.stop)
+        # Mostly other processes' work, so the rest starts meanwhile.
+        warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
         if config.spark.warm_up:
-            warm_session(session)
+            parts.callback(warming.join)
+            warming.start()
         upstream = open_upstream(config.source)
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
@@ -142,6 +146,8 @@ class ServerProcess:
             _open_target,
             directory.work,
         )
+        if config.spark.warm_up:
+            warming.join()
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
         supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random())
         parts.callback(supervisor.stop)

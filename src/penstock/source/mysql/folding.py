@@ -151,36 +151,37 @@ def _fold(  # noqa: C901, PLR0912, PLR0915
             prefix[n] = _prefix(other, other_offsets[came], other_offsets[came + 1])
             came += 1
     room = np.empty(0, dtype=np.int64)
+    # Whether an entry has the key and the ts of the one before it in order.
+    same = np.zeros(total, dtype=np.uint8)
     start = 0
     while start < total:
         stop = start + 1
         sorted_ = True
         while stop < total and when[stop] == when[start]:
-            if sorted_ and _compare(stop - 1, stop, sides, row, prefix, data, offsets, other, other_offsets) > 0:
-                sorted_ = False
+            if sorted_:
+                found = _compare(stop - 1, stop, sides, row, prefix, data, offsets, other, other_offsets)
+                sorted_ = found <= 0
+                same[stop] = found == 0
             stop += 1
         if not sorted_:
             if len(room) == 0:
                 room = np.empty(total, dtype=np.int64)
             _sort_run(order, start, stop, room, sides, row, prefix, data, offsets, other, other_offsets)
+            for p in range(start + 1, stop):
+                same[p] = _compare(order[p - 1], order[p], sides, row, prefix, data, offsets, other, other_offsets) == 0
         start = stop
     kept = 0
     given = 0
     start = 0
     while start < total:
         first = order[start]
-        first_gone = -1
         last = first
-        stop = start
-        while stop < total:
-            entry = order[stop]
-            if stop > start and (
-                when[entry] != when[first] or _compare(first, entry, sides, row, prefix, data, offsets, other, other_offsets) != 0
-            ):
-                break
-            if sides[entry] == 0 and first_gone < 0:
-                first_gone = entry
-            last = entry
+        first_gone = first if sides[first] == 0 else -1
+        stop = start + 1
+        while stop < total and same[stop]:
+            last = order[stop]
+            if sides[last] == 0 and first_gone < 0:
+                first_gone = last
             stop += 1
         existed = sides[first] == 0
         exists = sides[last] == 1
