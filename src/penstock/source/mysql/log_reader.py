@@ -57,7 +57,7 @@ class LogReaderSettings:
 
     idle_s: float = 0.2
     """A log that brings nothing for so long is quiet."""
-    mark_interval_s: float = 1.0
+    mark_interval_s: float = 0.5
     """How often the resolved ts of a quiet log moves on."""
     piece_bytes: int = framing.PIECE_BYTES
     dump: DumpSettings = field(default_factory=DumpSettings)
