@@ -11,6 +11,7 @@ import logging
 import shutil
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -28,6 +29,7 @@ from penstock.sink.catalog import open_maintainer
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.05
+_CAUSES_MAX = 20
 # What Spark says where a process vanished: no error of ours can be in the text then.
 _LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure", "java.io.EOFException", "Connection reset", "Broken pipe")
 
@@ -111,7 +113,16 @@ class SparkFeedRun:
     def error(self) -> PenstockError | None:
         """Return why the query ended by itself, or None."""
         failure = self._query.exception() if self._query is not None else None
-        return None if failure is None else query_error(str(failure))
+        return None if failure is None else query_error(str(failure), self._causes())
+
+    def _causes(self) -> list[str]:
+        """Return what caused the query's failure, outermost first: an exception without a message is not in the failure's own text."""
+        found: list[str] = []
+        cause = self._query._jsq.exception().get().getCause()  # type: ignore[union-attr]
+        while cause is not None and len(found) < _CAUSES_MAX:
+            found.append(str(cause.toString()))
+            cause = cause.getCause()
+        return found
 
     def _repair_published_checkpoint(self) -> None:
         meta = MetaDatabase(self._context.meta_url)
@@ -124,12 +135,15 @@ class SparkFeedRun:
             meta.close()
 
 
-def query_error(text: str) -> PenstockError:
-    """Return the Penstock error in the text of a query's failure, or what its words mean where none raised it."""
-    found = PenstockError.from_text(text)
-    if found.code == "FEED_FAILED" and any(words in text for words in _LOST):
-        return PenstockError("WORKER_LOST", found.detail)
-    return found
+def query_error(text: str, causes: Sequence[str] = ()) -> PenstockError:
+    """Return the Penstock error in the texts of a query's failure and its causes, or what their words mean where none raised it."""
+    whole = "\n".join([text, *causes])
+    found = PenstockError.from_text(whole)
+    if found.code != "FEED_FAILED":
+        return found
+    root = causes[-1].partition("\n")[0] if causes else ""
+    detail = found.detail if root in found.detail else f"{found.detail}: {root}"
+    return PenstockError("WORKER_LOST" if any(words in whole for words in _LOST) else "FEED_FAILED", detail)
 
 
 def activate(session: SparkSession) -> None:

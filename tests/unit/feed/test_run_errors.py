@@ -22,3 +22,13 @@ def test_what_a_failed_query_says(text, code):
 
 def test_a_lost_worker_is_no_reason_to_stop():
     assert query_error("Python worker exited unexpectedly (crashed)").kind is ErrorKind.TRANSIENT
+
+
+def test_a_cause_without_a_message_is_seen():
+    """A planner that was killed: Spark's text holds the messages of the causes, and an EOFException has none."""
+    text = "[STREAM_FAILED] Query [id = 1] terminated with exception:  SQLSTATE: XXKST (no cause message)"
+    found = query_error(text, ["java.io.EOFException"])
+    assert found.code == "WORKER_LOST"
+    assert found.detail.endswith("java.io.EOFException")
+    assert query_error(text, ["org.apache.spark.SparkException: x", "java.lang.Error: [FENCED] feed f: epoch 3 has ended"]).code == "FENCED"
+    assert query_error(text, ["java.lang.NullPointerException\n at x"]).detail.endswith("java.lang.NullPointerException")
