@@ -32,6 +32,8 @@ FOOTERS_MAX = 4_096
 """How many footers a process keeps: some kilobytes each."""
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 
+WRITE_BYTES = 1 << 20
+
 
 class ObjectExistsError(Exception):
     """A create-only put found the name taken."""
@@ -169,7 +171,8 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
 
 def _write_all(sink: RawIOBase, data: memoryview) -> None:
     while data:
-        data = data[sink.write(data) or 0 :]
+        # One large write can take ten times as long, while the kernel looks for large free pieces of memory.
+        data = data[sink.write(data[:WRITE_BYTES]) or 0 :]
 
 
 class ObjectSpace:
