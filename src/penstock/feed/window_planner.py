@@ -3,8 +3,8 @@
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
 has the same end and therefore the same files. Windows begin a flush interval apart; at once where the last one ended before all that
 there was (a DDL, its size), and where the feed is behind what is captured, because then every wait is lag. While capture itself is behind
-they stay apart: more comes anyway, and every window costs. The planner holds no state but when the last one began: it can be opened
-again at any time. Runs in the planner process beside the driver.
+they stay apart, ever more up to the interval: more comes anyway, and every window costs. The planner holds no state but when the last one
+began: it can be opened again at any time. Runs in the planner process beside the driver.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.store.flight_client import FlightStoreClient
 BEHIND_INTERVALS = 2
 """Who is further behind catches up: a feed that keeps up is one interval behind when its next window begins."""
 
-LOOKS_PER_INTERVAL = 8
+LOOKS_PER_INTERVAL = 16
 
 
 class WindowPlanner:
@@ -46,6 +46,7 @@ class WindowPlanner:
         self._began_s = self._looked_s = float("-inf")
         self._more_waits = False
         self._context = context
+        self._apart_s = self._closest_s
         self._meta = meta
         self._store = store
         self._resnapshots = ResnapshotPlanner(context, meta, store)
@@ -82,25 +83,31 @@ class WindowPlanner:
         if plan is None or plan.to_ts <= from_ts or not self._pays(plan):
             return from_ts
         self._began_s, self._more_waits = self._clock.monotonic_s(), plan.to_ts < plan.resolved_ts
+        interval_s = self._context.settings.flush_interval_s
+        self._apart_s = min(2 * self._apart_s, interval_s) if self._behind(plan.resolved_ts) else self._closest_s
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def _due(self, from_ts: int) -> bool:
         """Return whether it is time to look for the next window. While the feed is behind, some of Spark's questions are enough."""
         now_s, interval_s = self._clock.monotonic_s(), self._context.settings.flush_interval_s
         looks = self._behind(from_ts) and now_s - self._looked_s >= interval_s / LOOKS_PER_INTERVAL
-        if self._has_waited(self._began_s) or self._more_waits or looks:
+        if self._has_waited(self._began_s, interval_s) or self._more_waits or looks:
             self._looked_s = now_s
             return True
         return False
 
     def _pays(self, plan: WindowPlan) -> bool:
         """Return whether a window is worth its cost now: not while capture is behind, unless it is time or a whole window waits."""
-        return self._more_waits or not self._behind(plan.resolved_ts) or self._has_waited(max(self._began_s, self._opened_s))
+        waited = self._has_waited(max(self._began_s, self._opened_s), self._apart_s)
+        return self._more_waits or not self._behind(plan.resolved_ts) or waited
 
-    def _has_waited(self, since_s: float) -> bool:
-        settings = self._context.settings
+    @property
+    def _closest_s(self) -> float:
+        return self._context.settings.flush_interval_s / 4
+
+    def _has_waited(self, since_s: float, wait_s: float) -> bool:
         # Spark asks at multiples of its interval, never at exactly the right moment.
-        return self._clock.monotonic_s() - since_s >= settings.flush_interval_s - settings.trigger_interval_s / 2
+        return self._clock.monotonic_s() - since_s >= wait_s - self._context.settings.trigger_interval_s / 2
 
     def _behind(self, ts: int) -> bool:
         return lag_seconds(ts, self._clock) > BEHIND_INTERVALS * self._context.settings.flush_interval_s

@@ -55,7 +55,7 @@ _REFUSED = {
 class LogReaderSettings:
     """How the log is read."""
 
-    idle_s: float = 0.2
+    idle_s: float = 0.05
     """A log that brings nothing for so long is quiet."""
     mark_interval_s: float = 0.5
     """How often the resolved ts of a quiet log moves on."""
