@@ -264,8 +264,9 @@ def _feed(client: ServerClient) -> dict[str, Any]:
 
 
 def _moved(client: ServerClient, start: dict[str, Any]) -> bool:
+    """Return whether a change was captured. What the first run left in the store, marks of the quiet log after its last window, is none."""
     now = _feed(client)
-    return bool(now["resolved_ts"] > start["checkpoint_ts"]) or now["rows"] > 0
+    return bool(now["resolved_ts"] > max(start["checkpoint_ts"], start["resolved_ts"])) or now["rows"] > 0
 
 
 def _delivered(client: ServerClient, rows: int) -> bool:
