@@ -42,6 +42,7 @@ def test_what_the_log_leaves_out_is_read_by_key(server: str, tmp_path: Path, ima
     table = capture.table(f"{name}.t")
     spans = [Span(table.table_id)]
     capture.service.ensure_span(spans[0], TS_ZERO)
+    capture.service.settled_ts()
     run(
         writer,
         "INSERT INTO t (id, k) SELECT seq, CONCAT('k', seq % 7) FROM seq_1_to_2500",
@@ -60,6 +61,7 @@ def test_huge_and_compressed_transactions_over_many_files_and_a_server_restart(s
     table = capture.table("big.t")
     spans = [Span(table.table_id)]
     capture.service.ensure_span(spans[0], TS_ZERO)
+    capture.service.settled_ts()
     fill = "INSERT INTO t SELECT seq, REPEAT(CHAR(97 + seq % 26), seq % 180), 0 FROM seq_1_to_20000"
     # One transaction of several pieces that changes its own rows again, also across pieces.
     run(writer, "BEGIN", fill, "UPDATE t SET n = n + 1", "DELETE FROM t WHERE id % 3 = 0", "UPDATE t SET n = n + 1 WHERE id < 50", "COMMIT")
@@ -151,6 +153,8 @@ def test_a_replica_that_takes_over_is_read_on_by_gtid(tmp_path: Path) -> None:
         table = capture.table("moved.t")
         spans = [Span(table.table_id)]
         capture.service.ensure_span(spans[0], TS_ZERO)
+        # Capture begins at the end of the log, where that is when its reader looks: what is written from here on is behind it.
+        capture.service.settled_ts()
         run(writer, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (3, 3)", "UPDATE t SET v = 9 WHERE id = 1")
         capture.service.settled_ts()
         capture.close()
