@@ -21,9 +21,10 @@ import pytest
 
 from penstock.cli.bench.loopback import STOP_S_MAX, unprivileged
 from penstock.testing.loopback_server import mariadb
-from penstock.testing.mysql_lab import BINLOG, connect, run, wait_until
+from penstock.testing.mysql_lab import BINLOG, connect, run
 from penstock.testing.mysql_server import mysql
 from penstock.testing.one_log_path import OneLogPath
+from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 ROUNDS = 4
@@ -141,9 +142,7 @@ def live(server: Restartable, uri: str, tmp_path: Path, rounds: int) -> None:
             run(again, f"INSERT INTO shop.brief{number // 2} SELECT id, {number} FROM shop.orders WHERE id < 400")
             again.close()
             path.drain()
-            path.close_services()
-            path.open()
-            path.begin()
+            path.restart()
             path.drain()
     finally:
         stop.set()

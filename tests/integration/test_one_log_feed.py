@@ -189,9 +189,7 @@ def check_state_and_changes(database: Database, tmp_path: Path) -> None:
         database.run(f"INSERT INTO {schema}.empty VALUES (1, 'no longer')", f"DELETE FROM {schema}.orders WHERE id < 100")
         path.drain()
         rows = check(path)
-        path.close_services()
-        path.open()
-        path.begin()
+        path.restart()
         database.run(f"UPDATE {schema}.empty SET note = 'after a restart'")
         path.drain()
         assert path.tasks.pulled == [], "nothing is read again"
@@ -208,9 +206,7 @@ def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path:
             with pytest.raises(PenstockError, match="refused by the test"):
                 path.begin()
             assert len(path.tasks.pulled) == 1
-            path.close_services()
-            path.open()
-            path.begin()
+            path.restart()
         path.drain()
         check(path)
         # An exact snapshot ended with the process that held it; otherwise the part that was done is not read again.

@@ -72,9 +72,7 @@ def test_restarts_on_both_sides_lose_nothing(tmp_path):
             lab.sql(f"CREATE TABLE shop.brief{number // 2} (id int PRIMARY KEY, n int)")
             lab.sql(f"INSERT INTO shop.brief{number // 2} SELECT g, {number} FROM generate_series(1, {10 * number + 5}) g")
             path.drain()
-            path.close_services()
-            path.open()
-            path.begin()
+            path.restart()
             path.drain()
     finally:
         stop.set()

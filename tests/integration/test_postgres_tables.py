@@ -15,10 +15,12 @@ from penstock.source.postgres.log_reader import LogReaderSettings
 from penstock.source.postgres.slot import drop_slot, parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.single_log import LogPosition
-from penstock.testing.postgres_answers import same_rows, server_rows, slot_of, table_of, wait_until
+from penstock.testing.postgres_answers import same_rows, server_rows, slot_of, table_of
 from penstock.testing.postgres_lab import Replica, read_until
+from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.integration
+SOON_S = 10.0
 
 
 def test_only_what_is_confirmed_is_let_go(lab, upstream):
@@ -44,7 +46,7 @@ def test_only_what_is_confirmed_is_let_go(lab, upstream):
     next(reading)
     upstream.confirm(step.position)
     reading.close()
-    wait_until(lambda: slot_of(lab, upstream).confirmed_lsn >= parse_lsn(step.position.text))
+    wait_until(lambda: slot_of(lab, upstream).confirmed_lsn >= parse_lsn(step.position.text), "the slot is not confirmed", SOON_S)
     with pytest.raises(PenstockError, match="LOG_PURGED"):
         next(upstream.read_log(start, [], lambda _: True, threading.Event()))
 
@@ -120,7 +122,7 @@ def test_key_ranges_cover_a_table_and_divide_its_rows(lab, upstream):
         except PenstockError as error:
             return "no longer held" in error.detail
 
-    wait_until(is_stale)
+    wait_until(is_stale, "the slot does not go stale", SOON_S)
     divided.close()
 
 

@@ -1,10 +1,8 @@
 """The window planner: where the next window ends, and which dispatchers do what in it.
 
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
-has the same end and therefore the same files. Windows begin a flush interval apart; at once where the last one ended before all that
-there was (a DDL, its size), and where the feed is behind what is captured, because then every wait is lag. While capture itself is behind
-they stay apart, ever more up to the interval: more comes anyway, and every window costs. The planner holds no state but when the last one
-began: it can be opened again at any time. Runs in the planner process beside the driver.
+has the same end and therefore the same files. When one begins is decided by ``feed/window_pace.py``; beside that the planner holds no
+state, and can be opened again at any time. Runs in the planner process beside the driver.
 """
 
 from __future__ import annotations
@@ -19,34 +17,26 @@ from penstock.feed.following import first_dispatchers, follow, live_dispatchers,
 from penstock.feed.packing import pack_by_bytes
 from penstock.feed.planned_partition import PlannedPartition, WorkItem
 from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
+from penstock.feed.window_pace import WindowPace
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
-from penstock.model.timestamp import TS_MAX, TS_ZERO, lag_seconds
+from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 from penstock.store.flight import SpanStatus
 from penstock.store.flight_client import FlightStoreClient
-
-BEHIND_INTERVALS = 2
-"""Who is further behind catches up: a feed that keeps up is one interval behind when its next window begins."""
-
-LOOKS_PER_INTERVAL = 16
 
 
 class WindowPlanner:
     """Plans the windows of one run of a feed."""
 
     def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._opened_s = self._clock.monotonic_s()
-        self._began_s = self._looked_s = float("-inf")
-        self._more_waits = False
         self._context = context
-        self._apart_s = self._closest_s
+        self._pace = WindowPace(context.settings, clock or SystemClock())
         self._meta = meta
         self._store = store
         self._resnapshots = ResnapshotPlanner(context, meta, store)
@@ -69,48 +59,21 @@ class WindowPlanner:
     def next_window_end(self, from_ts: int) -> int:
         """Return where the window that starts here ends; the start itself while nothing is resolved beyond it."""
         feed = self._context.feed
+        if from_ts != TS_ZERO and not self._pace.looks(from_ts):
+            # A window on record is looked for as well: of this process there is none while it is asked, and a new one looks at once.
+            return from_ts
         pending = self._meta.pending_window(feed)
         if pending is not None and pending.from_ts == from_ts:
             return self._go_on(pending)
         if from_ts == TS_ZERO:
             return self._begin_snapshot()
-        if not self._due(from_ts):
-            return from_ts
         try:
             plan = self._plan(from_ts, self._context.settings.window_bytes_max)
         except PenstockError as error:
             return self._resnapshot(from_ts, error)
-        if plan is None or plan.to_ts <= from_ts or not self._pays(plan):
+        if plan is None or plan.to_ts <= from_ts or not self._pace.begins(plan):
             return from_ts
-        self._began_s, self._more_waits = self._clock.monotonic_s(), plan.to_ts < plan.resolved_ts
-        interval_s = self._context.settings.flush_interval_s
-        self._apart_s = min(2 * self._apart_s, interval_s) if self._behind(plan.resolved_ts) else self._closest_s
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
-
-    def _due(self, from_ts: int) -> bool:
-        """Return whether it is time to look for the next window. While the feed is behind, some of Spark's questions are enough."""
-        now_s, interval_s = self._clock.monotonic_s(), self._context.settings.flush_interval_s
-        looks = self._behind(from_ts) and now_s - self._looked_s >= interval_s / LOOKS_PER_INTERVAL
-        if self._has_waited(self._began_s, interval_s) or self._more_waits or looks:
-            self._looked_s = now_s
-            return True
-        return False
-
-    def _pays(self, plan: WindowPlan) -> bool:
-        """Return whether a window is worth its cost now: not while capture is behind, unless it is time or a whole window waits."""
-        waited = self._has_waited(max(self._began_s, self._opened_s), self._apart_s)
-        return self._more_waits or not self._behind(plan.resolved_ts) or waited
-
-    @property
-    def _closest_s(self) -> float:
-        return self._context.settings.flush_interval_s / 4
-
-    def _has_waited(self, since_s: float, wait_s: float) -> bool:
-        # Spark asks at multiples of its interval, never at exactly the right moment.
-        return self._clock.monotonic_s() - since_s >= wait_s - self._context.settings.trigger_interval_s / 2
-
-    def _behind(self, ts: int) -> bool:
-        return lag_seconds(ts, self._clock) > BEHIND_INTERVALS * self._context.settings.flush_interval_s
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; one part without work where it is empty.

@@ -120,8 +120,6 @@ class LogService:
 
     def start(self) -> LogService:
         """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
-        if not isinstance(self._puller, SingleLogPuller):
-            warm_kernels()
         self._supervisor.start()
         self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self
@@ -192,6 +190,7 @@ class LogService:
     ) -> LogPuller | SingleLogPuller:
         upstream, settings = self._upstream, self.settings
         if not shares_one_log(upstream):
+            warm_kernels()
             return LogPuller(upstream, self._pipeline, settings.puller, self._clock, self._rng, metrics, channels)
         if journal is None:
             raise InvariantError("an upstream with one log needs a journal of positions")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,8 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
+from penstock.testing.waiting import wait_until
 
-WAIT_S_MAX = 30.0
 SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
 """Options with which MariaDB writes a log that can be captured."""
@@ -51,16 +50,6 @@ def run(connection: Any, *statements: str) -> None:
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
-
-
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds."""
-    never = threading.Event()
-    for _ in range(int(WAIT_S_MAX / 0.05)):
-        if done():
-            return
-        never.wait(0.05)
-    raise AssertionError(what)
 
 
 class Capture:

@@ -92,6 +92,12 @@ class OneLogPath:
         self.feed = LocalFeed(self.context, before_window=self._capture_all)
         self.capture = self._new_capture()
 
+    def restart(self) -> None:
+        """End as a process does, start again, and go on with the feed."""
+        self.close_services()
+        self.open()
+        self.begin()
+
     def close_services(self) -> None:
         """Close all services, as a process that ends."""
         self._services.close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.model.table import TableSchema
 from penstock.source.postgres.cells import CellForm
@@ -17,16 +16,6 @@ from penstock.testing.postgres_lab import PostgresLab
 
 Value = object
 Row = dict[str, Value]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what the server does in its own time."""
-    never = threading.Event()
-    for _ in range(200):
-        if condition():
-            return
-        never.wait(0.05)
-    raise AssertionError("it did not come to be in time")
 
 
 def slot_of(lab: PostgresLab, upstream: PostgresUpstream) -> SlotStatus | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import httpx
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
+
+from penstock.cli.bench.loopback import end
 
 START_S_MAX = 60.0
 STOP_S_MAX = 2.0
@@ -66,7 +67,7 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test") -> Iterator[S3Ser
         log = stack.enter_context((directory / "weed.log").open("wb"))
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory, env=environment, start_new_session=True)
-        stack.callback(_stop, process)
+        stack.callback(end, process, STOP_S_MAX)
         server = S3Server(f"http://127.0.0.1:{s3}", bucket)
         _wait_until_up(process, f"http://127.0.0.1:{filer}", server, directory / "weed.log")
         yield server
@@ -128,14 +129,3 @@ def _probe(server: S3Server) -> None:
     )
     obstore.put(store, "probe", b"1")
     obstore.delete(store, "probe")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server by its process id, and what it started with it."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

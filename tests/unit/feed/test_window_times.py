@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.window_planner import BEHIND_INTERVALS, LOOKS_PER_INTERVAL, WindowPlanner
+from penstock.feed.window_pace import BEHIND_INTERVALS, LOOKS_PER_INTERVAL
+from penstock.feed.window_planner import WindowPlanner
 from penstock.model.timestamp import physical_ms
 from penstock.store.flight_client import FlightStoreClient
 from penstock.testing.whole_path import WholePath

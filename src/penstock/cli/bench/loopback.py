@@ -61,13 +61,18 @@ def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], 
             clock.wait(pause, 0.1)
         yield
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes], wait_s: float = STOP_S_MAX) -> None:
+    """End a server that leads its process group, and what it started with it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def unprivileged(directory: Path) -> str | None:
