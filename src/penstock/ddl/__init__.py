@@ -1,0 +1,1 @@
+"""The text of DDLs: read and written."""

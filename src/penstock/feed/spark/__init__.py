@@ -1,0 +1,1 @@
+"""Spark's own processes: session, workers, classes."""

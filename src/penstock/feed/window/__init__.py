@@ -1,0 +1,1 @@
+"""Windows: planned, read, delivered, committed."""

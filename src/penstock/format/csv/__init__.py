@@ -1,0 +1,1 @@
+"""CSV: dialect, writing, reading."""

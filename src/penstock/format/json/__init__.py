@@ -1,0 +1,1 @@
+"""Canal-JSON and Debezium JSON: writing, reading."""

@@ -1,0 +1,1 @@
+"""The storage layout: paths, index, schema files, checkpoint."""

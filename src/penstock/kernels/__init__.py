@@ -1,0 +1,1 @@
+"""What compiled code of every package shares: the decorator and its array types, memory, hashes, comparisons."""

@@ -1,0 +1,1 @@
+"""Capture from a source with one log."""

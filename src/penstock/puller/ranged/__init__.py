@@ -1,0 +1,1 @@
+"""Capture from a source of ranges: region workers, event processor, matcher."""

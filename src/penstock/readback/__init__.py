@@ -1,0 +1,1 @@
+"""Reading a storage target back: reader, lineage, replay, inspection."""

@@ -1,0 +1,1 @@
+"""From change batches to the bytes of files: shards, encoders, cuts."""

@@ -1,0 +1,1 @@
+"""The spool between encoders and writers: memory and disk."""

@@ -1,0 +1,1 @@
+"""The embedded database as a server: event feed, pulls, wire."""

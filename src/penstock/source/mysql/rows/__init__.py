@@ -1,0 +1,1 @@
+"""Rows of the log and of snapshots: images into columns, keys, folding."""

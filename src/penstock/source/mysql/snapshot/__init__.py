@@ -1,0 +1,1 @@
+"""Snapshots: reading tables by key ranges."""

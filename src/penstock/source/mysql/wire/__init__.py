@@ -1,0 +1,1 @@
+"""Bytes of the server: the binlog stream, its packets, events and table maps."""

@@ -1,0 +1,1 @@
+"""Rows of the log and of snapshots: cells into columns, keys, transactions."""

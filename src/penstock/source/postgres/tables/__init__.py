@@ -1,0 +1,1 @@
+"""Tables of the source: catalog, versions, the DDLs that lie between them."""

@@ -1,0 +1,1 @@
+"""Bytes of the server: connection, replication stream, pgoutput messages."""

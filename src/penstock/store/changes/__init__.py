@@ -1,0 +1,1 @@
+"""Reading: ordered changes, snapshots, windows."""

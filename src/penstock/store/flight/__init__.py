@@ -1,0 +1,1 @@
+"""The store for other processes, over Arrow Flight."""

@@ -1,0 +1,1 @@
+"""The write-ahead log and the records beside it."""

@@ -1,0 +1,1 @@
+"""Objects of the store: files, manifests, merges, retained history."""

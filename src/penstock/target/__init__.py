@@ -1,0 +1,1 @@
+"""A storage target as a place: its settings and its objects."""

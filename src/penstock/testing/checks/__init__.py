@@ -1,0 +1,1 @@
+"""Simulations, checkers, strategies."""
