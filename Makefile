@@ -28,14 +28,14 @@ test-mysql: setup ## Lay MySQL into a cache folder, then run the tests that want
 	@PENSTOCK_MYSQL_ROOT="$$(scripts/mysql_root.sh)" $(RUN) python -m pytest -q -m mysql $(ARGS)
 
 bench: setup ## Run a benchmark; NAME=feed ARGS=--quick
-	@$(RUN) penstock bench $(NAME) --json $(ARGS)
+	@$(RUN) python -m benchmarks $(NAME) --json $(ARGS)
 
 chaos: setup ## Run the slow tests that kill processes
 	@$(RUN) python -m pytest -q -m chaos $(ARGS)
 
 lint: setup ## Check style, formatting, types and layers
-	@$(RUN) ruff check src tests scripts
-	@$(RUN) ruff format --check src tests scripts
+	@$(RUN) ruff check src tests scripts benchmarks
+	@$(RUN) ruff format --check src tests scripts benchmarks
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 

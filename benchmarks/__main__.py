@@ -1,4 +1,4 @@
-"""``penstock bench NAME``: speed and memory as ratios to a baseline measured in the same run."""
+"""``python -m benchmarks NAME``: speed and memory as ratios to a baseline measured in the same run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 
 # Name -> module with `run(quick) -> Report` and a docstring that says what is compared.
 BENCHMARKS = {
-    "encode": "penstock.cli.bench.encode",
-    "feed": "penstock.cli.bench.feed",
-    "puller": "penstock.cli.bench.puller",
-    "sources": "penstock.cli.bench.sources",
-    "sink": "penstock.cli.bench.sink",
-    "store": "penstock.cli.bench.store",
+    "encode": "benchmarks.encode",
+    "feed": "benchmarks.feed",
+    "puller": "benchmarks.puller",
+    "sources": "benchmarks.sources",
+    "sink": "benchmarks.sink",
+    "store": "benchmarks.store",
 }
 
 
@@ -28,8 +28,12 @@ def bench(name: str, as_json: bool, quick: bool) -> None:
     Every figure is a ratio to a baseline that the same run measures, because machines are noisy. `feed` compares delivery through
     Spark with plain processes that encode the same batches, and with Spark writing the same changes from Parquet.
 
-    Example: penstock bench feed --json --quick
+    Example: make bench NAME=feed ARGS=--quick
     """
     module = importlib.import_module(BENCHMARKS[name])
     report = module.run(quick)
     sys.exit(0 if report.emit(as_json=as_json) else 1)
+
+
+if __name__ == "__main__":
+    bench()

@@ -21,13 +21,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.cli.bench.report import Bar, Report, say
-from penstock.cli.bench.workload import BASE_TS, ORDERS, changes
-from penstock.format import canal_json, csv_encoder
-from penstock.format.canal_json import sql_type
-from penstock.format.csv_decoder import decode
-from penstock.format.csv_dialect import CsvSettings
-from penstock.format.csv_rows import ByteSpace
+from benchmarks.report import Bar, Report, say
+from benchmarks.workload import BASE_TS, ORDERS, changes
+from penstock.format.csv import encoder as csv_encoder
+from penstock.format.csv.decoder import decode
+from penstock.format.csv.dialect import CsvSettings
+from penstock.format.csv.rows import ByteSpace
+from penstock.format.json import canal as canal_json
+from penstock.format.json.canal import sql_type
 from penstock.format.old_values import UpdatePairs
 from penstock.format.parquet_file import ParquetRows, typed_table
 from penstock.format.protocols import CanalSettings, ParquetSettings
@@ -35,7 +36,7 @@ from penstock.format.type_names import mysql_type
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.file_buffer import FileBuffer
+from penstock.sink.storage.spool.file_buffer import FileBuffer
 
 ROWS, ROWS_QUICK = 200_000, 100_000
 ROWS_SLOW = 10_000

@@ -27,22 +27,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from penstock.cli.bench.report import Bar, Report, say
-from penstock.cli.bench.workload import BASE_TS, ORDERS, changes, spans
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.run import SparkFeedRun
-from penstock.feed.session import SparkSettings, open_session
+from benchmarks.report import Bar, Report, say
+from benchmarks.workload import BASE_TS, ORDERS, changes, spans
 from penstock.feed.settings import FeedSettings
+from penstock.feed.spark.session import SparkSettings, open_session
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.run import SparkFeedRun
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.types import TypeKind
 from penstock.sink.contract import DispatcherId
+from penstock.store.changes.ordering import merge_step
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService
-from penstock.store.ordering import merge_step
+from penstock.store.flight.server import FlightService
 
 ROWS, ROWS_SMALL, ROWS_WARM = 5_000_000, 1_000_000, 200_000
 ROWS_QUICK, ROWS_QUICK_SMALL = 1_000_000, 250_000

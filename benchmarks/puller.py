@@ -20,15 +20,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.bench.puller_messages import BASE_TS, PerEntryReader, Rounds, initialized_message, region_bounds, resolved_message
-from penstock.cli.bench.report import Bar, Report, say
+from benchmarks.puller_messages import BASE_TS, PerEntryReader, Rounds, initialized_message, region_bounds, resolved_message
+from benchmarks.report import Bar, Report, say
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
 from penstock.model.span import Span
-from penstock.puller.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.warm_kernels import warm_kernels
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.puller.warm_kernels import warm_kernels
 from penstock.source.contract import RangeEpoch, RangeInfo
 from penstock.source.proto import cdc_pb2
 

@@ -21,17 +21,17 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from penstock.cli.bench.report import Bar, Report, say
-from penstock.cli.bench.throttled_target import ThrottledTarget
-from penstock.cli.bench.workload import BASE_TS, ORDERS, changes
+from benchmarks.report import Bar, Report, say
+from benchmarks.throttled_target import ThrottledTarget
+from benchmarks.workload import BASE_TS, ORDERS, changes
 from penstock.model.batch import BATCH_ROWS_MIN
 from penstock.model.clock import SystemClock
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.sink.storage.publisher import position_key, schema_key
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import StorageSink
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
+from penstock.target.settings import StorageSinkSettings, from_uri
 
 LINE_BYTES_PER_S = 20e6
 LATENCY_S = 0.2

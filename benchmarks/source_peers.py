@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from penstock.cli.bench.loopback import program
-from penstock.cli.bench.report import say
-from penstock.cli.bench.source_servers import DATABASE, USER, Server, Workload
+from benchmarks.report import say
+from benchmarks.source_servers import DATABASE, USER, Server, Workload
 from penstock.model.errors import PenstockError
+from penstock.testing.servers.loopback import program
 
 PEER_S_MAX = 1800.0
 SAMPLE_S = 0.1

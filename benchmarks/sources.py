@@ -21,12 +21,11 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.bench import source_peers as peers
-from penstock.cli.bench.loopback import mysql_root
-from penstock.cli.bench.report import Bar, Report, say
-from penstock.cli.bench.source_debezium import debezium, prepare_debezium
-from penstock.cli.bench.source_peers import Measured, Watched
-from penstock.cli.bench.source_servers import (
+from benchmarks import source_peers as peers
+from benchmarks.report import Bar, Report, say
+from benchmarks.source_debezium import debezium, prepare_debezium
+from benchmarks.source_peers import Measured, Watched
+from benchmarks.source_servers import (
     DATABASE,
     Server,
     Workload,
@@ -42,6 +41,7 @@ from penstock.cli.bench.source_servers import (
 )
 from penstock.cli.server_client import ServerClient
 from penstock.model.errors import PenstockError
+from penstock.testing.servers.loopback import mysql_root
 
 CHANGES_A, CHANGES_B = 4_000_000, 400_000
 CHANGES_A_QUICK, CHANGES_B_QUICK = 1_000_000, 100_000
@@ -237,7 +237,7 @@ def ours_whole(server: Server, workload: Workload, folder: Path, table: str) -> 
 
 def ours_decoding(server: Server, workload: Workload, position: str) -> Measured:
     """Decode the log into Arrow in a process of its own."""
-    command = [sys.executable, "-m", "penstock.cli.bench.source_decode", server.uri, position, str(workload.changes)]
+    command = [sys.executable, "-m", "benchmarks.source_decode", server.uri, position, str(workload.changes)]
     return peers.telling(command)
 
 

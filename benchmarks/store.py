@@ -24,17 +24,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.cli.bench.report import Bar, Report, say
-from penstock.cli.bench.workload import BASE_TS, ORDERS, changes
+from benchmarks.report import Bar, Report, say
+from benchmarks.workload import BASE_TS, ORDERS, changes
 from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, BatchKind, ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
+from penstock.store.changes.ordering import merge_step, rebatch
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight import FlightService
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.object_file import ObjectMeta, read_footer
-from penstock.store.ordering import merge_step, rebatch
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import FlightService
+from penstock.store.objects.object_file import ObjectMeta, read_footer
 
 MILLION = 1_000_000
 SPAN = Span(ORDERS.table_id)

@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.target import ObjectTarget, RetrySettings
+from penstock.target.storage import ObjectTarget, RetrySettings
 
 _KEPT_BYTES_MAX = 4096
 

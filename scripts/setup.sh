@@ -62,7 +62,7 @@ ensure_servers() {
   for package in ${SERVER_PACKAGES[@]+"${SERVER_PACKAGES[@]}"}; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
-  # Azurite and a peer of `penstock bench sources` come from npm; any npm will do.
+  # Azurite and a peer of `make bench NAME=sources` come from npm; any npm will do.
   command -v npm >/dev/null 2>&1 || missing+=(npm)
   [ "${#missing[@]}" = 0 ] || apt_install "the servers that tests and demo start" "${missing[@]}"
 }
@@ -94,7 +94,7 @@ ensure_venv() {
 
 # Spark's JVM then maps its classes instead of reading them, which is most of its start.
 ensure_class_archive() {
-  JAVA_HOME=$(find_java_home) .venv/bin/python -m penstock.feed.class_archive >/dev/null 2>&1 ||
+  JAVA_HOME=$(find_java_home) .venv/bin/python -m penstock.feed.spark.class_archive >/dev/null 2>&1 ||
     say "Spark's classes could not be archived; everything works, but Spark starts slower"
 }
 

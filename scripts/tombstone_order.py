@@ -18,9 +18,9 @@ import pyarrow as pa
 from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, BatchKind, ChangeBatch, Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
-from penstock.store.objects import ObjectSpace
-from penstock.store.ordering import order_records
+from penstock.store.changes.ordering import order_records
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta, ObjectWriter
+from penstock.store.objects.objects import ObjectSpace
 
 TABLE = TableSchema(
     1,

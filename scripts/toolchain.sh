@@ -10,7 +10,7 @@ PYTHON_PACKAGES=(python3 python3.13 python3.12 python3.11)
 JAVA_PACKAGES=(openjdk-17-jre-headless openjdk-21-jre-headless)
 
 # Debian packages of the database servers that tests start, on loopback and in folders of their own; mariadb-client has mariadb-binlog, a peer
-# of `penstock bench sources`.
+# of `make bench NAME=sources`.
 SERVER_PACKAGES=(mariadb-server-core mariadb-client-core mariadb-client postgresql)
 
 say() { printf 'setup: %s\n' "$*"; }

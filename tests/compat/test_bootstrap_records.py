@@ -13,10 +13,10 @@ import pytest
 from penstock.model.batch import BatchKind
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.store import bootstrap_log
-from penstock.store.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
-from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.log import bootstrap_log
+from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 GOLDEN = Path(__file__).parent / "golden" / "store-bootstrap-v1"
 SPAN = Span(7)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sink.storage.consumer import StorageConsumer
-from penstock.sink.storage.inspection import check_target
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.replay_database import open_database
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
-from penstock.sink.storage.target import ObjectTarget
+from penstock.readback.consumer import StorageConsumer
+from penstock.readback.inspection import check_target
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
+from penstock.readback.replay_database import open_database
+from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.storage import ObjectTarget
 
 V = 441349361156227074
 COLUMNS = [

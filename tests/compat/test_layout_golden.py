@@ -19,13 +19,13 @@ from penstock.model.batch import Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
 
 GOLDEN = Path(__file__).parent / "golden"
 SELECTORS = quote(json.dumps([{"matcher": ["schema1.*"], "columns": ["*", "!col_*text", "!col_blob"]}]))

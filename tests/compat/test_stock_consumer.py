@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.format.schema_file import SchemaFile
+from penstock.format.layout.schema_file import SchemaFile
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
-from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.stock_consumer import RULES, Applied, Refused, StockConsumer
-from penstock.testing.storage_lab import StorageLab
+from penstock.target.storage import ObjectTarget
+from penstock.testing.checks.stock_consumer import RULES, Applied, Refused, StockConsumer
+from penstock.testing.paths.storage_lab import StorageLab
 
 GOLDEN = Path(__file__).parent / "golden"
 T0 = compose_ts(1_700_000_000_000)

@@ -13,13 +13,14 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store import checkpoints, manifest, object_file, wal_segment
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.inspection import check_span, inspect_store
-from penstock.store.merging import write_merge
-from penstock.store.object_file import ObjectKind
-from penstock.store.span_writer import ObjectSettings, SpanWriter
-from penstock.testing.change_batches import TABLE, both_sides, change_batch, read_rows
+from penstock.store.log import wal_segment
+from penstock.store.objects import checkpoints, manifest, object_file
+from penstock.store.objects.merging import write_merge
+from penstock.store.objects.object_file import ObjectKind
+from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
+from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows
 
 GOLDEN = Path(__file__).parent / "golden" / "store-v1"
 SPAN = Span(TABLE.table_id, b"\x01", b"\xfe")

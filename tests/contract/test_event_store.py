@@ -15,9 +15,9 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.store.contract import ChangesHandle, EndOfRange, EventStore, Hint
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService
-from penstock.store.flight_client import FlightStoreClient
-from penstock.testing.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import FlightService
+from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -15,13 +15,13 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink, SinkMaintainer
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import TargetAddress
+from penstock.target.settings import from_uri
+from penstock.target.storage import TargetAddress
 
 T0 = compose_ts(1_700_000_000_000)
 TABLE = TableSchema(

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.barrier import commit_recorded_window
-from penstock.feed.fence import OwnerFence
-from penstock.feed.window_planner import WindowPlanner
+from penstock.feed.window.barrier import commit_recorded_window
+from penstock.feed.window.fence import OwnerFence
+from penstock.feed.window.planner import WindowPlanner
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import POINTS, arm
 from penstock.sink.catalog import open_maintainer
-from penstock.testing.clock import SimulatedClock
-from penstock.testing.local_feed import LocalFeed
-from penstock.testing.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
-from penstock.testing.whole_path import WholePath
+from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
+from penstock.testing.paths.local_feed import LocalFeed
+from penstock.testing.paths.whole_path import WholePath
+from penstock.testing.twins.clock import SimulatedClock
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 # These depend on how much there is and how long it takes; the tests of the sink's engine reach them.

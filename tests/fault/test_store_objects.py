@@ -10,9 +10,9 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.change_batches import TABLE, both_sides, read_rows
-from penstock.testing.object_store import Fault, FaultRule, FaultyObjects
+from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.feed.planned_partition import PlannedPartition
-from penstock.feed.source import DispatcherGroup, FeedStreamReader
-from penstock.feed.window_planner import WindowPlanner
-from penstock.feed.writer import FeedStreamWriter, WindowPart
+from penstock.feed.window.planned_partition import PlannedPartition
+from penstock.feed.window.planner import WindowPlanner
+from penstock.feed.window.source import DispatcherGroup, FeedStreamReader
+from penstock.feed.window.writer import FeedStreamWriter, WindowPart
 from penstock.model.errors import PenstockError
-from penstock.testing.whole_path import WholePath
+from penstock.testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 

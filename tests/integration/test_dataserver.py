@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import full_key
 from penstock.model.span import DDL_SPAN, Span
 from penstock.source.catalog import open_upstream
-from penstock.source.dataserver.keys import full_key
 from penstock.source.dataserver.rowcodec import encode_values
-from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.source.proto import cdc_pb2_grpc
-from penstock.testing.upstream import StreamReader, register
+from penstock.testing.twins.upstream import StreamReader, register
 
 pytestmark = pytest.mark.integration
 

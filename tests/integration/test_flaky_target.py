@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.sink.storage.inspection import check_target
-from penstock.sink.storage.settings import from_uri
-from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.fault_proxy import FaultShares, fault_proxy
-from penstock.testing.seaweed import seaweed_s3
-from penstock.testing.target_audit import DeliveredChanges
-from penstock.testing.whole_path import WholePath
+from penstock.readback.inspection import check_target
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
+from penstock.testing.checks.target_audit import DeliveredChanges
+from penstock.testing.paths.whole_path import WholePath
+from penstock.testing.servers.fault_proxy import FaultShares, fault_proxy
+from penstock.testing.servers.seaweed import seaweed_s3
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService, LogServiceSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore

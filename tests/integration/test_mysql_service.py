@@ -15,14 +15,14 @@ from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.source.mysql.connection import Session, parse_uri
-from penstock.source.mysql.key_ranges import read_ranges, span_conditions
 from penstock.source.mysql.server import Server
+from penstock.source.mysql.snapshot.key_ranges import read_ranges, span_conditions
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition, SnapshotTicket
 from penstock.store.contract import EndOfRange
-from penstock.testing.loopback_server import mariadb
-from penstock.testing.mysql_lab import BINLOG, Capture, connect, run
-from penstock.testing.mysql_server import mysql
+from penstock.testing.servers.loopback_server import mariadb
+from penstock.testing.servers.mysql_lab import BINLOG, Capture, connect, run
+from penstock.testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 

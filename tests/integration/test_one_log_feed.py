@@ -14,15 +14,15 @@ import psycopg
 import pymysql
 import pytest
 
-from penstock.feed.bootstrap_part import BootstrapPart
-from penstock.feed.following import live_dispatchers
+from penstock.feed.bootstrap.part import BootstrapPart
+from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.single_log import shares_one_log
-from penstock.testing.loopback_server import mariadb, postgres
-from penstock.testing.mysql_server import mysql
-from penstock.testing.one_log_path import OneLogPath
+from penstock.testing.paths.one_log_path import OneLogPath
+from penstock.testing.servers.loopback_server import mariadb, postgres
+from penstock.testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")

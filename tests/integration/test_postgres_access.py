@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.source.postgres.address import parse_address
-from penstock.source.postgres.connection import Connection
 from penstock.source.postgres.log_reader import LogReaderSettings
-from penstock.source.postgres.replication_stream import StreamSettings
 from penstock.source.postgres.slot import flushed_end, parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
-from penstock.testing.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
+from penstock.source.postgres.wire.address import parse_address
+from penstock.source.postgres.wire.connection import Connection
+from penstock.source.postgres.wire.replication_stream import StreamSettings
+from penstock.testing.servers.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
 pytestmark = pytest.mark.integration
 

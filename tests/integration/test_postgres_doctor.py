@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from penstock.cli.doctor import doctor, examine
 from penstock.cli.main import run
 from penstock.model.errors import PenstockError
-from penstock.source.postgres.address import parse_address
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
-from penstock.testing.postgres_lab import PostgresLab
+from penstock.source.postgres.wire.address import parse_address
+from penstock.testing.servers.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

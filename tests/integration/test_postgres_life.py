@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from penstock.feed.following import live_dispatchers
+from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
-from penstock.testing.one_log_path import OneLogPath
-from penstock.testing.postgres_lab import PostgresLab
+from penstock.testing.paths.one_log_path import OneLogPath
+from penstock.testing.servers.postgres_lab import PostgresLab
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 ROUNDS = 4

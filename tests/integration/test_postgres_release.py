@@ -8,8 +8,8 @@ from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
 from penstock.store.contract import EndOfRange
-from penstock.testing.one_log_path import OneLogPath
-from penstock.testing.postgres_lab import PostgresLab
+from penstock.testing.paths.one_log_path import OneLogPath
+from penstock.testing.servers.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

@@ -9,15 +9,15 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.source.postgres.address import parse_address
-from penstock.source.postgres.connection import Connection
 from penstock.source.postgres.log_reader import LogReaderSettings
 from penstock.source.postgres.slot import drop_slot, parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
+from penstock.source.postgres.wire.address import parse_address
+from penstock.source.postgres.wire.connection import Connection
 from penstock.source.single_log import LogPosition
-from penstock.testing.postgres_answers import same_rows, server_rows, slot_of, table_of
-from penstock.testing.postgres_lab import Replica, read_until
-from penstock.testing.waiting import wait_until
+from penstock.testing.servers.postgres_answers import same_rows, server_rows, slot_of, table_of
+from penstock.testing.servers.postgres_lab import Replica, read_until
+from penstock.testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 SOON_S = 10.0
@@ -81,7 +81,7 @@ def test_key_ranges_cover_a_table_and_divide_its_rows(lab, upstream):
         "INSERT INTO shop.t SELECT g * 3 - 3000, 'v' FROM generate_series(1, 3000) g; INSERT INTO shop.n SELECT generate_series(1, 3000)"
     )
     lab.sql("INSERT INTO shop.w SELECT md5(g::text) || chr(233) FROM generate_series(1, 3000) g; ANALYZE shop.t, shop.w, shop.n")
-    from penstock.source.postgres.key_ranges import RangeSettings
+    from penstock.source.postgres.snapshot.key_ranges import RangeSettings
 
     divided = PostgresUpstream(
         f"{lab.uri}?slot={upstream.address.slot}", PostgresSettings(ranges=RangeSettings(range_rows=500), reader_wait_s=0.0)

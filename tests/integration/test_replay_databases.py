@@ -12,10 +12,10 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.consumer import StorageConsumer
-from penstock.sink.storage.replay_database import ReplayDatabase, open_database
-from penstock.testing.loopback_server import mariadb, postgres
-from penstock.testing.storage_lab import StorageLab
+from penstock.readback.consumer import StorageConsumer
+from penstock.readback.replay_database import ReplayDatabase, open_database
+from penstock.testing.paths.storage_lab import StorageLab
+from penstock.testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration
 

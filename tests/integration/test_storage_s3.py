@@ -12,14 +12,14 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget, RetrySettings, TargetAddress
-from penstock.testing.seaweed import S3Server, seaweed_s3
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress
+from penstock.testing.servers.seaweed import S3Server, seaweed_s3
 
 pytestmark = pytest.mark.integration
 
@@ -117,7 +117,7 @@ def test_a_bucket_that_is_not_there(server: S3Server) -> None:
 
 
 def test_large_objects_go_in_parts(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sink.storage.target.MULTIPART_BYTES", 6 << 20)
+    monkeypatch.setattr("penstock.target.storage.MULTIPART_BYTES", 6 << 20)
     target = ObjectTarget.open(server.uri(f"p{next(_prefixes)}"))
     content = bytes(range(256)) * (13 << 12)
     assert target.put_new("big", content)

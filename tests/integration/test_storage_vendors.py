@@ -9,12 +9,12 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.inspection import check_target
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.gcs import gcs
-from penstock.testing.loopback_server import azurite
-from penstock.testing.storage_lab import StorageLab
+from penstock.readback.inspection import check_target
+from penstock.readback.replay import replay_table
+from penstock.target.storage import ObjectTarget
+from penstock.testing.paths.storage_lab import StorageLab
+from penstock.testing.servers.gcs import gcs
+from penstock.testing.servers.loopback_server import azurite
 
 pytestmark = pytest.mark.integration
 

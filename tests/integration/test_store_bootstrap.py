@@ -8,21 +8,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, divide
-from penstock.feed.bootstrap_part import BootstrapPart, Pace, pull_part
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, divide
+from penstock.feed.bootstrap.part import BootstrapPart, Pace, pull_part
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.keys import encode_row_keys, table_prefix
-from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPuller
-from penstock.store.bootstrap_log import bootstrap_prefix
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.testing.local_tasks import LocalTasks
+from penstock.store.log.bootstrap_log import bootstrap_prefix
+from penstock.testing.twins.local_tasks import LocalTasks
 
 WAIT_S = 60
 ROWS = 500

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
-from penstock.testing.loopback_server import mariadb
-from penstock.testing.whole_path import WholePath
+from penstock.testing.paths.whole_path import WholePath
+from penstock.testing.servers.loopback_server import mariadb
 
 pytestmark = pytest.mark.integration
 

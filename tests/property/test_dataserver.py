@@ -5,11 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.eventfeed import EventFeedSettings, Stream
-from penstock.source.dataserver.keys import encode_row_keys, table_end, table_prefix
+from penstock.model.row_key import encode_row_keys, table_end, table_prefix
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
+from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.transaction import Txn
-from penstock.testing.upstream import StreamReader, register
+from penstock.testing.twins.upstream import StreamReader, register
 
 KEYS = st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True)
 BEGIN = st.tuples(st.just("begin"), KEYS, KEYS)

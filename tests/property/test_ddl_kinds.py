@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
+from penstock.readback.consumer import StorageConsumer
+from penstock.readback.inspection import check_target
+from penstock.readback.replay_database import open_database
 from penstock.server.verification import read_state
-from penstock.sink.storage.consumer import StorageConsumer
-from penstock.sink.storage.inspection import check_target
-from penstock.sink.storage.replay_database import open_database
-from penstock.sink.storage.settings import from_uri
-from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.whole_path import WholePath
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
+from penstock.testing.paths.whole_path import WholePath
 
 SETUP = [
     "CREATE DATABASE d",

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
-from penstock.source.mysql import wire
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
-from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.tables.table_versions import TableVersions
+from penstock.source.mysql.wire import constants as wire
 from penstock.source.single_log import LogPosition, LogStep
-from penstock.testing.binlog import BinlogWriter, MemoryEventStream, Row, server_table
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.binlog import BinlogWriter, MemoryEventStream, Row, server_table
+from penstock.testing.twins.clock import SimulatedClock
 
 START = LogPosition(1_000, "bin.000001:4@")
 TABLES = ("a", "b")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.source.mysql import wire
-from penstock.source.mysql.shown_values import shown
+from penstock.source.mysql.rows.shown_values import shown
+from penstock.source.mysql.wire import constants as wire
 
 FORMS = (wire.F_JSON, wire.F_UUID, wire.F_INET4, wire.F_INET6, wire.F_COMPRESSED, wire.F_VECTOR)
 

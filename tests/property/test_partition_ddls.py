@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.format.layout import parse_schema_path
-from penstock.format.schema_file import parse_schema_file
+from penstock.format.layout.paths import parse_schema_path
+from penstock.format.layout.schema_file import parse_schema_file
 from penstock.model.ddl import DdlType
-from penstock.sink.storage.consumer import StorageConsumer
-from penstock.sink.storage.inspection import check_target
-from penstock.sink.storage.replay_database import open_database
-from penstock.sink.storage.settings import from_uri
-from penstock.sink.storage.target import ObjectTarget
-from penstock.testing.whole_path import WholePath, row_key
+from penstock.readback.consumer import StorageConsumer
+from penstock.readback.inspection import check_target
+from penstock.readback.replay_database import open_database
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
+from penstock.testing.paths.whole_path import WholePath, row_key
 
 COLUMNS = "(id INT PRIMARY KEY, v VARCHAR(40))"
 SETUP = [

@@ -15,13 +15,23 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.postgres.cells import CellForm, copy_grid, tuple_grid
 from penstock.source.postgres.commit_log import TS_STEP, chain_ts
-from penstock.source.postgres.pgoutput import FIRST_ROW, FULL, MORE, SPECIAL, TXN, Relation, RelationColumn, read_relation, read_truncate
-from penstock.source.postgres.row_changes import build_changes
-from penstock.source.postgres.scan_buffer import ScanBuffer
-from penstock.source.postgres.schema_book import KnownRelation
-from penstock.source.postgres.transaction_spool import TransactionSpool
+from penstock.source.postgres.rows.cells import CellForm, copy_grid, tuple_grid
+from penstock.source.postgres.rows.row_changes import build_changes
+from penstock.source.postgres.rows.transaction_spool import TransactionSpool
+from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.wire.pgoutput import (
+    FIRST_ROW,
+    FULL,
+    MORE,
+    SPECIAL,
+    TXN,
+    Relation,
+    RelationColumn,
+    read_relation,
+    read_truncate,
+)
+from penstock.source.postgres.wire.scan_buffer import ScanBuffer
 
 TABLE = TableSchema(
     7,

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.format.csv_dialect import CsvSettings
+from penstock.format.csv.dialect import CsvSettings
 from penstock.format.data_file import DataFile, decode_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import (
@@ -19,8 +19,8 @@ from penstock.format.protocols import (
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.storage.file_buffer import FileBuffer
-from penstock.testing.table_strategies import changes, comparable, damaged
+from penstock.sink.storage.spool.file_buffer import FileBuffer
+from penstock.testing.checks.table_strategies import changes, comparable, damaged
 
 
 @st.composite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.puller.range_lock import PieceState, RangeLock, RangePiece
+from penstock.puller.ranged.range_lock import PieceState, RangeLock, RangePiece
 
 KEYS = [bytes([k]) for k in range(1, 16)]
 bounds = st.integers(0, 17)

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.bulk import write_bulk
 from penstock.store.contract import Hint
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
-from penstock.testing.object_store import Fault, FaultRule, FaultyObjects
+from penstock.store.objects.bulk import write_bulk
+from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
+from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from penstock.model.batch import COMMIT_TS, KEY, BatchKind, ChangeBatch, Op
 from penstock.model.table import META_FIELDS
+from penstock.store.changes.live_rows import key_numbers, live_rows
+from penstock.store.changes.ordering import merge_step, order_records, window_rows
 from penstock.store.contract import Changes, Hint
-from penstock.store.live_rows import key_numbers, live_rows
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.ordering import merge_step, order_records, window_rows
-from penstock.testing.change_batches import TABLE, change_batch, rows_of
+from penstock.testing.checks.change_batches import TABLE, change_batch, rows_of
 
 KEYS = st.one_of(
     st.binary(max_size=12),

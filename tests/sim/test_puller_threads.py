@@ -19,16 +19,16 @@ import pytest
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
+from penstock.model.row_key import table_prefix
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
-from penstock.puller.log_puller import LogPuller, LogPullerSettings
-from penstock.puller.region_worker import RegionWorkerSettings
+from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.keys import table_prefix
 from penstock.source.dataserver.rowcodec import encode_values
-from penstock.source.dataserver.server import DataServer, DataServerSettings
-from penstock.testing.faulty_channel import StreamFault
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.testing.twins.faulty_channel import StreamFault
 
 WAIT_S = 60
 KEYS = 60

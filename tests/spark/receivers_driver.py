@@ -6,7 +6,7 @@ import json
 import sys
 
 from penstock.feed.receivers import Receivers, ReceiverSettings
-from penstock.feed.session import SparkSettings, open_session
+from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.span import Span
 
 

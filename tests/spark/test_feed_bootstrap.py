@@ -14,8 +14,8 @@ from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.model.span import Span
 from penstock.server.process import ServerProcess
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.server import DataServer, DataServerSettings
-from penstock.source.dataserver.service import StoreService
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.service import StoreService
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 
 BEFORE, MEANWHILE, RATE = 6_000, 4_000, 2_000

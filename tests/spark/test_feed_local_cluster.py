@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from penstock.server.verification import open_reader
-from penstock.testing.command_process import CommandProcess
-from penstock.testing.target_audit import DeliveredChanges, numbering_problems
+from penstock.testing.checks.target_audit import DeliveredChanges, numbering_problems
+from penstock.testing.servers.command_process import CommandProcess
 
 ROWS = 20_000
 

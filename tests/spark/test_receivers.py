@@ -22,10 +22,10 @@ from penstock.model.span import Span
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.manifest import load_manifests
-from penstock.store.objects import ObjectSpace
-from penstock.testing.change_batches import TABLE, both_sides, read_rows
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.objects.manifest import load_manifests
+from penstock.store.objects.objects import ObjectSpace
+from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
 
 DRIVER = Path(__file__).with_name("receivers_driver.py")
 TABLES = 4

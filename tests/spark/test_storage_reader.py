@@ -8,15 +8,15 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.feed.session import SparkSettings, open_session
-from penstock.feed.storage_reader import register
-from penstock.feed.storage_table import read_table
+from penstock.feed.formats.storage_reader import register
+from penstock.feed.formats.storage_table import read_table
+from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.storage_lab import StorageLab
+from penstock.testing.paths.storage_lab import StorageLab
 
 T0 = compose_ts(1_700_000_000_000)
 ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, SparkTasks
 from penstock.feed.compaction import compact
-from penstock.feed.session import SparkSettings, open_session
-from penstock.feed.table_reader import register_penstock
+from penstock.feed.formats.table_reader import register_penstock
+from penstock.feed.spark.session import SparkSettings, open_session
+from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.puller.log_service import LogService
-from penstock.source.dataserver.keys import encode_row_keys, table_prefix
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService
+from penstock.store.flight.server import FlightService
 
 ROWS = 3_000
 COLUMNS = """id BIGINT PRIMARY KEY, v VARCHAR(50), price DECIMAL(10,2), at DATETIME(3), small INT UNSIGNED,

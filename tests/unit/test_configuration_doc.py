@@ -10,9 +10,9 @@ from penstock.config.loader import key_of, known_keys, load
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import FeedConfig
 from penstock.feed.settings import FeedSettings
-from penstock.format.csv_dialect import CsvSettings
+from penstock.format.csv.dialect import CsvSettings
 from penstock.format.protocols import CanalSettings, DebeziumSettings, ParquetSettings
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
+from penstock.target.settings import StorageSinkSettings, from_uri
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.format.csv_dialect import CsvSettings
-from penstock.format.csv_encoder import encode
-from penstock.format.layout import DataPath, Layout
-from penstock.format.schema_file import SchemaFile
+from penstock.format.csv.dialect import CsvSettings
+from penstock.format.csv.encoder import encode
+from penstock.format.layout.paths import DataPath, Layout
+from penstock.format.layout.schema_file import SchemaFile
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema

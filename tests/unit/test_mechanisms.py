@@ -43,7 +43,7 @@ def problems(row: Row, root: Path) -> list[str]:
         return found + [f"names {name}, but is not yet there" for name in row.modules + row.tests]
     if not row.modules or not row.tests:
         found.append("names no module or no test")
-    found += [f"no module {name}" for name in row.modules if not (root / "src" / "penstock" / name).is_file()]
+    found += [f"no module {name}" for name in row.modules if not any((root / folder / name).is_file() for folder in ("src/penstock", "."))]
     for name in row.tests:
         path, _, function = name.partition("::")
         file = root / "tests" / path

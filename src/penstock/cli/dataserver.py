@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 
 _LOOK_S = 0.1

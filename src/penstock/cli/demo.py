@@ -67,7 +67,7 @@ def demo(rows: int, seconds: float, out: Path | None, master: str, keep: bool) -
 def run_demo(rows: int, seconds: float, target: Path, master: str, data_dir: Path) -> None:
     """Run the demo; raises unless every row is identical."""
     from penstock.config.server_tree import ServerConfig, SparkConfig
-    from penstock.feed.session import SparkSettings, open_session
+    from penstock.feed.spark.session import SparkSettings, open_session
     from penstock.server.process import ServerProcess
     from penstock.source.dataserver.client import DataServerUpstream
 

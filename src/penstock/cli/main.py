@@ -16,8 +16,8 @@ import click
 
 import penstock
 from penstock.cli.logs import configure_logging
-from penstock.config.masking import mask_text
 from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.masking import mask_text
 
 VERBS = {
     "demo": "From a database to verified files in one command.",
@@ -30,7 +30,6 @@ VERBS = {
     "replay": "Apply a storage target to a database, and go on where it stopped.",
     "storage": "List, check and expire the files of a storage target.",
     "dataserver": "Run the embedded range-sharded data server.",
-    "bench": "Measure, and say whether the targets hold.",
 }
 EXIT_FAILED, EXIT_OPERATOR, EXIT_INTERRUPTED = 1, 2, 130
 

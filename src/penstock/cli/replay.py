@@ -7,7 +7,7 @@ import threading
 import click
 
 from penstock.config.loader import merge, read_assignments
-from penstock.config.masking import mask_text
+from penstock.model.masking import mask_text
 
 
 @click.command()
@@ -31,11 +31,11 @@ def replay(source: str, target: str, assignments: tuple[str, ...], follow: bool,
       penstock replay 's3://bucket/prefix?protocol=canal-json' postgresql://me@db/warehouse --follow
     """  # noqa: D301
     from penstock.model.clock import SystemClock
-    from penstock.sink.storage.consumer import StorageConsumer
-    from penstock.sink.storage.reader import StorageReader
-    from penstock.sink.storage.replay_database import open_database
-    from penstock.sink.storage.settings import from_uri
-    from penstock.sink.storage.target import TargetAddress
+    from penstock.readback.consumer import StorageConsumer
+    from penstock.readback.reader import StorageReader
+    from penstock.readback.replay_database import open_database
+    from penstock.target.settings import from_uri
+    from penstock.target.storage import TargetAddress
 
     uri, settings = from_uri(source, merge({}, read_assignments(assignments)))
     reader = StorageReader(TargetAddress(uri).open(), settings)

@@ -130,8 +130,8 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
             raise
         client.create_feed(dict(tree))
         return client.show_feed(name)
-    from penstock.config.masking import mask_tree
     from penstock.config.tree import dump_feed_config, load_feed_config
+    from penstock.model.masking import mask_tree
 
     wanted = mask_tree(dump_feed_config(load_feed_config(tree)))
     other = sorted(key for key in wanted.keys() | found["config"].keys() if wanted.get(key) != found["config"].get(key))

@@ -8,8 +8,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from penstock.config.masking import mask_text
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_text
 
 DEFAULT_URL = "http://127.0.0.1:8300"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -11,8 +11,8 @@ import click
 from penstock.config.loader import merge, read_assignments
 
 if TYPE_CHECKING:
-    from penstock.sink.storage.settings import StorageSinkSettings
-    from penstock.sink.storage.target import ObjectTarget
+    from penstock.target.settings import StorageSinkSettings
+    from penstock.target.storage import ObjectTarget
 
 _set = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that wrote it, as protocol=parquet."
@@ -34,8 +34,8 @@ def storage() -> None:
 @_output
 def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
     """List the tables of TARGET with their versions, files and dates."""
-    from penstock.sink.storage.inspection import list_tables
-    from penstock.sink.storage.reader import StorageReader
+    from penstock.readback.inspection import list_tables
+    from penstock.readback.reader import StorageReader
 
     reader = StorageReader(*_open(target, assignments))
     tables = list(list_tables(reader))
@@ -59,7 +59,7 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
 def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> None:
     """Check TARGET: gaps, checksums, files that no index names, rows out of order. Exits 1 if something is wrong."""
-    from penstock.sink.storage.inspection import check_target
+    from penstock.readback.inspection import check_target
 
     findings = list(check_target(*_open(target, assignments), read_rows=not names_only))
     if output == "json":
@@ -78,10 +78,10 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run: bool) -> None:
     """Delete data and index files of TARGET whose commit date lies before the checkpoint by more than some days."""
-    from penstock.format.checkpoint import parse_checkpoint
-    from penstock.format.layout import METADATA_PATH
-    from penstock.sink.storage.inspection import expire as delete_expired
-    from penstock.sink.storage.inspection import expired_paths, expiry_date
+    from penstock.format.layout.checkpoint import parse_checkpoint
+    from penstock.format.layout.paths import METADATA_PATH
+    from penstock.readback.inspection import expire as delete_expired
+    from penstock.readback.inspection import expired_paths, expiry_date
 
     opened, settings = _open(target, assignments)
     keep = days if days is not None else settings.file_expiration_days
@@ -98,8 +98,8 @@ def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run:
 
 
 def _open(target: str, assignments: tuple[str, ...]) -> tuple[ObjectTarget, StorageSinkSettings]:
-    from penstock.sink.storage.settings import from_uri
-    from penstock.sink.storage.target import TargetAddress
+    from penstock.target.settings import from_uri
+    from penstock.target.storage import TargetAddress
 
     uri, settings = from_uri(target, merge({}, read_assignments(assignments)))
     return TargetAddress(uri).open(), settings

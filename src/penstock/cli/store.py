@@ -21,7 +21,7 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.store.event_store import ColumnarEventStore
     from penstock.store.inspection import SpanInspection
-    from penstock.store.objects import ObjectSpace
+    from penstock.store.objects.objects import ObjectSpace
 
 _directory = click.argument("data_dir", type=click.Path(path_type=Path, file_okay=False))
 _span_option = click.option("--span", "span_id", type=int, help="Only this span; otherwise all.")
@@ -54,7 +54,7 @@ def address(data_dir: Path, output: str) -> None:
     spark.read.format("penstock").option("data-dir", "./data").option("table", "shop.orders") finds it by itself;
     elsewhere: .option("location", LOCATION).option("token", TOKEN)
     """  # noqa: D301
-    from penstock.store.flight_address import read_address
+    from penstock.store.flight.address import read_address
 
     found = read_address(data_dir)
     if output == "json":
@@ -155,7 +155,7 @@ def _tell(output: str, name: str, counts: dict[str, int], what: str) -> None:
 
 def _inspected(data_dir: Path) -> tuple[ObjectSpace, list[SpanInspection]]:
     from penstock.store.inspection import inspect_store
-    from penstock.store.objects import ObjectSpace
+    from penstock.store.objects.objects import ObjectSpace
 
     space = ObjectSpace((_store_directory(data_dir) / "objects").as_uri())
     return space, inspect_store(space)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.config import values
-from penstock.config.masking import mask_text
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_text
 
 T = TypeVar("T")
 _BAD = object()

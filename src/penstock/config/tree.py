@@ -17,7 +17,7 @@ from penstock.config import values
 from penstock.config.loader import Problems, dump, merge, read
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
+from penstock.target.settings import StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _PATTERN = re.compile(r"[^.\s]+\.[^\s]+")

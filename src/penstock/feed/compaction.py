@@ -14,11 +14,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.model.clock import system_random
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.merging import MergePlan, write_merge
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.store.span_writer import ObjectSettings, SpanWriter
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.objects.merging import MergePlan, write_merge
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
 
 OBJECT_BYTES = 64 * 1024 * 1024
 

@@ -33,10 +33,10 @@ from penstock.model.span import Span
 from penstock.puller.log_service import LogService
 from penstock.source.catalog import open_upstream
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService
-from penstock.store.flight_ticket import call_token
-from penstock.store.manifest import load_manifests, write_manifest
-from penstock.store.objects import ObjectSpace
+from penstock.store.flight.server import FlightService
+from penstock.store.flight.ticket import call_token
+from penstock.store.objects.manifest import load_manifests, write_manifest
+from penstock.store.objects.objects import ObjectSpace
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,10 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
-from penstock.format import canal_json, csv_encoder, debezium
-from penstock.format.csv_rows import Space
+from penstock.format.csv import encoder as csv_encoder
+from penstock.format.csv.rows import Space
+from penstock.format.json import canal as canal_json
+from penstock.format.json import debezium
 from penstock.format.parquet_file import ParquetRows
 from penstock.format.protocols import Compression, DataFormat
 from penstock.format.protocols import Protocol as DataProtocol
@@ -136,17 +138,17 @@ def decode_file(content: bytes, table: TableSchema, data_format: DataFormat, pat
     if data_format.compression is not Compression.NONE:
         content = decompress(content, data_format.compression, path)
     if data_format.protocol is DataProtocol.CANAL_JSON:
-        from penstock.format import canal_decoder
+        from penstock.format.json import canal_decoder
 
         return canal_decoder.decode(content, table, path)
     if data_format.protocol is DataProtocol.DEBEZIUM:
-        from penstock.format import debezium_decoder
+        from penstock.format.json import debezium_decoder
 
         return debezium_decoder.decode(content, table, path)
     if data_format.protocol is DataProtocol.PARQUET:
         from penstock.format import parquet_file
 
         return parquet_file.decode(content, table, path)
-    from penstock.format import csv_decoder
+    from penstock.format.csv import decoder as csv_decoder
 
     return csv_decoder.decode(content, table, data_format.csv, path)

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.format import csv_tokens as tokens
+from penstock.format.csv import tokens
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
 

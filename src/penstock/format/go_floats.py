@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.format.csv_kernels import Bytes, Longs, jit
+from penstock.format.csv.kernels import Bytes, Longs, jit
 
 _DIGITS_MAX = 400
 _ROOM = 8

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.format.csv_dialect import row_columns
+from penstock.format.csv.dialect import row_columns
 from penstock.model.batch import COMMIT_TS, KEY, OP, Op
 from penstock.model.table import Column, TableSchema
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.format.csv_decoder import empty_frame
-from penstock.format.csv_dialect import BinaryEncoding, row_columns
-from penstock.format.csv_encoder import text_values
+from penstock.format.csv.decoder import empty_frame
+from penstock.format.csv.dialect import BinaryEncoding, row_columns
+from penstock.format.csv.encoder import text_values
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.format.protocols import ParquetSettings
 from penstock.model.batch import Op

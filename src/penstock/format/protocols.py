@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.format.csv_dialect import CsvSettings, row_columns
+from penstock.format.csv.dialect import CsvSettings, row_columns
 from penstock.format.old_values import paired_schema
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import EMPTY_U8, I64, INT32_MAX, U8, U64, binary_array, binary_view, kernel
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import TypeKind
-from penstock.source.dataserver.kernel import EMPTY_U8, I64, INT32_MAX, U8, U64, binary_array, binary_view, kernel
 
 PREFIX_BYTES = 11
 ROW_ID_SEQUENCE_BITS = 20

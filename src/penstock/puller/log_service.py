@@ -21,14 +21,14 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.logged.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.step_capture import StepCapture
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
-from penstock.puller.region_worker import Channels
-from penstock.puller.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
-from penstock.puller.span_capture import SpanCapture
+from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.region_worker import Channels
+from penstock.puller.ranged.span_capture import SpanCapture
+from penstock.puller.ranged.warm_kernels import warm_kernels
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
-from penstock.puller.step_capture import StepCapture
-from penstock.puller.warm_kernels import warm_kernels
 from penstock.source.contract import Upstream
 from penstock.source.single_log import shares_one_log
 from penstock.store.contract import EventStore

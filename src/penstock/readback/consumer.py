@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from penstock.format.layout import IndexPath
+from penstock.format.layout.paths import IndexPath
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.sink.storage.lineage import origin_of
-from penstock.sink.storage.reader import StorageReader, TableVersion
-from penstock.sink.storage.replay import default_value, keyless_updates, last_of_each, project
-from penstock.sink.storage.replay_database import ReplayDatabase, shown
+from penstock.readback.lineage import origin_of
+from penstock.readback.reader import StorageReader, TableVersion
+from penstock.readback.replay import default_value, keyless_updates, last_of_each, project
+from penstock.readback.replay_database import ReplayDatabase, shown
 
 _DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
 _ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]

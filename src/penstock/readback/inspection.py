@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from penstock.format.checkpoint import parse_checkpoint
-from penstock.format.index_file import parse_index
-from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, DateSeparator, parse_schema_path
-from penstock.format.schema_file import check_schema_name, parse_schema_file, stand_ins
+from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.index_file import parse_index
+from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, DateSeparator, parse_schema_path
+from penstock.format.layout.schema_file import check_schema_name, parse_schema_file, stand_ins
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.model.timestamp import physical_ms
-from penstock.sink.storage.cron import Cron
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.readback.reader import StorageReader
+from penstock.target.cron import Cron
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.ddl.ddl_names import renamed_tables
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.storage.ddl_text import renamed_tables
-from penstock.sink.storage.reader import StorageReader, TableVersion
+from penstock.readback.reader import StorageReader, TableVersion
 
 _CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
 _FOREIGN_ID = 1_000_000

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 import msgspec
 import polars as pl
 
-from penstock.format.checkpoint import parse_checkpoint
+from penstock.ddl.ddl_names import renamed_columns
 from penstock.format.data_file import decode_file
-from penstock.format.index_file import parse_index
-from penstock.format.layout import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
-from penstock.format.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
-from penstock.format.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
+from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.index_file import parse_index
+from penstock.format.layout.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
+from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
+from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.sink.storage.ddl_text import renamed_columns
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ attempt would take new numbers. Runs beside the driver.
 
 from __future__ import annotations
 
-from penstock.format.index_file import next_number, parse_index
-from penstock.format.layout import DataDir, dispatcher_text, schema_dir
+from penstock.format.layout.index_file import next_number, parse_index
+from penstock.format.layout.paths import DataDir, dispatcher_text, schema_dir
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherId
 from penstock.sink.storage.publisher import position_key, schema_key
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 
 def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:

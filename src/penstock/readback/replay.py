@@ -16,8 +16,8 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import TypeKind
-from penstock.sink.storage.lineage import lineage
-from penstock.sink.storage.reader import StorageReader
+from penstock.readback.lineage import lineage
+from penstock.readback.reader import StorageReader
 
 COMPACT_ROWS_MIN = 2_000_000
 

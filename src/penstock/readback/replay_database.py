@@ -16,11 +16,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import polars as pl
 
-from penstock.format.csv_dialect import row_columns
+from penstock.format.csv.dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.sink.storage.replay_dialect import DIALECTS, TEXT_TYPES, Dialect, shown
-from penstock.sink.storage.replay_loading import LOADERS
+from penstock.readback.replay_dialect import DIALECTS, TEXT_TYPES, Dialect, shown
+from penstock.readback.replay_loading import LOADERS
 
 NOTES = "penstock_replay"
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import polars as pl
 import pyarrow as pa
 
-from penstock.format.csv_dialect import row_columns
+from penstock.format.csv.dialect import row_columns
 from penstock.model.table import TableSchema
-from penstock.sink.storage.replay_dialect import Dialect, shown
+from penstock.readback.replay_dialect import Dialect, shown
 
 ROWS_PER_CALL = 10_000
 STATEMENT_BYTES_MAX = 1 << 20

@@ -15,18 +15,18 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.format.column_selection import select_columns
-from penstock.format.layout import DataPath, IndexPath, dispatcher_text
+from penstock.format.layout.paths import DataPath, IndexPath, dispatcher_text
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_MAX
+from penstock.readback.lineage import Lineage, lineage
+from penstock.readback.reader import StorageReader
+from penstock.readback.recovery import recover_position
+from penstock.readback.replay import project, under_ids
 from penstock.sink.contract import DispatcherId, DispatcherWork
-from penstock.sink.storage.lineage import Lineage, lineage
 from penstock.sink.storage.publisher import schema_key
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.recovery import recover_position
-from penstock.sink.storage.replay import project, under_ids
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 _SCHEMA_KEY = schema_key(0).removesuffix("0")
 _FOREIGN_ID = 2_000_000

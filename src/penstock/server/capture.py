@@ -12,8 +12,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import from_record, live_dispatchers
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.following import from_record, live_dispatchers
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError

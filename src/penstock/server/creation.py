@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.masking import mask_uri
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
-from penstock.feed.assignment import Dispatcher, assign_dispatchers
-from penstock.feed.following import to_record
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
+from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_uri
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO

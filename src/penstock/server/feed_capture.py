@@ -11,14 +11,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from penstock.feed.assignment import Dispatcher
-from penstock.feed.bootstrap import Bootstrap, BootstrapProgress
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress
+from penstock.feed.window.assignment import Dispatcher
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService, SpanStatus
-from penstock.store.bootstrap_log import BootstrapLog
 from penstock.store.event_store import ColumnarEventStore
+from penstock.store.log.bootstrap_log import BootstrapLog
 
 log = logging.getLogger(__name__)
 _PURGED = "[LOG_PURGED]"

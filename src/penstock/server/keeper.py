@@ -12,12 +12,12 @@ import logging
 import random
 import threading
 
-from penstock.config.masking import mask_text
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.masking import mask_text
 from penstock.server.ports import FeedRun, FeedRunFactory, RunStatus
 
 log = logging.getLogger(__name__)

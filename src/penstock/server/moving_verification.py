@@ -16,9 +16,9 @@ import polars as pl
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, TableSchema
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.server.verification import TableVerdict, Verdict, compare_states, read_state
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
 from penstock.source.contract import Upstream
 
 ATTEMPTS_MAX = 5

@@ -16,15 +16,15 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
-from penstock.config.masking import mask_uri
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
-from penstock.feed.session import SparkSettings, open_session
-from penstock.feed.warming import warm_session
+from penstock.feed.spark.session import SparkSettings, open_session
+from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
 from penstock.meta.positions import PositionJournal
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.masking import mask_uri
 from penstock.puller.log_service import LogService
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
@@ -42,8 +42,8 @@ from penstock.sink.metrics import SinkMetricsCollector
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService
-from penstock.store.flight_address import FlightAddress, write_address
+from penstock.store.flight.address import FlightAddress, write_address
+from penstock.store.flight.server import FlightService
 
 log = logging.getLogger(__name__)
 

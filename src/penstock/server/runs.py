@@ -15,11 +15,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
-from penstock.feed.following import live_dispatchers
-from penstock.feed.run import SparkFeedRun
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.following import live_dispatchers
+from penstock.feed.window.run import SparkFeedRun
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock

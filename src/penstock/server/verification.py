@@ -17,19 +17,19 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import polars as pl
 
-from penstock.config.masking import mask_uri
-from penstock.feed.following import from_record
+from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_uri
 from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.server.creation import FeedDocument
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
-from penstock.sink.storage.target import TargetAddress
 from penstock.source.contract import Upstream
+from penstock.target.settings import from_uri
+from penstock.target.storage import TargetAddress
 
 _KEYS_SHOWN_MAX = 5
 _COPY = "\0copy"

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.masking import mask_text, mask_tree
 from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_text, mask_tree
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.creation import FeedDocument
 from penstock.server.ports import RunStatus

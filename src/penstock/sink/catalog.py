@@ -10,13 +10,13 @@ from typing import Any
 
 from penstock.model.table import TableSchema
 from penstock.sink.contract import Sink, SinkMaintainer, TargetState
-from penstock.sink.storage.settings import from_uri
+from penstock.target.settings import from_uri
 
 
 def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> Sink:
     """Return the sink of one task; ``guard`` is called before each write to the target, and raises where none may be."""
     from penstock.sink.storage.sink import StorageSink
-    from penstock.sink.storage.target import TargetAddress
+    from penstock.target.storage import TargetAddress
 
     target_uri, settings = from_uri(uri, options)
     return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
@@ -25,7 +25,7 @@ def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | 
 def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> SinkMaintainer:
     """Return the part of the target that acts once per feed; ``guard`` as for a sink."""
     from penstock.sink.storage.maintainer import StorageMaintainer
-    from penstock.sink.storage.target import TargetAddress
+    from penstock.target.storage import TargetAddress
 
     target_uri, settings = from_uri(uri, options)
     return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
@@ -33,8 +33,8 @@ def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], No
 
 def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
     """Return what reads a target back."""
-    from penstock.sink.storage.target import TargetAddress
-    from penstock.sink.storage.target_state import StorageState
+    from penstock.readback.target_state import StorageState
+    from penstock.target.storage import TargetAddress
 
     target_uri, settings = from_uri(uri, options)
     return StorageState(TargetAddress(target_uri).open(), settings)

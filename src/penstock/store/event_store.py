@@ -24,21 +24,21 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
-from penstock.store.changes import SpanView, open_changes
+from penstock.store.changes.changes import SpanView, open_changes
+from penstock.store.changes.planner import check_reach, plan_resnapshot, plan_window
 from penstock.store.contract import ChangesHandle, WindowPlan
 from penstock.store.flusher import Flusher
 from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.store.manifest import load_manifests
-from penstock.store.merging import MergePlan, MergeSettings
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.store.planner import check_reach, plan_resnapshot, plan_window
-from penstock.store.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
+from penstock.store.log.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
+from penstock.store.log.wal import SpanEntry, WalSettings, WriteAheadLog, read_resolved, resolved_record, span_record
+from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
+from penstock.store.objects.manifest import load_manifests
+from penstock.store.objects.merging import MergePlan, MergeSettings
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.span_writer import ObjectSettings
 from penstock.store.span_store import SpanStore
-from penstock.store.span_writer import ObjectSettings
 from penstock.store.stats import StoreStats, span_stats
-from penstock.store.wal import SpanEntry, WalSettings, WriteAheadLog, read_resolved, resolved_record, span_record
-from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
 
 log = logging.getLogger(__name__)
 BURST = 4

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from penstock.model.batch import KEY, BatchKind, commit_ts_array
 from penstock.model.errors import PenstockError
-from penstock.store.checkpoints import CheckpointChain
-from penstock.store.manifest import Manifest, load_manifests
-from penstock.store.object_file import HEADER, MAGIC, ObjectKind, ObjectMeta, Zone, ZoneReader
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.checkpoints import CheckpointChain
+from penstock.store.objects.manifest import Manifest, load_manifests
+from penstock.store.objects.object_file import HEADER, MAGIC, ObjectKind, ObjectMeta, Zone, ZoneReader
+from penstock.store.objects.objects import ObjectSpace
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, KEY, BatchKind, ChangeBatch, commit_ts_array
-from penstock.store.ordering import batch_like, concat_records, order_records, rebatch, window_rows
+from penstock.store.changes.ordering import batch_like, concat_records, order_records, rebatch, window_rows
 
 SMALL_ROWS = 1_024
 SMALL_BATCHES_MAX = 64

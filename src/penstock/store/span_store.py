@@ -21,18 +21,18 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.store.bootstrap_log import BootstrapLog, bootstrap_prefix
-from penstock.store.changes import SpanState, SpanView, drain, side_handles
-from penstock.store.checkpoints import CheckpointChain, leaves_at
-from penstock.store.manifest import Manifest, write_manifest
+from penstock.store.changes.changes import SpanState, SpanView, drain, side_handles
+from penstock.store.changes.ordered_handle import OrderedHandle
+from penstock.store.changes.ordering import window_rows
+from penstock.store.log.bootstrap_log import BootstrapLog, bootstrap_prefix
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.merging import MergeCommit, MergePlan, Write, commit_of, plan_merge, write_merge
-from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.store.ordered_handle import OrderedHandle
-from penstock.store.ordering import window_rows
-from penstock.store.span_writer import ObjectSettings, SpanWriter, with_row_ids
-from penstock.store.spill import spill_batches
+from penstock.store.objects.checkpoints import CheckpointChain, leaves_at
+from penstock.store.objects.manifest import Manifest, write_manifest
+from penstock.store.objects.merging import MergeCommit, MergePlan, Write, commit_of, plan_merge, write_merge
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.span_writer import ObjectSettings, SpanWriter, with_row_ids
+from penstock.store.objects.spill import spill_batches
 
 
 class SpanStore:

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.format.column_selection import ColumnSelector, read_selectors
-from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
+from penstock.format.csv.dialect import BinaryEncoding, CsvSettings
 from penstock.format.key_updates import KeyUpdates
-from penstock.format.layout import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
+from penstock.format.layout.paths import INDEX_WIDTH_MAX, INDEX_WIDTH_MIN, DateSeparator, Layout
 from penstock.format.protocols import (
     CanalSettings,
     Compression,
@@ -27,7 +27,7 @@ from penstock.format.protocols import (
 )
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.storage.cron import Cron
+from penstock.target.cron import Cron
 
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")
 FILE_SIZE_MIN = 1 << 10

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.main import run
-from penstock.format.layout import Layout
+from penstock.format.layout.paths import Layout
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_maintainer
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.server import DataServer, DataServerSettings
-from penstock.testing.api_server import ApiServer
-from penstock.testing.delivered_target import DeliveredTarget
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.testing.paths.delivered_target import DeliveredTarget
+from penstock.testing.servers.api_server import ApiServer
 
 
 @pytest.fixture(scope="module")

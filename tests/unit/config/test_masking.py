@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.masking import mask_text, mask_tree, mask_uri
+from penstock.model.masking import mask_text, mask_tree, mask_uri
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from penstock.feed.assignment import assign_dispatchers
+from penstock.feed.window.assignment import assign_dispatchers
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind

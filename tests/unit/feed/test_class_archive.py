@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.class_archive import archive_options, archive_path
+from penstock.feed.spark.class_archive import archive_options, archive_path
 
 
 @pytest.fixture

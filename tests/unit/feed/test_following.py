@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from penstock.feed.assignment import Dispatcher
-from penstock.feed.following import follow, joined, to_records, written_parts
+from penstock.feed.window.assignment import Dispatcher
+from penstock.feed.window.following import follow, joined, to_records, written_parts
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema

@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from penstock.feed.opaque import ARROW_SCHEMA, RowKind, batch_row, opaque_row
+from penstock.feed.window.opaque import ARROW_SCHEMA, RowKind, batch_row, opaque_row
 from penstock.model.batch import read_ipc
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.feed.packing import pack_by_bytes
+from penstock.feed.window.packing import pack_by_bytes
 
 
 def test_largest_items_go_to_different_groups():

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.feed.run import query_error
+from penstock.feed.window.run import query_error
 from penstock.model.errors import ErrorKind
 
 

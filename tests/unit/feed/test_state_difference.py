@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.feed.state_difference import StateDifference, bucket_of
+from penstock.feed.bootstrap.state_difference import StateDifference, bucket_of
 from penstock.model.batch import COMMIT_TS, KEY, OP, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from penstock.feed.storage_reader import AT, ROW, StorageBatchReader, StorageSource, StorageStreamReader
+from penstock.feed.formats.storage_reader import AT, ROW, StorageBatchReader, StorageSource, StorageStreamReader
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.storage_lab import StorageLab
+from penstock.testing.paths.storage_lab import StorageLab
 
 T0 = compose_ts(1_700_000_000_000)
 ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.window_pace import BEHIND_INTERVALS, LOOKS_PER_INTERVAL
-from penstock.feed.window_planner import WindowPlanner
+from penstock.feed.window.pace import BEHIND_INTERVALS, LOOKS_PER_INTERVAL
+from penstock.feed.window.planner import WindowPlanner
 from penstock.model.timestamp import physical_ms
-from penstock.store.flight_client import FlightStoreClient
-from penstock.testing.whole_path import WholePath
+from penstock.store.flight.client import FlightStoreClient
+from penstock.testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 

@@ -5,12 +5,12 @@ import sys
 
 _PRELOADED = """
 import os, sys
-from penstock.feed.worker_daemon import preload
+from penstock.feed.spark.worker_daemon import preload
 preload()
 # A memory allocator's own threads know forks.
 threads = {open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task") if int(t) != os.getpid()}
-print(sorted(t for t in threads if not t.startswith("jemalloc")), "penstock.feed.writer" in sys.modules, sys.modules["polars"].__file__ if
-      hasattr(sys.modules["polars"], "__file__") else "put off")
+print(sorted(t for t in threads if not t.startswith("jemalloc")), "penstock.feed.window.writer" in sys.modules,
+      sys.modules["polars"].__file__ if hasattr(sys.modules["polars"], "__file__") else "put off")
 sys.stdout.flush()
 child = os.fork()
 if child == 0:

@@ -5,8 +5,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from penstock.format import canal_decoder, canal_json
-from penstock.format.canal_json import mysql_type, sql_type
+from penstock.format.json import canal as canal_json
+from penstock.format.json import canal_decoder
+from penstock.format.json.canal import mysql_type, sql_type
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import CanalSettings
 from penstock.model.batch import Op

@@ -3,10 +3,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.format import csv_encoder
-from penstock.format.csv_decoder import decode
-from penstock.format.csv_dialect import BinaryEncoding, CsvSettings
-from penstock.format.csv_encoder import encode
+from penstock.format.csv import encoder as csv_encoder
+from penstock.format.csv.decoder import decode
+from penstock.format.csv.dialect import BinaryEncoding, CsvSettings
+from penstock.format.csv.encoder import encode
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
@@ -250,7 +250,7 @@ def test_a_cut_off_file_is_an_error() -> None:
 
 
 def test_blocks_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.format.csv_decoder.BLOCK_FIELDS", 20)
+    monkeypatch.setattr("penstock.format.csv.decoder.BLOCK_FIELDS", 20)
     table, rows = one_column("INT", list(range(50)))
     assert decode(encode(table, rows, CsvSettings()), table, CsvSettings()).get_column("c9").to_list() == list(range(50))
     assert decode(b"", table, CsvSettings()).schema == {"_ts": pl.UInt64, "_op": pl.UInt8, "c9": pl.Int32}

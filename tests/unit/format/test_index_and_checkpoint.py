@@ -1,8 +1,8 @@
 import pytest
 
-from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
-from penstock.format.index_file import next_number, parse_index, render_index
-from penstock.format.layout import Layout
+from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.format.layout.index_file import next_number, parse_index, render_index
+from penstock.format.layout.paths import Layout
 from penstock.model.errors import PenstockError
 
 LAYOUT = Layout(file_index_width=6)

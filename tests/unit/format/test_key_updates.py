@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.format.csv_dialect import CsvSettings
+from penstock.format.csv.dialect import CsvSettings
 from penstock.format.data_file import DataFile
 from penstock.format.file_rows import FileRows
 from penstock.format.key_updates import KeyUpdates
@@ -16,8 +16,8 @@ from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.file_buffer import FileBuffer
-from penstock.testing.storage_lab import StorageLab
+from penstock.sink.storage.spool.file_buffer import FileBuffer
+from penstock.testing.paths.storage_lab import StorageLab
 
 COLUMNS = (
     Column(1, "id", ColumnType(TypeKind.BIGINT), False, True),

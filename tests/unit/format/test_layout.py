@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.format.layout import (
+from penstock.format.layout.paths import (
     DataDir,
     DataPath,
     DateSeparator,

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.format import debezium, debezium_decoder, parquet_file
+from penstock.format import parquet_file
 from penstock.format.column_selection import read_selectors, select_columns
 from penstock.format.data_file import DataFile, decode_file
+from penstock.format.json import debezium, debezium_decoder
 from penstock.format.old_values import OLD, UpdatePairs
 from penstock.format.parquet_file import ParquetRows, file_name
 from penstock.format.protocols import Compression, DataFormat, DebeziumSettings, ParquetSettings, Protocol
@@ -19,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.file_buffer import FileBuffer
+from penstock.sink.storage.spool.file_buffer import FileBuffer
 
 K = TypeKind
 TS = 433305438660591626

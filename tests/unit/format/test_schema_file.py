@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from penstock.format.layout import parse_schema_path
-from penstock.format.schema_file import SchemaFile, check_schema_name, parse_schema_file
+from penstock.format.layout.paths import parse_schema_path
+from penstock.format.layout.schema_file import SchemaFile, check_schema_name, parse_schema_file
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind

@@ -8,7 +8,7 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.positions import JournalEntry, JournalSettings, PositionJournal
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 
 def journal(path: Path, clock: SimulatedClock | None = None, source: str = "a") -> PositionJournal:

@@ -12,12 +12,12 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
 from penstock.model.span import Span
-from penstock.puller.log_puller import LogPuller, LogPullerSettings
-from penstock.puller.region_worker import RegionWorkerSettings
+from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.region_worker import RegionWorkerSettings
+from penstock.puller.ranged.subscribed_span import SpanState
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.puller.subscribed_span import SpanState
 from penstock.source.proto import cdc_pb2 as pb
-from penstock.testing.change_stream import (
+from penstock.testing.twins.change_stream import (
     ScriptedStore,
     ScriptedStream,
     ScriptedUpstream,

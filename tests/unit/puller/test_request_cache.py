@@ -3,9 +3,9 @@ from __future__ import annotations
 import threading
 
 from penstock.model.span import Span
-from penstock.puller.region_feed_state import RegionFeedState
-from penstock.puller.request_cache import RequestCache
-from penstock.puller.subscribed_span import SubscribedSpan
+from penstock.puller.ranged.region_feed_state import RegionFeedState
+from penstock.puller.ranged.request_cache import RequestCache
+from penstock.puller.ranged.subscribed_span import SubscribedSpan
 from penstock.source.contract import RangeEpoch, RangeInfo
 
 

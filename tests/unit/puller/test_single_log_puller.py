@@ -11,11 +11,11 @@ import pytest
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.puller.single_log_puller import SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.single_log_puller import SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.puller.step_capture import SpanStep
 from penstock.source.single_log import SingleLogUpstream
-from penstock.testing.single_log import FIRST_TS, MemoryJournal, MemoryLog, key_of
+from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, key_of
 
 WAIT_S = 20.0
 SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)

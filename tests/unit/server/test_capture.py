@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.assignment import Dispatcher
+from penstock.feed.window.assignment import Dispatcher
 from penstock.model.errors import PenstockError
 from penstock.server.capture import DispatcherCapture
-from penstock.testing.whole_path import WholePath
+from penstock.testing.paths.whole_path import WholePath
 
 SETUP = [
     "CREATE DATABASE d",

@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.server.creation import FeedCreator, FeedDocument, match_tables
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
-from penstock.testing.table_catalog import TableCatalog
+from penstock.testing.twins.table_catalog import TableCatalog
 
 SOURCE = "dataserver://127.0.0.1:1"
 

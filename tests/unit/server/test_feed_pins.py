@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
-from penstock.feed.assignment import Dispatcher
-from penstock.feed.following import to_record
-from penstock.feed.table_reader import address_of
+from penstock.feed.formats.table_reader import address_of
+from penstock.feed.window.assignment import Dispatcher
+from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord
@@ -22,9 +22,9 @@ from penstock.model.timestamp import compose_ts
 from penstock.server.creation import FeedDocument
 from penstock.server.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
-from penstock.store.flight_address import FlightAddress, read_address, write_address
+from penstock.store.flight.address import FlightAddress, read_address, write_address
 from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 SOURCE = "dataserver://127.0.0.1:1"
 SPAN = Span(7)

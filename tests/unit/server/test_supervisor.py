@@ -13,8 +13,8 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.supervisor import Supervisor
-from penstock.testing.clock import SimulatedClock
-from penstock.testing.feed_run import ScriptedFeedRunFactory
+from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
+from penstock.testing.twins.clock import SimulatedClock
 
 SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4, restarts_max=3)
 Build = Callable[..., tuple[Supervisor, ScriptedFeedRunFactory]]

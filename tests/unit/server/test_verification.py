@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 
 from penstock.config.tree import dump_feed_config, load_feed_config
-from penstock.feed.assignment import assign_dispatchers
+from penstock.feed.window.assignment import assign_dispatchers
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.server.creation import FeedDocument
 from penstock.server.verification import FeedVerifier, TableVerdict, Verdict, compare_states, open_reader, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.keys import encode_row_keys
-from penstock.source.dataserver.server import DataServer, DataServerSettings
-from penstock.testing.delivered_target import DeliveredTarget
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.testing.paths.delivered_target import DeliveredTarget
 
 ALTER = "ALTER TABLE d.a ADD COLUMN n INT DEFAULT 7"
 

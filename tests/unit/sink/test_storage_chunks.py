@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.sink.storage.chunks import Rechunker, row_weights
+from penstock.sink.storage.encode.chunks import Rechunker, row_weights
 
 
 def batch(ts: list[int], texts: list[str] | None = None) -> pa.RecordBatch:

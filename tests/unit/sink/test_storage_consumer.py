@@ -13,10 +13,10 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.consumer import StorageConsumer
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.replay_database import ReplayDatabase, open_database, shown
-from penstock.testing.storage_lab import StorageLab
+from penstock.readback.consumer import StorageConsumer
+from penstock.readback.replay import replay_table
+from penstock.readback.replay_database import ReplayDatabase, open_database, shown
+from penstock.testing.paths.storage_lab import StorageLab
 
 K = TypeKind
 T0 = compose_ts(1_700_000_000_000)

@@ -12,14 +12,14 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import POINTS, Failpoints
-from penstock.sink.storage.active_set import ActiveSet
-from penstock.sink.storage.encoder_shards import QUEUED_MAX, EncoderShards
+from penstock.sink.storage.encode.active_set import ActiveSet
+from penstock.sink.storage.encode.encoder_shards import QUEUED_MAX, EncoderShards
+from penstock.sink.storage.encode.flush_policy import IntervalFlush
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.flush_policy import IntervalFlush
 from penstock.sink.storage.metrics import SinkCounters
-from penstock.sink.storage.watermarks import WakeLine, Watermarks
+from penstock.sink.storage.spool.watermarks import WakeLine, Watermarks
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 WAIT_S = 10
 

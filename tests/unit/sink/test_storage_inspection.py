@@ -10,12 +10,12 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.cron import Cron
-from penstock.sink.storage.inspection import check_target, expire, list_tables
+from penstock.readback.inspection import check_target, expire, list_tables
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.settings import from_uri
-from penstock.testing.clock import SimulatedClock
-from penstock.testing.storage_lab import StorageLab
+from penstock.target.cron import Cron
+from penstock.target.settings import from_uri
+from penstock.testing.paths.storage_lab import StorageLab
+from penstock.testing.twins.clock import SimulatedClock
 
 _numbers = itertools.count()
 DAY = 86_400_000 << 18

@@ -13,10 +13,10 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.replay import replay_table
 from penstock.sink.catalog import before_rule
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
-from penstock.testing.storage_lab import StorageLab
+from penstock.target.settings import from_uri
+from penstock.testing.paths.storage_lab import StorageLab
 
 _numbers = itertools.count()
 T0 = compose_ts(1_700_000_000_000)

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.format.schema_file import SchemaFile, parse_schema_file
+from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.recovery import recover_position
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer, ddl_files
 from penstock.sink.storage.publisher import SchemaVersions
-from penstock.sink.storage.recovery import recover_position
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.storage import ObjectTarget
 
 _names = itertools.count()
 ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)

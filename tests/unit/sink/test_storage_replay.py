@@ -6,20 +6,20 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from penstock.ddl.ddl_names import dropped_tables, renamed_columns, renamed_tables
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import replay_table
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.storage.ddl_text import dropped_tables, renamed_columns, renamed_tables
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import replay_table
-from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
 
 _names = itertools.count()
 T0 = compose_ts(1_700_000_000_000)
@@ -138,7 +138,7 @@ def test_dispatchers_of_one_table_are_merged_by_commit_ts() -> None:
 
 
 def test_many_changes_are_compacted_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sink.storage.replay.COMPACT_ROWS_MIN", 50)
+    monkeypatch.setattr("penstock.readback.replay.COMPACT_ROWS_MIN", 50)
     bench = Bench("file-size=1024")
     changes: list[tuple[object, ...]] = [(T0 + 1 + i, Op.INSERT, i, "first") for i in range(100)]
     changes += [(T0 + 101 + i, Op.DELETE, i, "first") for i in range(0, 100, 2)]

@@ -2,11 +2,11 @@ import pickle
 
 import pytest
 
-from penstock.format.csv_dialect import CsvSettings
-from penstock.format.layout import DateSeparator
+from penstock.format.csv.dialect import CsvSettings
+from penstock.format.layout.paths import DateSeparator
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.settings import Atomicity, StorageSinkSettings, from_uri, mask_uri
-from penstock.sink.storage.target import TargetAddress
+from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri, mask_uri
+from penstock.target.storage import TargetAddress
 
 
 def test_defaults() -> None:

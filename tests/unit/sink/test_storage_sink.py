@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.feed.delivery import deliver
-from penstock.feed.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.window.delivery import deliver
+from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
 from penstock.model import failpoints
 from penstock.model.batch import Op
 from penstock.model.clock import Clock
@@ -21,14 +21,14 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.cut_records import CUTS_DIR
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import EngineSettings, StorageSink
-from penstock.sink.storage.spool import SpoolSettings
+from penstock.sink.storage.spool.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
-from penstock.testing.clock import SimulatedClock
-from penstock.testing.object_store import Fault, FaultRule
-from penstock.testing.storage_target import ScriptedTarget
+from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.testing.paths.storage_target import ScriptedTarget
+from penstock.testing.twins.clock import SimulatedClock
+from penstock.testing.twins.object_store import Fault, FaultRule
 
 WAIT_S = 10
 T0 = compose_ts(1_700_000_000_000)

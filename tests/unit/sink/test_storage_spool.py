@@ -14,10 +14,10 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import DispatcherId
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.metrics import SinkCounters
-from penstock.sink.storage.spool import DataItem, Spool, SpoolSettings, Tier
-from penstock.sink.storage.spool_segment import FILE_HEADER, SegmentPlace, SpoolDisk, SpoolSegments, wipe_left_behind
+from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.spool.segment import FILE_HEADER, SegmentPlace, SpoolDisk, SpoolSegments, wipe_left_behind
+from penstock.sink.storage.spool.spool import DataItem, Spool, SpoolSettings, Tier
 
 D = DispatcherId(1)
 KIB = 1 << 10
@@ -238,7 +238,7 @@ def test_a_segment_has_its_magic(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_is_wiped_at_start_and_what_lives_is_not(tmp_path: Path) -> None:
     script = (
-        "import sys, os, signal\nfrom pathlib import Path\nfrom penstock.sink.storage.spool_segment import SpoolSegments\n"
+        "import sys, os, signal\nfrom pathlib import Path\nfrom penstock.sink.storage.spool.segment import SpoolSegments\n"
         "SpoolSegments(Path(sys.argv[1])).append(memoryview(b'left behind'))\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)

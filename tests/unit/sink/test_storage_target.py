@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.sink.storage import target as target_module
-from penstock.sink.storage.target import ObjectTarget, RetrySettings, TargetAddress, _open_store
-from penstock.testing.clock import SimulatedClock
+from penstock.target import storage as target_module
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress, _open_store
+from penstock.testing.twins.clock import SimulatedClock
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
+from penstock.model.row_key import full_span, table_prefix
 from penstock.model.span import DDL_TABLE_ID, Span
 from penstock.source.dataserver.decoder import DataServerDecoder, SchemaCache
-from penstock.source.dataserver.engine import Engine
-from penstock.source.dataserver.keys import full_span, table_prefix
+from penstock.source.dataserver.engine.engine import Engine
 from penstock.source.dataserver.transaction import Txn
 
 

@@ -2,11 +2,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys, full_span, table_end, table_prefix
 from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.keys import encode_row_keys, full_span, table_end, table_prefix
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.transaction import PREWRITE_BYTES_MAX, Txn
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 import pyarrow as pa
 import pytest
 
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.eventfeed import EventFeedSettings, Stream
-from penstock.source.dataserver.keys import encode_row_keys, table_end, table_prefix
+from penstock.model.row_key import encode_row_keys, table_end, table_prefix
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
+from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.transaction import Txn
 from penstock.source.proto import cdc_pb2
-from penstock.testing.upstream import StreamReader, deregister, register
+from penstock.testing.twins.upstream import StreamReader, deregister, register
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
 

@@ -2,10 +2,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.span import Span
-from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.keys import (
+from penstock.model.row_key import (
     check_key_column,
     encode_row_keys,
     full_key,
@@ -18,6 +15,9 @@ from penstock.source.dataserver.keys import (
     table_prefix,
     with_prefix,
 )
+from penstock.model.span import Span
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import ColumnType, TypeKind
 
 
 def table(*types):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.ddl.statement import Statement, parse_statement
 from penstock.model.ddl import DdlType
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.mysql.columns import ServerTable, column_type
-from penstock.source.mysql.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.ddl_text import Statement, parse_statement
-from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.tables.columns import ServerTable, column_type
+from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
+from penstock.source.mysql.tables.table_versions import TableVersions
 
 A, B = ("shop", "a"), ("other", "b c")
 

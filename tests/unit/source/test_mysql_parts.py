@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.mysql.charsets import to_utf8
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
-from penstock.source.mysql.json_text import double_text, json_text
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.row_keys import row_keys
-from penstock.source.mysql.snapshot import select_statement
+from penstock.source.mysql.rows.charsets import to_utf8
+from penstock.source.mysql.rows.json_text import double_text, json_text
+from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.snapshot.snapshot import select_statement
 
 SID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -13,11 +13,11 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.mysql import wire
-from penstock.source.mysql.columns import column_type, layout_of
-from penstock.source.mysql.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.shown_values import shown
-from penstock.source.mysql.tablemap import MapColumn, TableMap
+from penstock.source.mysql.rows.shown_values import shown
+from penstock.source.mysql.tables.columns import column_type, layout_of
+from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
+from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire.tablemap import MapColumn, TableMap
 
 
 def binary(*values: bytes | None) -> pa.Array:

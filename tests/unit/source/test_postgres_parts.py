@@ -11,17 +11,17 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.postgres.address import parse_address
-from penstock.source.postgres.catalog import CatalogColumn, CatalogTable
-from penstock.source.postgres.cells import CellForm
 from penstock.source.postgres.commit_log import CommitLog
-from penstock.source.postgres.composed_ddl import compose_create, compose_ddl, compose_truncate
-from penstock.source.postgres.connection import PostgresError, quote_ident, quote_literal, server_error
-from penstock.source.postgres.pgoutput import Relation, RelationColumn
-from penstock.source.postgres.schema_book import OID_BITS, SchemaBook, base_version
-from penstock.source.postgres.scram import ScramClient, md5_response
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.rows.type_map import Domain, column_type, default_text
 from penstock.source.postgres.slot import format_lsn, parse_lsn, record_end
-from penstock.source.postgres.type_map import Domain, column_type, default_text
+from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
+from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_truncate
+from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook, base_version
+from penstock.source.postgres.wire.address import parse_address
+from penstock.source.postgres.wire.connection import PostgresError, quote_ident, quote_literal, server_error
+from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn
+from penstock.source.postgres.wire.scram import ScramClient, md5_response
 from penstock.source.single_log import LogPosition
 
 INT, TEXT = ColumnType(TypeKind.INT), ColumnType(TypeKind.LONGTEXT)

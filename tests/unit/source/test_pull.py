@@ -1,10 +1,10 @@
 import pyarrow as pa
 import pytest
 
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.keys import encode_row_keys, table_end, table_prefix
-from penstock.source.dataserver.pull import PullService
-from penstock.source.dataserver.ranges import ITERATORS_MAX
+from penstock.model.row_key import encode_row_keys, table_end, table_prefix
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
+from penstock.source.dataserver.engine.ranges import ITERATORS_MAX
+from penstock.source.dataserver.service.pull import PullService
 from penstock.source.dataserver.transaction import Txn
 from penstock.source.proto import cdc_pb2
 from penstock.source.proto import dataserver_pb2 as pb

@@ -3,7 +3,7 @@ import pytest
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.schemas import Schemas
+from penstock.source.dataserver.engine.schemas import Schemas
 
 
 class Database:

@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.source.dataserver.ranges import LogKind, make_record
-from penstock.source.dataserver.wire import INITIALIZED_ROW, encode_event, encode_rows, pieces, varint
+from penstock.source.dataserver.engine.ranges import LogKind, make_record
+from penstock.source.dataserver.service.wire import INITIALIZED_ROW, encode_event, encode_rows, pieces, varint
 from penstock.source.proto import cdc_pb2
 
 BIG = 470478276257906688

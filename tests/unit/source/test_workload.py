@@ -3,15 +3,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys, full_span, table_end, table_prefix
 from penstock.model.span import Span
 from penstock.model.table import Column
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.keys import encode_row_keys, full_span, table_end, table_prefix
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 from penstock.source.dataserver.shop import TABLES, key_columns, random_column
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 
 def keys_of(engine, table):

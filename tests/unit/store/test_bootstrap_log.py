@@ -12,13 +12,13 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
-from penstock.store.bulk import write_bulk
 from penstock.store.contract import WindowKind
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.testing.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
+from penstock.store.objects.bulk import write_bulk
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

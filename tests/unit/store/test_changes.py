@@ -12,12 +12,12 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store.changes import SpanState, SpanView, open_changes
+from penstock.store.changes.changes import SpanState, SpanView, open_changes
 from penstock.store.contract import Hint
 from penstock.store.memory import MemoryRows
-from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
-from penstock.store.objects import ObjectSpace
-from penstock.testing.change_batches import TABLE, Row, change_batch, read_rows, read_steps, rows_of
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta, ObjectWriter
+from penstock.store.objects.objects import ObjectSpace
+from penstock.testing.checks.change_batches import TABLE, Row, change_batch, read_rows, read_steps, rows_of
 
 SPAN = Span(TABLE.table_id)
 NEWER = TableSchema(7, "shop", "orders", 50, (*TABLE.columns, Column(3, "qty", ColumnType(TypeKind.INT))))

@@ -13,11 +13,11 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight import FlightService, WindowRequest
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.flight_ticket import ObjectTicket, RowsTicket, TicketSigner
-from penstock.testing.change_batches import TABLE, both_sides, read_rows
-from penstock.testing.clock import SimulatedClock
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import FlightService, WindowRequest
+from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner
+from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from penstock.testing.twins.clock import SimulatedClock
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
@@ -26,8 +26,8 @@ TOMBSTONES = [(ts, Op.DELETE, ts - 10, f"row {ts - 10}") for ts in range(20, 40,
 ORDERED = sorted([*ROWS, *TOMBSTONES], key=lambda r: (r[0], r[1] is not Op.DELETE))
 READER = """
 import sys
-from penstock.store.flight_client import FlightStoreClient
-from penstock.testing.change_batches import read_rows
+from penstock.store.flight.client import FlightStoreClient
+from penstock.testing.checks.change_batches import read_rows
 client = FlightStoreClient(sys.argv[1], sys.stdin.read())
 rows = read_rows(client.open_changes(int(sys.argv[2]), 5, 39))
 print(len(rows), rows[0][3], rows[-1][3], client.schema_history(7)[0].full_name)

@@ -10,10 +10,10 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
-from penstock.store.bulk import write_bulk
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.testing.change_batches import TABLE, Row, both_sides, change_batch, read_rows
-from penstock.testing.clock import SimulatedClock, SimulatedTimeOfDay
+from penstock.store.objects.bulk import write_bulk
+from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from penstock.testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

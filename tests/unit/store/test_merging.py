@@ -13,15 +13,15 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
-from penstock.store.bulk import write_bulk
 from penstock.store.event_store import MERGE_DUE_MAX, ColumnarEventStore, StoreSettings
-from penstock.store.flight import FlightService
-from penstock.store.merging import MergeSettings
-from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
-from penstock.testing.clock import SimulatedClock, SimulatedTimeOfDay
-from penstock.testing.object_store import Fault, FaultRule, FaultyObjects
+from penstock.store.flight.server import FlightService
+from penstock.store.objects.bulk import write_bulk
+from penstock.store.objects.merging import MergeSettings
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
+from penstock.testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
+from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

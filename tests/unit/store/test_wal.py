@@ -8,9 +8,9 @@ import pytest
 from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.store.wal import WalSettings, WriteAheadLog, read_resolved
-from penstock.store.wal_segment import RecordKind, Replayed, WalRecord
-from penstock.testing.change_batches import Row, change_batch, rows_of
+from penstock.store.log.wal import WalSettings, WriteAheadLog, read_resolved
+from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
+from penstock.testing.checks.change_batches import Row, change_batch, rows_of
 
 WAIT_S = 20
 SPAN_ID = 42

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.testing.clock import SimulatedClock
+from penstock.testing.twins.clock import SimulatedClock
 
 
 class Waiting:

@@ -21,17 +21,17 @@ from typing import Protocol
 import msgspec
 from pyspark.sql import SparkSession
 
-from penstock.feed.bootstrap_part import BootstrapPart, pull_encoded
+from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory
 from penstock.source.contract import Upstream
 from penstock.source.single_log import SnapshotTicket, shares_one_log
-from penstock.store.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
 from penstock.store.history import HistoryNeeds
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 5

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.state_difference import StateDifference
+from penstock.feed.bootstrap.state_difference import StateDifference
+from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
 from penstock.model.batch import KEY, OP, Op
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, TargetState
 from penstock.store.contract import ChangesHandle, EndOfRange
-from penstock.store.flight_client import FlightStoreClient
+from penstock.store.flight.client import FlightStoreClient
 
 BUCKET_BYTES = 64 * 1024 * 1024
 BUCKETS_MAX = 256

@@ -26,11 +26,11 @@ from penstock.source.contract import RangeInfo
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.snapshot_pull import SnapshotLostError, SnapshotPage, SnapshotPuller
 from penstock.source.single_log import SnapshotTicket, shares_one_log
-from penstock.store.bootstrap_log import PulledPart
-from penstock.store.bulk import write_bulk
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.store.span_writer import by_size
+from penstock.store.log.bootstrap_log import PulledPart
+from penstock.store.objects.bulk import write_bulk
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.span_writer import by_size
 
 OBJECT_BYTES = 64 * 1024 * 1024
 RESTARTS_MAX = 16

@@ -4,7 +4,7 @@ Instead of the changes that nobody has any more, the window delivers the differe
 that the event store knows: deletes of rows that vanished meanwhile, inserts of new ones, updates of those that changed; rows that are equal
 give nothing. The window is on record with its kind before anything of it is written, and with the positions up to which the target is read,
 so every attempt gives the same rows. Runs beside the driver; the difference is read
-on executors, by ``feed/difference_reader.py``.
+on executors, by ``feed/bootstrap/difference_reader.py``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import follow, written_parts
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.following import follow, written_parts
 from penstock.meta.database import MetaDatabase
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
@@ -23,7 +23,7 @@ from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.catalog import open_maintainer, open_state
 from penstock.store.contract import WindowKind, WindowPlan
-from penstock.store.flight_client import FlightStoreClient
+from penstock.store.flight.client import FlightStoreClient
 
 log = logging.getLogger(__name__)
 _LOOKS_MAX = 10

@@ -22,17 +22,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.feed.typed_rows import op_names, typed_columns, typed_schema
-from penstock.format.layout import DAY_MS, OWNER_PATH, DataPath
+from penstock.feed.formats.typed_rows import op_names, typed_columns, typed_schema
+from penstock.format.layout.paths import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, TS_MAX
-from penstock.sink.storage.lineage import Lineage, Segment, lineage
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.replay import Share, project, replay_table
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
-from penstock.sink.storage.target import ObjectTarget, TargetAddress
+from penstock.readback.lineage import Lineage, Segment, lineage
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import Share, project, replay_table
+from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.storage import ObjectTarget, TargetAddress
 
 FORMAT = "penstock-storage"
 FILES_PER_TASK_MAX = 16

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from penstock.feed.storage_reader import AT, FORMAT, ROW, Request
-from penstock.feed.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN
-from penstock.sink.storage.lineage import lineage
-from penstock.sink.storage.replay import keyless_updates
+from penstock.feed.formats.storage_reader import AT, FORMAT, ROW, Request
+from penstock.feed.formats.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN
+from penstock.readback.lineage import lineage
+from penstock.readback.replay import keyless_updates
 
 _CHANGE, _COUNT, _COPY = "_change", "_count", "_copy"
 

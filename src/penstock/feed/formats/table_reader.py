@@ -17,17 +17,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.feed.typed_rows import CHANGE_FIELDS, op_names, typed_columns, typed_schema
+from penstock.feed.formats.typed_rows import CHANGE_FIELDS, op_names, typed_columns, typed_schema
 from penstock.model.batch import COMMIT_TS, OP, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.store.changes.ordering import merge_step
+from penstock.store.changes.snapshot import stored_columns
 from penstock.store.contract import EndOfRange
-from penstock.store.flight import SpanStatus
-from penstock.store.flight_address import FlightAddress, read_address
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.ordering import merge_step
-from penstock.store.snapshot import stored_columns
+from penstock.store.flight.address import FlightAddress, read_address
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import SpanStatus
 
 _FLAGS = {"true": True, "false": False}
 

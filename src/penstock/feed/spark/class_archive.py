@@ -3,7 +3,7 @@
 A JVM that starts Spark and its first query reads and checks some fifteen thousand classes; from an archive (Java's class data sharing) it
 maps them. The archive belongs to one Java, one Spark and one environment, and lies in the environment. Invariants: without an archive,
 or with one that does not fit, everything works, only slower; a half-written archive is never under the final name. ``python -m
-penstock.feed.class_archive`` makes it, at set-up. Runs there, and in the driver.
+penstock.feed.spark.class_archive`` makes it, at set-up. Runs there, and in the driver.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def make_archive() -> Path | None:
         return path
     from pyspark import SparkContext
 
-    from penstock.feed.session import SparkSettings, open_session
-    from penstock.feed.warming import warm_session
+    from penstock.feed.spark.session import SparkSettings, open_session
+    from penstock.feed.spark.warming import warm_session
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

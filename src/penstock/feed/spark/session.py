@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.feed.class_archive import archive_options
-from penstock.feed.table_reader import register_penstock
+from penstock.feed.formats.table_reader import register_penstock
+from penstock.feed.spark.class_archive import archive_options
 from penstock.model.errors import PenstockError
 
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
@@ -89,7 +89,7 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         "spark.executorEnv.PYTHONPATH": python_path,
         **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
         "spark.python.worker.reuse": "true",
-        "spark.python.daemon.module": "penstock.feed.worker_daemon",
+        "spark.python.daemon.module": "penstock.feed.spark.worker_daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(_OPAQUE_ROWS_PER_MESSAGE),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         **_CHECKPOINT,

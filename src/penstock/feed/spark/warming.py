@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from penstock.feed.opaque import SPARK_SCHEMA, RowKind, opaque_row
-from penstock.feed.run import activate
+from penstock.feed.window.opaque import SPARK_SCHEMA, RowKind, opaque_row
+from penstock.feed.window.run import activate
 
 log = logging.getLogger(__name__)
 WARM_S_MAX = 60.0
@@ -42,14 +42,14 @@ class _WarmReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # What a feed's reader imports, imported here for the worker that will be its.
-        import penstock.feed.work_reader  # noqa: F401
+        import penstock.feed.window.work_reader  # noqa: F401
 
         yield opaque_row("warm", RowKind.CLOSE)
 
 
 class _WarmWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        import penstock.feed.delivery  # noqa: F401
+        import penstock.feed.window.delivery  # noqa: F401
         from penstock.sink.storage.warm_kernels import warm_encoder
 
         for _ in iterator:
@@ -57,7 +57,7 @@ class _WarmWriter(DataSourceStreamArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        import penstock.feed.barrier
+        import penstock.feed.window.barrier
         import penstock.sink.storage.maintainer  # noqa: F401
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -17,10 +17,10 @@ _LOADED = (
     "pyspark.worker",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.write_into_data_source",
-    "penstock.feed.source",
-    "penstock.feed.writer",
-    "penstock.feed.work_reader",
-    "penstock.feed.delivery",
+    "penstock.feed.window.source",
+    "penstock.feed.window.writer",
+    "penstock.feed.window.work_reader",
+    "penstock.feed.window.delivery",
     "penstock.sink.storage.sink",
 )
 

@@ -1,6 +1,6 @@
 """Which dispatchers a feed has, and everything that a planner or a task must know to work for it.
 
-The first assignment is made when the feed is created; DDLs change it (``penstock.feed.following``), and the meta database keeps which
+The first assignment is made when the feed is created; DDLs change it (``feed/window/following.py``), and the meta database keeps which
 dispatchers there are as of a ts. The division of a table in dispatchers is part of the file names, so a replay must find the same one, and
 a table that is divided stays so. ``FeedContext`` travels to the planner process and to executors inside the pickled
 data source, never through Spark options, which Spark prints. Runs anywhere; imports no Spark.

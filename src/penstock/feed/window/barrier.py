@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.fence import OwnerFence, shared_meta
-from penstock.feed.following import follow, joined, live_dispatchers, to_records, workers, written_parts
-from penstock.feed.resnapshot import begun_with_state, is_resnapshot
+from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.fence import OwnerFence, shared_meta
+from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.records import PendingWindow
 from penstock.model.errors import PenstockError
 from penstock.sink.catalog import open_maintainer

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.fence import task_fence
-from penstock.feed.opaque import RowKind
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.fence import task_fence
+from penstock.feed.window.opaque import RowKind
 from penstock.model.batch import read_ipc
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from penstock.feed.assignment import FeedContext
+from penstock.feed.window.assignment import FeedContext
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.format.create_text import create_text
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.format.layout.create_text import create_text
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType

@@ -1,7 +1,7 @@
 """The window planner: where the next window ends, and which dispatchers do what in it.
 
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
-has the same end and therefore the same files. When one begins is decided by ``feed/window_pace.py``; beside that the planner holds no
+has the same end and therefore the same files. When one begins is decided by ``feed/window/pace.py``; beside that the planner holds no
 state, and can be opened again at any time. Runs in the planner process beside the driver.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.feed.assignment import Dispatcher, FeedContext
-from penstock.feed.following import first_dispatchers, follow, live_dispatchers, to_record, workers
-from penstock.feed.packing import pack_by_bytes
-from penstock.feed.planned_partition import PlannedPartition, WorkItem
-from penstock.feed.resnapshot import ResnapshotPlanner, is_resnapshot
-from penstock.feed.window_pace import WindowPace
+from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, workers
+from penstock.feed.window.pace import WindowPace
+from penstock.feed.window.packing import pack_by_bytes
+from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
@@ -27,8 +27,8 @@ from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
-from penstock.store.flight import SpanStatus
-from penstock.store.flight_client import FlightStoreClient
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import SpanStatus
 
 
 class WindowPlanner:

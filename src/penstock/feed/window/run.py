@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.fence import OwnerFence
-from penstock.feed.source import feed_source
-from penstock.feed.writer import feed_sink
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.fence import OwnerFence
+from penstock.feed.window.source import feed_source
+from penstock.feed.window.writer import feed_sink
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import InvariantError, PenstockError

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.opaque import SPARK_SCHEMA
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.opaque import SPARK_SCHEMA
 from penstock.model.errors import InvariantError
 
 if TYPE_CHECKING:
-    from penstock.feed.window_planner import WindowPlanner
+    from penstock.feed.window.planner import WindowPlanner
 
 
 class DispatcherGroup(InputPartition):
@@ -45,7 +45,7 @@ class FeedStreamReader(DataSourceStreamReader):
     def planner(self) -> WindowPlanner:
         """Return the planner of this process, opened on first use."""
         if self._planner is None:
-            from penstock.feed.window_planner import WindowPlanner
+            from penstock.feed.window.planner import WindowPlanner
 
             self._planner = WindowPlanner.open(self._context)
         return self._planner
@@ -65,7 +65,7 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the opaque rows of a group of dispatchers. Runs on an executor."""
-        from penstock.feed.work_reader import read_partition
+        from penstock.feed.window.work_reader import read_partition
 
         yield from read_partition(self._context, partition.value)
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.difference_reader import read_difference
-from penstock.feed.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.planned_partition import PlannedPartition, WorkItem
+from penstock.feed.bootstrap.difference_reader import read_difference
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import before_rule, open_state
+from penstock.store.changes.ordering import merge_step
 from penstock.store.contract import EndOfRange
-from penstock.store.flight_client import FlightStoreClient
-from penstock.store.ordering import merge_step
+from penstock.store.flight.client import FlightStoreClient
 
 
 def read_partition(context: FeedContext, planned: bytes) -> Iterator[pa.RecordBatch]:

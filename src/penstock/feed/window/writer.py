@@ -3,7 +3,7 @@
 A task opens a sink, hands it the events of its dispatchers and returns their results as the commit message. The commit acts as
 the maintainer of the barrier: schema files of the DDL that ended the window, then progress (fenced, one transaction), then the
 published checkpoint. Each step is idempotent, so a crash between two of them is repaired by the next attempt of the same window.
-What only one of these steps needs is imported there, as in ``feed/source.py``.
+What only one of these steps needs is imported there, as in ``feed/window/source.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.imported_objects import keep_imported
+from penstock.feed.spark.imported_objects import keep_imported
+from penstock.feed.window.assignment import FeedContext
 from penstock.model.errors import InvariantError
 from penstock.sink.contract import DispatcherResult, TaskReport
 
@@ -39,7 +39,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WindowPart:
         """Deliver the dispatchers of one partition; everything is durable in the target when it returns. Runs on an executor."""
-        from penstock.feed.delivery import write_partition
+        from penstock.feed.window.delivery import write_partition
 
         results, report, to_ts = write_partition(self._context, iterator)
         return WindowPart(msgspec.json.encode(results), msgspec.json.encode(report), to_ts)
@@ -55,7 +55,7 @@ class FeedStreamWriter(DataSourceStreamArrowWriter):
             raise InvariantError(f"one batch has parts of windows that end at {sorted(ends)}")
         results = [result for part in parts for result in msgspec.json.decode(part.results, type=list[DispatcherResult])]
         reports = [msgspec.json.decode(part.report, type=TaskReport) for part in parts]
-        from penstock.feed.barrier import commit_recorded_window
+        from penstock.feed.window.barrier import commit_recorded_window
 
         keep_imported()
         commit_recorded_window(self._context, ends.pop(), results, reports)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.format import csv_tokens as tokens
-from penstock.format.csv_dialect import CsvSettings, row_columns
-from penstock.format.csv_encoder import FLOAT_KINDS
+from penstock.format.csv import tokens
+from penstock.format.csv.dialect import CsvSettings, row_columns
+from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.field_block import Bytes, FieldBlock, Longs, malformed
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError

@@ -16,15 +16,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.format.csv_dialect import BinaryEncoding, CsvSettings, row_columns
-from penstock.format.csv_rows import ByteSpace, RowSheet, Space
+from penstock.format.csv.dialect import BinaryEncoding, CsvSettings, row_columns
+from penstock.format.csv.rows import ByteSpace, RowSheet, Space
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, TypeKind
 
 if TYPE_CHECKING:
-    from penstock.format.csv_kernels import Bytes
+    from penstock.format.csv.kernels import Bytes
 
 FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 _NO_FLAGS: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
@@ -145,7 +145,8 @@ class _Sheet:
     """Fields of all rows, first measured, then put in place."""
 
     def __init__(self, rows: int, settings: CsvSettings) -> None:
-        from penstock.format import csv_kernels, go_floats
+        from penstock.format import go_floats
+        from penstock.format.csv import kernels as csv_kernels
 
         self._kernels = csv_kernels
         self._go_floats = go_floats.go_floats

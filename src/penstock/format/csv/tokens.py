@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.format.csv_kernels import Bytes, Flags, Longs, _delimiter_at, jit
-from penstock.format.csv_rows import _copy, load_u8, load_u64
+from penstock.format.csv.kernels import Bytes, Flags, Longs, _delimiter_at, jit
+from penstock.format.csv.rows import _copy, load_u8, load_u64
 
 PLAIN = 0
 CODED = 1

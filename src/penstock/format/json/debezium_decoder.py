@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.format import json_tokens as tokens
-from penstock.format.canal_decoder import JsonBlock, json_blocks, valued
-from penstock.format.csv_decoder import empty_frame
-from penstock.format.csv_dialect import row_columns
-from penstock.format.csv_encoder import FLOAT_KINDS
+from penstock.format.csv.decoder import empty_frame
+from penstock.format.csv.dialect import row_columns
+from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.field_block import Bytes
+from penstock.format.json import tokens
+from penstock.format.json.canal_decoder import JsonBlock, json_blocks, valued
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.format.csv_rows import (
+from penstock.format.csv.rows import (
     Space,
     _copy,
     _is_null,

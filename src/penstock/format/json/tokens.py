@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.format.csv_kernels import Bytes, Longs, jit
-from penstock.format.csv_tokens import CODED, NULL, PLAIN
+from penstock.format.csv.kernels import Bytes, Longs, jit
+from penstock.format.csv.tokens import CODED, NULL, PLAIN
 
 BARE = 3
 """A number or a truth value."""

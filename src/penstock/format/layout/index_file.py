@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.format.layout import Layout
+from penstock.format.layout.paths import Layout
 from penstock.model.errors import PenstockError
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.format.layout import OWNER_DIR
+from penstock.format.layout.paths import OWNER_DIR
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 

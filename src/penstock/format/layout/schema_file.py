@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.format.layout import SchemaPath, schema_path
+from penstock.format.layout.paths import SchemaPath, schema_path
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema

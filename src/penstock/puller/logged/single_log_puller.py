@@ -29,11 +29,11 @@ from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO, lag_seconds
-from penstock.puller.log_puller import SpanProgress
+from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.metrics import LogPullerMetrics
+from penstock.puller.ranged.log_puller import SpanProgress
+from penstock.puller.ranged.subscribed_span import SpanState
 from penstock.puller.span_pipeline import Advance, Consume, OnError, Registration, SpanPipeline
-from penstock.puller.step_capture import SpanStep
-from penstock.puller.subscribed_span import SpanState
 from penstock.source.single_log import LogPosition, LogStep, SingleLogUpstream
 
 _log = logging.getLogger(__name__)

@@ -23,13 +23,13 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import compose_ts, lag_seconds
-from penstock.puller.event_processor import EventProcessorSettings, RegionEventProcessor
 from penstock.puller.metrics import LogPullerMetrics
-from penstock.puller.region_errors import RegionBusyError
-from penstock.puller.region_feed_state import RegionFeedState
-from penstock.puller.region_worker import Channels, RegionWorker, RegionWorkerSettings
+from penstock.puller.ranged.event_processor import EventProcessorSettings, RegionEventProcessor
+from penstock.puller.ranged.region_errors import RegionBusyError
+from penstock.puller.ranged.region_feed_state import RegionFeedState
+from penstock.puller.ranged.region_worker import Channels, RegionWorker, RegionWorkerSettings
+from penstock.puller.ranged.subscribed_span import SpanState, SubscribedSpan
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
-from penstock.puller.subscribed_span import SpanState, SubscribedSpan
 from penstock.source.contract import RangeInfo
 
 _log = logging.getLogger(__name__)

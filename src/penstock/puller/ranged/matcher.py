@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.memory import copy_bytes, load_u8
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_SCHEMA
-from penstock.puller.prewrite_table import PrewriteTable, drop_slot, find_slot, hash_key, put_slot, word
-from penstock.puller.raw_memory import copy_bytes, load_u8
-from penstock.puller.wire_scan import (
+from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, hash_key, put_slot, word
+from penstock.puller.ranged.wire_scan import (
     COMMIT_TS,
     INITIALIZED,
     KEY_LEN,

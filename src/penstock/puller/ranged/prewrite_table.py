@@ -13,8 +13,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from penstock.puller.raw_memory import copy_bytes, load_u8, load_u64, store_u64
-from penstock.puller.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
+from penstock.kernels.memory import copy_bytes, load_u8, load_u64, store_u64
+from penstock.puller.ranged.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
 
 HASH = 1
 """A slot has the columns of a scanned row, but where a row has its commit ts, the hash of the prewrite: 0 in an empty slot."""

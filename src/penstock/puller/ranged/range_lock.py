@@ -12,8 +12,8 @@ import bisect
 from enum import Enum
 
 from penstock.model.errors import InvariantError
-from penstock.puller.frontier import Frontier
-from penstock.puller.replay import DeliveredLog, Prior, relevant
+from penstock.puller.ranged.frontier import Frontier
+from penstock.puller.ranged.repeats import DeliveredLog, Prior, relevant
 
 
 class PieceState(Enum):

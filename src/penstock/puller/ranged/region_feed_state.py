@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
-from penstock.puller.matcher import RegionMatcher
-from penstock.puller.range_lock import RangePiece
-from penstock.puller.subscribed_span import SubscribedSpan
+from penstock.puller.ranged.matcher import RegionMatcher
+from penstock.puller.ranged.range_lock import RangePiece
+from penstock.puller.ranged.subscribed_span import SubscribedSpan
 from penstock.source.contract import RangeInfo
 
 

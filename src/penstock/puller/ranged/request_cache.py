@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.puller.region_feed_state import FeedStatus, RegionFeedState
+from penstock.puller.ranged.region_feed_state import FeedStatus, RegionFeedState
 
 
 class RequestCache:

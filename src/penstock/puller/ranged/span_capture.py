@@ -11,7 +11,7 @@ import threading
 
 from penstock.model.raw import RawBatch
 from penstock.model.span import Span
-from penstock.puller.replay import DeliveredLog, Prior, drop_replayed, relevant
+from penstock.puller.ranged.repeats import DeliveredLog, Prior, drop_replayed, relevant
 from penstock.puller.span_pipeline import Finish
 from penstock.source.contract import RowDecoder
 from penstock.store.contract import EventStore

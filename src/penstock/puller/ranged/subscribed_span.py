@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.puller.range_lock import PieceState, RangeLock, RangePiece
+from penstock.puller.ranged.range_lock import PieceState, RangeLock, RangePiece
 from penstock.puller.span_pipeline import Registration
 
 

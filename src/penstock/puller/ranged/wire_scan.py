@@ -17,8 +17,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.memory import load_u8, store_u64
 from penstock.model.errors import PenstockError
-from penstock.puller.raw_memory import load_u8, store_u64
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

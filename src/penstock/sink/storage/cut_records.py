@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.format.layout import OWNER_DIR
+from penstock.format.layout.paths import OWNER_DIR
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherId, DispatcherWork
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.storage import ObjectTarget
 
 CUTS_DIR = f"{OWNER_DIR}/cuts"
 

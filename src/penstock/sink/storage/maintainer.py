@@ -11,21 +11,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from penstock.format.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.ddl.ddl_names import dropped_tables
 from penstock.format.column_selection import select_columns
-from penstock.format.layout import METADATA_PATH, OWNER_DIR, OWNER_PATH
-from penstock.format.partition_record import partition_records
-from penstock.format.schema_file import SchemaFile, parse_schema_file
+from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.format.layout.partition_record import partition_records
+from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
+from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
-from penstock.sink.storage.ddl_text import dropped_tables
-from penstock.sink.storage.inspection import CleanUp
+from penstock.readback.inspection import CleanUp
 from penstock.sink.storage.publisher import SchemaVersions
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 _PUBLISH_TRIES_MAX = 10
 _SCHEMA_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})

@@ -12,17 +12,17 @@ import threading
 from collections.abc import Sequence
 from itertools import groupby
 
-from penstock.format.index_file import parse_index, render_index
-from penstock.format.layout import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
-from penstock.format.schema_file import SchemaFile
+from penstock.format.layout.index_file import parse_index, render_index
+from penstock.format.layout.paths import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
+from penstock.format.layout.schema_file import SchemaFile
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherWork, WrittenFile
 from penstock.sink.storage.cut_records import CutRecord, CutRecords
-from penstock.sink.storage.dispatcher_encoder import FlushTask
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.target import ObjectTarget
+from penstock.sink.storage.encode.dispatcher_encoder import FlushTask
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 _SCHEMA_KEY = "schema/"
 _INDEX_TRIES_MAX = 20

@@ -23,19 +23,19 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.storage.cut_records import CutRecords
-from penstock.sink.storage.dispatcher_encoder import DispatcherEncoder, FlushTask
-from penstock.sink.storage.encoder_shards import EncoderShards
+from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, FlushTask
+from penstock.sink.storage.encode.encoder_shards import EncoderShards
+from penstock.sink.storage.encode.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
-from penstock.sink.storage.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.maintainer import write_ddl_files
 from penstock.sink.storage.metrics import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE, SinkCounters
 from penstock.sink.storage.publisher import FilePublisher, SchemaVersions
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.spool import DataItem, DrainMarkerItem, Spool, SpoolSettings
-from penstock.sink.storage.spool_segment import SpoolDisk, SpoolSegments
-from penstock.sink.storage.target import ObjectTarget
+from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.spool.segment import SpoolDisk, SpoolSegments
+from penstock.sink.storage.spool.spool import DataItem, DrainMarkerItem, Spool, SpoolSettings
 from penstock.sink.storage.writer import StorageWriters, WriterChannel, WriterSettings
+from penstock.target.settings import StorageSinkSettings
+from penstock.target.storage import ObjectTarget
 
 _KEPT_FILES = 2
 _FILE_SLACK_BYTES = 8 << 20

@@ -9,15 +9,15 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from penstock.format.csv_decoder import decode
-from penstock.format.csv_dialect import CsvSettings
-from penstock.format.csv_encoder import FLOAT_KINDS, encode
+from penstock.format.csv.decoder import decode
+from penstock.format.csv.dialect import CsvSettings
+from penstock.format.csv.encoder import FLOAT_KINDS, encode
 from penstock.format.data_file import DataFile, decode_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, ColumnType, TypeKind
-from penstock.sink.storage.file_buffer import FileBuffer
+from penstock.sink.storage.spool.file_buffer import FileBuffer
 
 _TEXTS = {TypeKind.DECIMAL: "1.5", TypeKind.DATE: "2026-01-02", TypeKind.TIME: "01:02:03", TypeKind.JSON: "{}", TypeKind.VECTOR: "[1]"}
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from penstock.format.data_file import finish_file
 from penstock.model.clock import Clock
-from penstock.sink.storage.dispatcher_encoder import FlushTask
+from penstock.sink.storage.encode.dispatcher_encoder import FlushTask
+from penstock.sink.storage.encode.flush_policy import FlushReason
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.file_buffer import BufferPool
-from penstock.sink.storage.flush_policy import FlushReason
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.publisher import FilePublisher, Publication
-from penstock.sink.storage.settings import StorageSinkSettings
-from penstock.sink.storage.spool import DrainMarkerItem, Spool
+from penstock.sink.storage.spool.file_buffer import BufferPool
+from penstock.sink.storage.spool.spool import DrainMarkerItem, Spool
+from penstock.target.settings import StorageSinkSettings
 
 UNDER_WAY_BYTES_MAX = 256 << 20
 FILES_UNDER_WAY_MIN = 2

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import CODES, PenstockError
+from penstock.model.row_key import full_span
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.source.contract import RangeEpoch, RangeInfo
 from penstock.source.dataserver.decoder import DataServerDecoder, SchemaCache
-from penstock.source.dataserver.keys import full_span
 from penstock.source.dataserver.transaction import Txn
 from penstock.source.proto import dataserver_pb2 as pb
 from penstock.source.proto import dataserver_pb2_grpc

@@ -16,15 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import U64
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_DELETE, RAW_PUT, RawBatch
+from penstock.model.row_key import in_order, strip_prefix
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import COMMIT_TS, KEY, SchemaHistory, TableSchema
 from penstock.source.contract import Decoded
-from penstock.source.dataserver.kernel import U64
-from penstock.source.dataserver.keys import in_order, strip_prefix
 from penstock.source.dataserver.projection import project
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import EMPTY_U8, I64, INT32_MAX, U8, U64, binary_array, binary_view, kernel
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.dataserver.kernel import EMPTY_U8, I64, INT32_MAX, U8, U64, binary_array, binary_view, kernel
 
 FORMAT_V1 = 1
 HEADER_BYTES = 9

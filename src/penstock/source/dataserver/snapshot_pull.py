@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import U64
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.source.contract import RangeInfo
-from penstock.source.dataserver.kernel import U64
 from penstock.source.proto import cdc_pb2, dataserver_pb2_grpc
 from penstock.source.proto import dataserver_pb2 as pb
 

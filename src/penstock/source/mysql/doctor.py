@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from penstock.source.findings import Finding
-from penstock.source.mysql.columns import read_tables
 from penstock.source.mysql.connection import Session, parse_uri
 from penstock.source.mysql.server import Server
+from penstock.source.mysql.tables.columns import read_tables
 
 _RETENTION_DAYS_MIN = 1.0
 _GRANT = re.compile(r"^GRANT (.*?) ON (\S+) TO ", re.IGNORECASE)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from penstock.kernels.jit import I64
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64
 
 _MARIADB_ITEM = re.compile(r"^(\d+)-(\d+)-(\d+)$")
 Interval = tuple[int, int]

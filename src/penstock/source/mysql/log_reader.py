@@ -18,22 +18,23 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.ddl.statement import Statement, parse_statement, tokens
+from penstock.kernels.jit import I64, U8, U64, binary_view
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_view
-from penstock.source.mysql import framing, wire
-from penstock.source.mysql.ddl_text import Statement, parse_statement, tokens
-from penstock.source.mysql.dump import DumpSettings, EventStream
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
-from penstock.source.mysql.log_events import Xid, parse_format, parse_payload, parse_query, parse_rotate, parse_xa_prepare, parse_xid
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.row_keys import hash_keys
-from penstock.source.mysql.rows_decoder import ReadRows, decode_rows
-from penstock.source.mysql.table_slots import TableSlots
-from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.rows.row_keys import hash_keys
+from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
+from penstock.source.mysql.tables.table_slots import TableSlots
+from penstock.source.mysql.tables.table_versions import TableVersions
+from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire import framing
+from penstock.source.mysql.wire.dump import DumpSettings, EventStream
+from penstock.source.mysql.wire.log_events import Xid, parse_format, parse_payload, parse_query, parse_rotate, parse_xa_prepare, parse_xid
 from penstock.source.single_log import CommitChain, LogPosition, LogStep
 
 BEGIN_TEXT: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)

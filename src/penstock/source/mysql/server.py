@@ -10,10 +10,10 @@ import threading
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.columns import ServerTable, read_tables
 from penstock.source.mysql.connection import ServerAddress, Session
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.tables.columns import ServerTable, read_tables
 
 _BINARY_LOG_STATUS_SINCE = (8, 2)
 """MySQL from here on says BINARY LOG STATUS where it said MASTER STATUS."""

@@ -14,21 +14,21 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError
 from penstock.model.raw import RawBatch
+from penstock.model.row_key import full_span
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.contract import Decoded, RangeInfo, RowDecoder
-from penstock.source.dataserver.keys import full_span
 from penstock.source.mysql.connection import parse_uri
-from penstock.source.mysql.dump import BinlogStream
-from penstock.source.mysql.key_ranges import read_ranges
-from penstock.source.mysql.keyed_read import keyed_reader
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot import read_rows
-from penstock.source.mysql.table_versions import TableVersions
+from penstock.source.mysql.snapshot.key_ranges import read_ranges
+from penstock.source.mysql.snapshot.keyed_read import keyed_reader
+from penstock.source.mysql.snapshot.snapshot import read_rows
+from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.warm_kernels import warm_kernels
+from penstock.source.mysql.wire.dump import BinlogStream
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
 _PASSED_MAX = 4096

@@ -10,20 +10,21 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import binary_view
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.kernel import binary_view
-from penstock.source.mysql import framing, wire
-from penstock.source.mysql.charsets import to_utf8
-from penstock.source.mysql.framing import scan, unpack
-from penstock.source.mysql.images import ImageLayout, WireColumn
 from penstock.source.mysql.log_reader import BEGIN_TEXT, COMMIT_TEXT
-from penstock.source.mysql.row_keys import hash_keys, row_keys
-from penstock.source.mysql.rows_decoder import decode_rows
-from penstock.source.mysql.shown_values import shown
-from penstock.source.mysql.table_slots import Binding, TableSlots
-from penstock.source.mysql.table_versions import TableVersions
-from penstock.source.mysql.text_rows import split_rows, unpack_rows
+from penstock.source.mysql.rows.charsets import to_utf8
+from penstock.source.mysql.rows.images import ImageLayout, WireColumn
+from penstock.source.mysql.rows.row_keys import hash_keys, row_keys
+from penstock.source.mysql.rows.rows_decoder import decode_rows
+from penstock.source.mysql.rows.shown_values import shown
+from penstock.source.mysql.snapshot.text_rows import split_rows, unpack_rows
+from penstock.source.mysql.tables.table_slots import Binding, TableSlots
+from penstock.source.mysql.tables.table_versions import TableVersions
+from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire import framing
+from penstock.source.mysql.wire.framing import scan, unpack
 
 
 def warm_kernels() -> None:

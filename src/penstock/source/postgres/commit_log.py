@@ -10,10 +10,10 @@ import threading
 
 import numpy as np
 
+from penstock.kernels.jit import I64, U64
 from penstock.model.timestamp import LOGICAL_BITS
-from penstock.source.dataserver.kernel import I64, U64
-from penstock.source.postgres.schema_book import DDL_SLOTS
 from penstock.source.postgres.slot import format_lsn, parse_lsn
+from penstock.source.postgres.tables.schema_book import DDL_SLOTS
 from penstock.source.single_log import LogPosition
 
 TS_STEP = DDL_SLOTS + 1

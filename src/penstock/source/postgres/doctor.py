@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.source.findings import Finding
-from penstock.source.postgres.address import PostgresAddress, parse_address
-from penstock.source.postgres.catalog import CatalogTable, read_tables
-from penstock.source.postgres.connection import Connection, quote_ident, quote_literal
 from penstock.source.postgres.slot import PLUGIN, read_slot
+from penstock.source.postgres.tables.catalog import CatalogTable, read_tables
+from penstock.source.postgres.wire.address import PostgresAddress, parse_address
+from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
 VERSION_MIN = 13
 _RESTART = "  -- then restart the server"

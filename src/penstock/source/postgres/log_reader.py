@@ -15,16 +15,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.kernels.jit import I64, U64
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
-from penstock.source.dataserver.kernel import I64, U64
 from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
-from penstock.source.postgres.composed_ddl import compose_drop
-from penstock.source.postgres.pgoutput import (
+from penstock.source.postgres.rows.row_changes import Fetch, build_changes
+from penstock.source.postgres.rows.stream_spool import StreamSpool
+from penstock.source.postgres.rows.transaction_spool import TransactionSpool, fold_pieces
+from penstock.source.postgres.slot import format_lsn, parse_lsn
+from penstock.source.postgres.tables.composed_ddl import compose_drop
+from penstock.source.postgres.tables.schema_book import OID_MASK, KnownRelation, SchemaBook
+from penstock.source.postgres.wire.pgoutput import (
     BAD,
     COMMIT_US,
     END_LSN,
@@ -45,13 +50,8 @@ from penstock.source.postgres.pgoutput import (
     Relation,
     stream_end,
 )
-from penstock.source.postgres.replication_stream import ReplicationStream, StreamSettings
-from penstock.source.postgres.row_changes import Fetch, build_changes
-from penstock.source.postgres.scan_buffer import Notice, ScanBuffer
-from penstock.source.postgres.schema_book import OID_MASK, KnownRelation, SchemaBook
-from penstock.source.postgres.slot import format_lsn, parse_lsn
-from penstock.source.postgres.stream_spool import StreamSpool
-from penstock.source.postgres.transaction_spool import TransactionSpool, fold_pieces
+from penstock.source.postgres.wire.replication_stream import ReplicationStream, StreamSettings
+from penstock.source.postgres.wire.scan_buffer import Notice, ScanBuffer
 from penstock.source.single_log import LogPosition, LogStep
 
 STEP_BATCHES = 16

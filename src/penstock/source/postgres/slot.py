@@ -14,8 +14,8 @@ import msgspec
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.postgres.address import PostgresAddress
-from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.postgres.wire.address import PostgresAddress
+from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 
 log = logging.getLogger(__name__)
 DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"

@@ -20,21 +20,21 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RawBatch
+from penstock.model.row_key import full_key, full_span
 from penstock.model.span import DDL_TABLE_ID, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
-from penstock.source.dataserver.keys import full_key, full_span
-from penstock.source.postgres.address import PostgresAddress, parse_address
-from penstock.source.postgres.catalog import read_domains, read_tables
 from penstock.source.postgres.commit_log import CommitLog
-from penstock.source.postgres.connection import Connection, PostgresError, quote_ident, quote_literal
-from penstock.source.postgres.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
-from penstock.source.postgres.replication_stream import ReplicationStream
-from penstock.source.postgres.schema_book import OID_MASK, SchemaBook, base_version
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
-from penstock.source.postgres.table_scan import fetch_rows, plan_scan, scan_table
+from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
+from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_scan, scan_table
+from penstock.source.postgres.tables.catalog import read_domains, read_tables
+from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook, base_version
+from penstock.source.postgres.wire.address import PostgresAddress, parse_address
+from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.postgres.wire.replication_stream import ReplicationStream
 from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
 
 log = logging.getLogger(__name__)

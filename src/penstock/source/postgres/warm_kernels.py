@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model.table import Column, TableSchema
-from penstock.source.postgres.cells import CellForm, CellGrid, copy_grid
-from penstock.source.postgres.pgoutput import Relation, RelationColumn, stream_end
-from penstock.source.postgres.row_changes import build_changes
-from penstock.source.postgres.row_keys import content_keys
-from penstock.source.postgres.scan_buffer import ScanBuffer
-from penstock.source.postgres.schema_book import KnownRelation
-from penstock.source.postgres.type_map import BOOL, BYTEA, INT4, TIMESTAMPTZ, VARCHAR, column_type
+from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
+from penstock.source.postgres.rows.row_changes import build_changes
+from penstock.source.postgres.rows.row_keys import content_keys
+from penstock.source.postgres.rows.type_map import BOOL, BYTEA, INT4, TIMESTAMPTZ, VARCHAR, column_type
+from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn, stream_end
+from penstock.source.postgres.wire.scan_buffer import ScanBuffer
 
 _TYPES = (INT4, VARCHAR, BOOL, BYTEA, TIMESTAMPTZ)
 _ROW = ("1", "text", "t", "\\x00", "2026-01-02 03:04:05+00")

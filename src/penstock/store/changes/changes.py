@@ -21,13 +21,13 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.store.changes.ordered_handle import TS_END, OrderedHandle, SideReader
+from penstock.store.changes.ordering import rebatch
+from penstock.store.changes.snapshot import ROW, SnapshotSteps, StateBatches, row_positions
 from penstock.store.contract import Changes, EndOfRange, Hint
 from penstock.store.memory import MemorySource
-from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import READ_AHEAD_BYTES, ObjectSpace
-from penstock.store.ordered_handle import TS_END, OrderedHandle, SideReader
-from penstock.store.ordering import rebatch
-from penstock.store.snapshot import ROW, SnapshotSteps, StateBatches, row_positions
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects.objects import READ_AHEAD_BYTES, ObjectSpace
 
 SNAPSHOT_READ_BYTES = 1 << 30
 """A snapshot keeps what it reads until its end, so it reads whole objects."""

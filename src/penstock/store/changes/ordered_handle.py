@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.timestamp import TS_MAX
-from penstock.store.ordering import concat_records, rebatch
+from penstock.store.changes.ordering import concat_records, rebatch
 
 Rows = npt.NDArray[np.int64]
 TS_END = TS_MAX + 1

@@ -16,11 +16,11 @@ from penstock.model.batch import BatchKind, commit_ts_array
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
 from penstock.model.timestamp import TS_ZERO
-from penstock.store.changes import SpanView
+from penstock.store.changes.changes import SpanView
+from penstock.store.changes.ordering import window_rows
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
+from penstock.store.log.schema_log import SchemaLog
 from penstock.store.memory import MemoryRows
-from penstock.store.ordering import window_rows
-from penstock.store.schema_log import SchemaLog
 
 Numbers = npt.NDArray[np.float64]
 

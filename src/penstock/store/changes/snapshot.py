@@ -20,8 +20,8 @@ from penstock.model.batch import KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import TypeKind
-from penstock.store.live_rows import Rows, live_rows
-from penstock.store.ordering import concat_records
+from penstock.store.changes.live_rows import Rows, live_rows
+from penstock.store.changes.ordering import concat_records
 
 GATHER_ROWS = 524_288
 """How many live rows are gathered at once: bounds memory, and the visits to each batch."""

@@ -20,9 +20,9 @@ import pyarrow.flight as fl
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchHeader, BatchKind, ChangeBatch, commit_ts_array
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.store.changes import SpanView, open_changes
+from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
-from penstock.store.flight import (
+from penstock.store.flight.server import (
     Endpoint,
     MemoryEndpoint,
     ObjectEndpoint,
@@ -32,7 +32,7 @@ from penstock.store.flight import (
     WindowAnswer,
     WindowRequest,
 )
-from penstock.store.objects import ObjectSpace, ObstoreBackend
+from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
 
 CALL_TIMEOUT_S = 30.0
 

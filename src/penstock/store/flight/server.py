@@ -22,12 +22,12 @@ import pyarrow.flight as fl
 from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
-from penstock.store.changes import SpanState, open_changes, side_handles
+from penstock.store.changes.changes import SpanState, open_changes, side_handles
+from penstock.store.changes.ordered_handle import TS_END, SideReader
 from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
-from penstock.store.flight_ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
+from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
-from penstock.store.ordered_handle import TS_END, SideReader
 from penstock.store.stats import SpanStats
 
 log = logging.getLogger(__name__)

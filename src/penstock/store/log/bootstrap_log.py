@@ -11,9 +11,9 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.span import Span
-from penstock.store.manifest import seal, unseal
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.manifest import seal, unseal
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 PLAN_MAGIC = "penstock-bootstrap"
 PART_MAGIC = "penstock-bootstrap-part"

@@ -15,7 +15,7 @@ import msgspec
 from penstock.model.ddl import DdlEvent
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.table_pattern import TablePatterns
-from penstock.store.wal_segment import RecordKind, WalRecord
+from penstock.store.log.wal_segment import RecordKind, WalRecord
 
 
 class SchemaLog:

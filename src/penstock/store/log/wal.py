@@ -24,7 +24,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_MAX
-from penstock.store.wal_segment import RecordKind, Replayed, SegmentEncoder, SegmentScan, WalRecord, segment_files
+from penstock.store.log.wal_segment import RecordKind, Replayed, SegmentEncoder, SegmentScan, WalRecord, segment_files
 
 log = logging.getLogger(__name__)
 RESOLVED = struct.Struct("<QQ")

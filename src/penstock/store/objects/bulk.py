@@ -13,8 +13,8 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
-from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta, ObjectWriter
+from penstock.store.objects.objects import ObjectSpace
 
 
 def write_bulk(

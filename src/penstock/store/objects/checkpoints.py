@@ -13,9 +13,9 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.store.manifest import seal, unseal
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.manifest import seal, unseal
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 MAGIC = "penstock-checkpoint"
 VERSION = 1

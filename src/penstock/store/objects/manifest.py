@@ -15,8 +15,8 @@ import xxhash
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.store.object_file import ObjectMeta
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 MAGIC = "penstock-manifest"

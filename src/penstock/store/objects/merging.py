@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.table import META_FIELDS, SchemaHistory
-from penstock.store.changes import SpanState, SpanView, drain, side_handles, state_batches
-from penstock.store.object_file import ObjectKind, ObjectMeta
-from penstock.store.objects import ObjectSpace
-from penstock.store.ordered_handle import TS_END
-from penstock.store.snapshot import ROW, SnapshotSteps
+from penstock.store.changes.changes import SpanState, SpanView, drain, side_handles, state_batches
+from penstock.store.changes.ordered_handle import TS_END
+from penstock.store.changes.snapshot import ROW, SnapshotSteps
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
 
 FREE_TS_TRIES = 64
 TRANSFER_SCHEMA = pa.schema([*META_FIELDS, pa.field(ROW, pa.uint64(), False)])

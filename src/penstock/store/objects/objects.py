@@ -25,8 +25,8 @@ from obstore.store import LocalStore, from_url
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
-from penstock.store.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
-from penstock.store.ordering import rebatch, window_rows
+from penstock.store.changes.ordering import rebatch, window_rows
+from penstock.store.objects.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
 
 FOOTERS_MAX = 4_096
 """How many footers a process keeps: some kilobytes each."""

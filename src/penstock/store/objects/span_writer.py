@@ -15,8 +15,8 @@ import msgspec
 from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.store.object_file import ObjectKind, ObjectMeta, ObjectWriter
-from penstock.store.objects import ObjectSpace
+from penstock.store.objects.object_file import ObjectKind, ObjectMeta, ObjectWriter
+from penstock.store.objects.objects import ObjectSpace
 
 
 @dataclass(frozen=True)

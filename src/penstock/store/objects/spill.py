@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.model.batch import ChangeBatch
-from penstock.store.object_file import ALIGNMENT, encode_message
+from penstock.store.objects.object_file import ALIGNMENT, encode_message
 
 
 def spill_batches(directory: Path, batches: Sequence[ChangeBatch]) -> list[ChangeBatch]:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch, Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.store.changes.ordering import merge_step
 from penstock.store.contract import Changes, ChangesHandle, EndOfRange
-from penstock.store.ordering import merge_step
 
 Row = tuple[Any, ...]
 

@@ -15,11 +15,11 @@ import obstore
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from penstock.format.layout import METADATA_PATH, DataDir, DataPath, parse_schema_path
+from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, parse_schema_path
 from penstock.sink.contract import DispatcherId, DispatcherResult
-from penstock.sink.storage.settings import StorageSinkSettings
 from penstock.sink.storage.sink import EngineSettings, StorageSink
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
+from penstock.target.settings import StorageSinkSettings
 
 _ID = re.compile(rb'^"[A-Z]","t\d+","sim",(\d+),(\d+),', re.MULTILINE)
 CHUNK_SLACK_BYTES = 8 << 10

@@ -24,29 +24,21 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink import wake_gate
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.storage import (
-    cut_records,
-    encoder_shards,
-    failure_latch,
-    file_buffer,
-    flush_policy,
-    metrics,
-    publisher,
-    spool,
-    spool_segment,
-    target,
-    writer,
-)
+from penstock.sink.storage import cut_records, failure_latch, metrics, publisher, writer
+from penstock.sink.storage.encode import encoder_shards, flush_policy
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.settings import StorageSinkSettings, from_uri
 from penstock.sink.storage.sink import EngineSettings, StorageSink
-from penstock.sink.storage.spool import SpoolSettings
-from penstock.sink.storage.spool_segment import SpoolDisk
-from penstock.sink.storage.target import ObjectTarget, RetrySettings
+from penstock.sink.storage.spool import file_buffer, spool
+from penstock.sink.storage.spool import segment as spool_segment
+from penstock.sink.storage.spool.segment import SpoolDisk
+from penstock.sink.storage.spool.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
-from penstock.testing.interleaving import Interleaving
-from penstock.testing.sink_checkers import AttemptWitness, TargetWitness
+from penstock.target import storage as target
+from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.storage import ObjectTarget, RetrySettings
+from penstock.testing.checks.interleaving import Interleaving
+from penstock.testing.checks.sink_checkers import AttemptWitness, TargetWitness
 
 T0 = compose_ts(1_700_000_000_000)
 MODULES = (

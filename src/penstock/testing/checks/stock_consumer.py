@@ -16,7 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.storage import ObjectTarget
 
 RULES = {
     "R1": "a data file's name has at least six digits before its extension, and numbers have one width",

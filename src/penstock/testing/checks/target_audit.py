@@ -13,12 +13,12 @@ from pathlib import Path
 
 import polars as pl
 
-from penstock.format.checkpoint import parse_checkpoint
-from penstock.format.index_file import parse_index
-from penstock.format.layout import METADATA_PATH, DataDir, Layout
+from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.index_file import parse_index
+from penstock.format.layout.paths import METADATA_PATH, DataDir, Layout
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP
-from penstock.sink.storage.reader import StorageReader
+from penstock.readback.reader import StorageReader
 
 # What an interrupted write to a local folder leaves behind; no listing shows it.
 _PARTIAL = re.compile(r"#\d+\Z")

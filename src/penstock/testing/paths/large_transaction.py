@@ -1,7 +1,8 @@
 """One transaction of very many rows on its way from the event store to files, in a process of its own, whose memory is then known.
 
-``python -m penstock.testing.large_transaction FOLDER ROWS`` writes the rows as one commit into a store, lets a feed without Spark deliver
-them, and prints one line of JSON: windows, rows, files, and the process's own memory before, when the store was filled, and at its peak.
+``python -m penstock.testing.paths.large_transaction FOLDER ROWS`` writes the rows as one commit into a store, lets a feed
+without Spark deliver them, and prints one line of JSON: windows, rows, files, and the process's own memory before, when the store was
+filled, and at its peak.
 Runs in tests.
 """
 
@@ -16,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from penstock.feed.assignment import Dispatcher, FeedContext
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
@@ -26,8 +27,8 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight import FlightService
-from penstock.testing.local_feed import LocalFeed
+from penstock.store.flight.server import FlightService
+from penstock.testing.paths.local_feed import LocalFeed
 
 TABLE = TableSchema(
     7,

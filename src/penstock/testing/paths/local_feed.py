@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.assignment import FeedContext
-from penstock.feed.barrier import commit_recorded_window
-from penstock.feed.delivery import deliver
-from penstock.feed.fence import task_fence
-from penstock.feed.window_planner import WindowPlanner
-from penstock.feed.work_reader import read_item
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.barrier import commit_recorded_window
+from penstock.feed.window.delivery import deliver
+from penstock.feed.window.fence import task_fence
+from penstock.feed.window.planner import WindowPlanner
+from penstock.feed.window.work_reader import read_item
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.sink.catalog import before_rule, open_sink
 from penstock.sink.contract import DispatcherResult
-from penstock.store.flight_client import FlightStoreClient
+from penstock.store.flight.client import FlightStoreClient
 
 _PAUSE_S = 0.02
 

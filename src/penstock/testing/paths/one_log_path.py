@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.feed.assignment import FeedContext, assign_dispatchers
-from penstock.feed.bootstrap import Bootstrap, BootstrapSettings
-from penstock.feed.following import live_dispatchers, to_record
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import FeedContext, assign_dispatchers
+from penstock.feed.window.following import live_dispatchers, to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.positions import PositionJournal
@@ -28,9 +28,9 @@ from penstock.server.moving_verification import MovingVerifier
 from penstock.server.verification import Verdict, open_reader
 from penstock.source.catalog import open_upstream
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight import FlightService
-from penstock.testing.local_feed import LocalFeed
-from penstock.testing.local_tasks import LocalTasks
+from penstock.store.flight.server import FlightService
+from penstock.testing.paths.local_feed import LocalFeed
+from penstock.testing.twins.local_tasks import LocalTasks
 
 WAIT_S = 40.0
 PAGE_ROWS = 200

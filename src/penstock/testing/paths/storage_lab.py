@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.table import TableSchema
+from penstock.readback.reader import StorageReader
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.reader import StorageReader
-from penstock.sink.storage.settings import from_uri
 from penstock.sink.storage.sink import StorageSink
-from penstock.sink.storage.target import ObjectTarget
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
 
 WINDOW_TICKS = 10**12
 

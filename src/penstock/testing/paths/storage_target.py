@@ -16,8 +16,8 @@ from obstore.store import MemoryStore
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.target import ObjectTarget, RetrySettings
-from penstock.testing.object_store import HOLD_S_MAX, Fault, FaultRule
+from penstock.target.storage import ObjectTarget, RetrySettings
+from penstock.testing.twins.object_store import HOLD_S_MAX, Fault, FaultRule
 
 _T = TypeVar("_T")
 

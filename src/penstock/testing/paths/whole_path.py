@@ -15,24 +15,24 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.assignment import FeedContext, assign_dispatchers
-from penstock.feed.following import live_dispatchers, to_record
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import FeedContext, assign_dispatchers
+from penstock.feed.window.following import live_dispatchers, to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock
+from penstock.model.row_key import table_prefix
 from penstock.model.span import DDL_SPAN
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService
+from penstock.readback.reader import StorageReader
 from penstock.server.verification import Verdict, open_reader, verify_target
-from penstock.sink.storage.reader import StorageReader
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.source.dataserver.keys import table_prefix
-from penstock.source.dataserver.server import DataServer, DataServerSettings
+from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight import FlightService
-from penstock.testing.local_feed import LocalFeed
+from penstock.store.flight.server import FlightService
+from penstock.testing.paths.local_feed import LocalFeed
 
 DRAIN_S = 60.0
 

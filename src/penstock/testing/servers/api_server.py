@@ -25,8 +25,8 @@ from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
-from penstock.testing.feed_run import ScriptedFeedRunFactory
-from penstock.testing.table_catalog import TableCatalog
+from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
+from penstock.testing.twins.table_catalog import TableCatalog
 
 SOURCE_URI = "dataserver://127.0.0.1:1"
 

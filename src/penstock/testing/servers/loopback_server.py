@@ -1,6 +1,6 @@
 """Real servers on loopback for tests: PostgreSQL, MariaDB and Azurite, in a directory of the test, stopped by process.
 
-How they are started and ended is in ``cli/bench/loopback.py``; Azurite is installed from npm into a
+How they are started and ended is in ``testing/servers/loopback.py``; Azurite is installed from npm into a
 cache folder by the first test that wants it. Runs in tests.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from penstock.cli.bench.loopback import answers, free_port, program, running, unprivileged
 from penstock.model.clock import SystemClock
+from penstock.testing.servers.loopback import answers, free_port, program, running, unprivileged
 
 INSTALL_S_MAX = 300.0
 AZURE_ACCOUNT = "devstoreaccount1"

@@ -7,12 +7,12 @@ import struct
 from collections.abc import Sequence
 
 from penstock.model.table import TableSchema
-from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.connection import Connection, quote_ident
+from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.slot import SlotStatus, read_slot
-from penstock.source.postgres.table_scan import plan_scan
+from penstock.source.postgres.snapshot.table_scan import plan_scan
 from penstock.source.postgres.upstream import PostgresUpstream
-from penstock.testing.postgres_lab import PostgresLab
+from penstock.source.postgres.wire.connection import Connection, quote_ident
+from penstock.testing.servers.postgres_lab import PostgresLab
 
 Value = object
 Row = dict[str, Value]

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.bench.loopback import free_port
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
-from penstock.source.postgres.address import parse_address
-from penstock.source.postgres.connection import Connection, Row
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
+from penstock.source.postgres.wire.address import parse_address
+from penstock.source.postgres.wire.connection import Connection, Row
 from penstock.source.single_log import LogPosition, LogStep
-from penstock.testing.loopback_server import postgres
+from penstock.testing.servers.loopback import free_port
+from penstock.testing.servers.loopback_server import postgres
 
 SERVER_OPTIONS = ("-c", "wal_level=logical", "-c", "max_prepared_transactions=10", "-c", "logical_decoding_work_mem=64kB")
 _READ_S_MAX = 60.0

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from penstock.kernels.jit import U8
 from penstock.model.table import Column
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.kernel import U8
-from penstock.source.mysql import wire
-from penstock.source.mysql.columns import ServerTable
+from penstock.source.mysql.tables.columns import ServerTable
+from penstock.source.mysql.wire import constants as wire
 
 Row = tuple[int, str | None]
 """A BIGINT key and a VARCHAR that may be NULL."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.feed.bootstrap_part import BootstrapPart, pull_part
+from penstock.feed.bootstrap.part import BootstrapPart, pull_part
 from penstock.model.errors import PenstockError
-from penstock.store.bootstrap_log import PulledPart
+from penstock.store.log.bootstrap_log import PulledPart
 
 
 class LocalTasks:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.store.objects import ObjectBackend
+from penstock.store.objects.objects import ObjectBackend
 
 HOLD_S_MAX = 30.0
 

@@ -25,12 +25,12 @@ from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, DmlEvent
-from penstock.sink.storage.chunks import Chunk, Rechunker
 from penstock.sink.storage.cut_records import CutRecord
-from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
-from penstock.sink.storage.flush_policy import FlushReason
-from penstock.sink.storage.settings import Atomicity, StorageSinkSettings
-from penstock.sink.storage.spool import DataItem
+from penstock.sink.storage.encode.chunks import Chunk, Rechunker
+from penstock.sink.storage.encode.flush_policy import FlushReason
+from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.spool.spool import DataItem
+from penstock.target.settings import Atomicity, StorageSinkSettings
 
 CHUNK_BYTES_MAX = 4 << 20
 CHUNK_BYTES_MIN = 512

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from penstock.model.clock import Clock
-from penstock.sink.storage.active_set import ActiveSet
+from penstock.sink.storage.encode.active_set import ActiveSet
 from penstock.sink.storage.failure_latch import FailureLatch
 
 K = TypeVar("K")

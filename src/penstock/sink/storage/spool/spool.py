@@ -21,10 +21,10 @@ from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherId
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.sink.storage.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.metrics import SinkCounters
-from penstock.sink.storage.spool_segment import SegmentPlace, SpoolSegments
-from penstock.sink.storage.watermarks import WakeLine, Watermarks
+from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.spool.segment import SegmentPlace, SpoolSegments
+from penstock.sink.storage.spool.watermarks import WakeLine, Watermarks
 
 _SPILL_ABOVE = 0.8
 _SPILL_DOWN_TO = 0.6

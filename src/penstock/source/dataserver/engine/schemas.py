@@ -13,15 +13,15 @@ import msgspec
 import sqlglot
 from sqlglot import exp
 
+from penstock.ddl.column_definition import build_column, check_modify, has_clock_default
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import check_key_column
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import Column, SchemaHistory, TableSchema
-from penstock.source.dataserver.columndef import build_column, check_modify, has_clock_default
-from penstock.source.dataserver.keys import check_key_column
-from penstock.source.dataserver.partitions import PartitionChange, PartitionDdl, check_partitions, parse_partition_ddl, take_clause
+from penstock.source.dataserver.engine.partitions import PartitionChange, PartitionDdl, check_partitions, parse_partition_ddl, take_clause
+from penstock.source.dataserver.engine.renames import Name, follow_renames, parse_renames
 from penstock.source.dataserver.projection import default_scalar
-from penstock.source.dataserver.renames import Name, follow_renames, parse_renames
 
 _ACTION_TYPES: list[tuple[type, DdlType]] = [
     (exp.ColumnDef, DdlType.ADD_COLUMN),

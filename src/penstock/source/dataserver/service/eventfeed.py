@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.source.dataserver.engine import Engine
-from penstock.source.dataserver.ranges import EndReason, Lock, LogKind, LogRecord, RangeState, make_record
-from penstock.source.dataserver.wire import INITIALIZED_ROW, encode_event, encode_rows, pieces
+from penstock.source.dataserver.engine.engine import Engine
+from penstock.source.dataserver.engine.ranges import EndReason, Lock, LogKind, LogRecord, RangeState, make_record
+from penstock.source.dataserver.service.wire import INITIALIZED_ROW, encode_event, encode_rows, pieces
 from penstock.source.proto import cdc_pb2
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import bisect
 
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.engine import Engine
-from penstock.source.dataserver.ranges import RangeState
+from penstock.source.dataserver.engine.engine import Engine
+from penstock.source.dataserver.engine.ranges import RangeState
 from penstock.source.proto import cdc_pb2
 from penstock.source.proto import dataserver_pb2 as pb
 

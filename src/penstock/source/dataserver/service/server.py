@@ -14,9 +14,9 @@ import grpc
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.engine import Engine, EngineSettings
-from penstock.source.dataserver.eventfeed import EventFeedSettings
-from penstock.source.dataserver.service import StoreService
+from penstock.source.dataserver.engine.engine import Engine, EngineSettings
+from penstock.source.dataserver.service.eventfeed import EventFeedSettings
+from penstock.source.dataserver.service.service import StoreService
 
 MESSAGE_BYTES_MAX = 64 << 20
 

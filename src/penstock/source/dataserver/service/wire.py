@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_view, kernel
-from penstock.source.dataserver.ranges import LogKind, LogRecord
+from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
+from penstock.source.dataserver.engine.ranges import LogKind, LogRecord
 
 COMMITTED = 4
 INITIALIZED_ROW = b"\x0a\x02\x18\x05"

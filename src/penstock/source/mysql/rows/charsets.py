@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import I64, INT32_MAX, U8, binary_view, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, INT32_MAX, U8, binary_view, kernel
 
 _UTF8 = frozenset({"", "ascii", "utf8", "utf8mb3", "utf8mb4"})
 _SINGLE = {

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
 from penstock.model.batch import Op
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_view, kernel
 
 _INSERT, _UPDATE, _DELETE, _BEFORE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.BEFORE)
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, INT32_MAX, U8, kernel
-from penstock.source.mysql.texts import (
+from penstock.source.mysql.rows.texts import (
     DIGIT_BYTES,
     big_endian,
     decimal_bytes,
@@ -29,7 +29,7 @@ from penstock.source.mysql.texts import (
     put_time,
     put_timestamp,
 )
-from penstock.source.mysql.wire import (
+from penstock.source.mysql.wire.constants import (
     F_PLAIN,
     FIXED_MAX,
     W_BITS,

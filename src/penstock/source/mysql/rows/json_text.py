@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
-from penstock.source.mysql import wire
-from penstock.source.mysql.texts import DIGIT_BYTES, decimal_bytes, put_decimal
+from penstock.source.mysql.rows.texts import DIGIT_BYTES, decimal_bytes, put_decimal
+from penstock.source.mysql.wire import constants as wire
 
 _DEPTH_MAX = 100
 """The server's own limit."""

@@ -1,6 +1,6 @@
 """Row keys: the bytes under which a row is known, in the order of its primary key's columns.
 
-The encoding is that of ``source/dataserver/keys.py``. FLOAT and DOUBLE keys are turned into integers of the same order. A table without a
+The encoding is that of ``model/row_key.py``. FLOAT and DOUBLE keys are turned into integers of the same order. A table without a
 primary key is known by a unique key whose columns cannot be NULL; where it has none either, by a hash over all its columns, so that rows
 that are alike in every column count as one. Runs in the log service and on executors.
 """
@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import I64, U8, U64, binary_array, binary_view, kernel
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_array, binary_view, kernel
-from penstock.source.dataserver.keys import encode_row_keys
 
 HASH_BYTES = 16
 _UNSIGNED_KEY = ColumnType(TypeKind.BIGINT, unsigned=True)

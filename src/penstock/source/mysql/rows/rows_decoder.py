@@ -14,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import I64, U8, U64
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.dataserver.kernel import I64, U8, U64
-from penstock.source.mysql import wire
-from penstock.source.mysql.charsets import to_utf8
-from penstock.source.mysql.columns import is_text
-from penstock.source.mysql.folding import fold, is_identity
-from penstock.source.mysql.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
-from penstock.source.mysql.row_keys import row_keys
-from penstock.source.mysql.shown_values import shown
-from penstock.source.mysql.table_slots import Binding
+from penstock.source.mysql.rows.charsets import to_utf8
+from penstock.source.mysql.rows.folding import fold, is_identity
+from penstock.source.mysql.rows.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
+from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.shown_values import shown
+from penstock.source.mysql.tables.columns import is_text
+from penstock.source.mysql.tables.table_slots import Binding
+from penstock.source.mysql.wire import constants as wire
 
 Charset = Callable[[TableSchema, str], str]
 ReadRows = Callable[[TableSchema, tuple[pa.Array, ...]], tuple[pa.Array, ...]]

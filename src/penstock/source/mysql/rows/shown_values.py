@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import I64, U8, binary_view, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, U8, binary_view, kernel
-from penstock.source.mysql import wire
-from penstock.source.mysql.json_text import json_texts
+from penstock.source.mysql.rows.json_text import json_texts
+from penstock.source.mysql.wire import constants as wire
 
 VALUE_BYTES_MAX = 1 << 30
 _DIGITS: U8 = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)

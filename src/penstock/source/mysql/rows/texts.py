@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.source.dataserver.kernel import I64, U8, kernel
+from penstock.kernels.jit import I64, U8, kernel
 
 DIGIT_BYTES: I64 = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 """Bytes of so many leading or trailing decimal digits."""

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.model.table import Column
 from penstock.model.types import TypeKind
-from penstock.source.mysql.charsets import to_utf8
-from penstock.source.mysql.shown_values import vector_texts
+from penstock.source.mysql.rows.charsets import to_utf8
+from penstock.source.mysql.rows.shown_values import vector_texts
 
 NUMBERED = frozenset({TypeKind.BIT, TypeKind.ENUM, TypeKind.SET})
 

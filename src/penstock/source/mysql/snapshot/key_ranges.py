@@ -13,16 +13,16 @@ import itertools
 
 import pyarrow as pa
 
+from penstock.model.row_key import full_key, full_span
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, TypeKind
 from penstock.source.contract import RangeEpoch, RangeInfo
-from penstock.source.dataserver.keys import full_key, full_span
-from penstock.source.mysql.column_query import literal, quoted, selected, typed
 from penstock.source.mysql.connection import Session
-from penstock.source.mysql.row_keys import row_keys
+from penstock.source.mysql.rows.row_keys import row_keys
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.text_rows import query_columns
+from penstock.source.mysql.snapshot.column_query import literal, quoted, selected, typed
+from penstock.source.mysql.snapshot.text_rows import query_columns
 
 RANGE_ROWS = 250_000
 RANGES_MAX = 256

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.mysql.column_query import quoted, selected, typed
-from penstock.source.mysql.row_keys import row_keys
-from penstock.source.mysql.rows_decoder import ReadRows
+from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.rows_decoder import ReadRows
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot import key_condition
-from penstock.source.mysql.text_rows import query_columns
+from penstock.source.mysql.snapshot.column_query import quoted, selected, typed
+from penstock.source.mysql.snapshot.snapshot import key_condition
+from penstock.source.mysql.snapshot.text_rows import query_columns
 
 _QUERY_ROWS = 1_000
 

@@ -18,12 +18,12 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.types import INTEGER_KINDS, TypeKind
-from penstock.source.mysql.column_query import NUMBERED, literal, quoted, selected, typed
-from penstock.source.mysql.key_ranges import span_conditions
-from penstock.source.mysql.row_keys import row_keys
-from penstock.source.mysql.rows_decoder import snapshot_batches
+from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.rows_decoder import snapshot_batches
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.text_rows import query_columns
+from penstock.source.mysql.snapshot.column_query import NUMBERED, literal, quoted, selected, typed
+from penstock.source.mysql.snapshot.key_ranges import span_conditions
+from penstock.source.mysql.snapshot.text_rows import query_columns
 
 PAGE_ROWS = 16_384
 QUERY_PAGES = 8

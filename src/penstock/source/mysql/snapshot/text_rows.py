@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pymysql
 
+from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, INT32_MAX, U8, kernel
 from penstock.source.mysql.connection import Session, translated
-from penstock.source.mysql.framing import CONTINUED, ENDED, LEFT, MORE, PACKET_BYTES_MAX, REFUSED, UNPACK_STATE
-from penstock.source.mysql.texts import little_endian
+from penstock.source.mysql.rows.texts import little_endian
+from penstock.source.mysql.wire.framing import CONTINUED, ENDED, LEFT, MORE, PACKET_BYTES_MAX, REFUSED, UNPACK_STATE
 
 T = TypeVar("T", bound=np.generic)
 _COM_QUERY = 3

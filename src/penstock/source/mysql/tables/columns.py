@@ -17,10 +17,10 @@ import msgspec
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, ColumnType, TypeKind
-from penstock.source.mysql import wire
 from penstock.source.mysql.connection import Session
-from penstock.source.mysql.images import ImageLayout
-from penstock.source.mysql.tablemap import MapColumn, TableMap
+from penstock.source.mysql.rows.images import ImageLayout
+from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire.tablemap import MapColumn, TableMap
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 _COLUMN_TYPE = re.compile(r"^\s*([a-z0-9_]+)\s*(?:\((.*?)\))?\s*(.*)$", re.IGNORECASE | re.DOTALL)

@@ -12,11 +12,11 @@ import msgspec
 import sqlglot
 from sqlglot import exp
 
+from penstock.ddl.column_definition import build_column
+from penstock.ddl.statement import tokens
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
-from penstock.source.dataserver.columndef import build_column
-from penstock.source.mysql.columns import FIXED_TYPES
-from penstock.source.mysql.ddl_text import tokens
+from penstock.source.mysql.tables.columns import FIXED_TYPES
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 _NAME_FOLLOWS = frozenset({"(", ",", "ADD", "COLUMN", "EXISTS", "CHANGE", "MODIFY"})

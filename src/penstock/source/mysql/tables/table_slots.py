@@ -12,14 +12,14 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from penstock.kernels.jit import I64, U8
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.dataserver.kernel import I64, U8
-from penstock.source.mysql.columns import layout_of
-from penstock.source.mysql.framing import table_slot
-from penstock.source.mysql.images import ImageLayout
-from penstock.source.mysql.table_versions import TableVersions
-from penstock.source.mysql.tablemap import TableMap, parse_table_map
+from penstock.source.mysql.rows.images import ImageLayout
+from penstock.source.mysql.tables.columns import layout_of
+from penstock.source.mysql.tables.table_versions import TableVersions
+from penstock.source.mysql.wire.framing import table_slot
+from penstock.source.mysql.wire.tablemap import TableMap, parse_table_map
 
 _IDS_MIN = 1024
 

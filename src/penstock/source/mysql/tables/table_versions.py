@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from penstock.ddl.statement import Statement, TableName
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, SchemaHistory, TableSchema
-from penstock.source.mysql.columns import ServerTable
-from penstock.source.mysql.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.ddl_text import Statement, TableName
+from penstock.source.mysql.tables.columns import ServerTable
+from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
 
 ID_BITS = 48
 ReadTable = Callable[[str, str], ServerTable | None]

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 import pymysql
 
+from penstock.kernels.jit import U8
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import U8
 from penstock.source.mysql.connection import ServerAddress, connect, translated
-from penstock.source.mysql.framing import ENDED, REFUSED, UNPACK_STATE, unpack
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.wire.framing import ENDED, REFUSED, UNPACK_STATE, unpack
 
 _COM_REGISTER = 0x15
 _COM_DUMP = 0x12

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.source.dataserver.kernel import I64, U8, kernel
-from penstock.source.mysql import wire
-from penstock.source.mysql.texts import little_endian
+from penstock.kernels.jit import I64, U8, kernel
+from penstock.source.mysql.rows.texts import little_endian
+from penstock.source.mysql.wire import constants as wire
 
 PIECE_BYTES = 32 << 20
 """A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it."""

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
-from penstock.source.mysql import wire
-from penstock.source.mysql.rows_decoder import INFLATED_BYTES_MAX, inflate
+from penstock.source.mysql.rows.rows_decoder import INFLATED_BYTES_MAX, inflate
+from penstock.source.mysql.wire import constants as wire
 
 _CHECKSUM_CRC32 = 1
 _PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3

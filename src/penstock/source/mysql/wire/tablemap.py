@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.model.errors import PenstockError
-from penstock.source.mysql import wire
-from penstock.source.mysql.images import WireColumn
+from penstock.source.mysql.rows.images import WireColumn
+from penstock.source.mysql.wire import constants as wire
 
 _META_BYTES = {
     wire.TYPE_FLOAT: 1,

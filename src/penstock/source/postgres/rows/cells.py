@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import EMPTY_U8, I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import EMPTY_U8, I64, INT32_MAX, U8, kernel
-from penstock.source.postgres.pgoutput import u32
+from penstock.source.postgres.wire.pgoutput import u32
 
 NULL, UNCHANGED = -1, -2
 I32 = npt.NDArray[np.int32]

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_view, kernel
-from penstock.source.postgres.cells import I32, UNCHANGED, CellGrid, tuple_grid
-from penstock.source.postgres.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
-from penstock.source.postgres.row_keys import content_keys, ordinal_keys, row_keys
-from penstock.source.postgres.schema_book import KnownRelation
+from penstock.source.postgres.rows.cells import I32, UNCHANGED, CellGrid, tuple_grid
+from penstock.source.postgres.rows.row_keys import content_keys, ordinal_keys, row_keys
+from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.wire.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 
 Mask = npt.NDArray[np.bool_]
 Fetch = Callable[[TableSchema, pa.Array, list[pa.Array], list[Column]], tuple[pa.Array, list[pa.Array]]]

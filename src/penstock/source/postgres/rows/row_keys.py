@@ -1,4 +1,4 @@
-"""Row keys of PostgreSQL tables: memory-comparable bytes, as ``source/dataserver/keys.py`` defines them.
+"""Row keys of PostgreSQL tables: memory-comparable bytes, as ``model/row_key.py`` defines them.
 
 A table with a key (its primary key, or the index that its replica identity names) has the key's columns. A table without one and with
 REPLICA IDENTITY FULL is keyed by its content, so that a delete finds its insert: rows that are equal in every column count as one. A
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import I64, U8, U64, binary_array, kernel
+from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
-from penstock.source.dataserver.kernel import I64, U8, U64, binary_array, kernel
-from penstock.source.dataserver.keys import encode_row_keys
-from penstock.source.postgres.cells import I32, CellForm, CellGrid
-from penstock.source.postgres.schema_book import KnownRelation
+from penstock.source.postgres.rows.cells import I32, CellForm, CellGrid
+from penstock.source.postgres.tables.schema_book import KnownRelation
 
 CONTENT_KEY_BYTES = 16
 FROM_TABLE, FROM_LOG = 0, 1

@@ -10,8 +10,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 
+from penstock.kernels.jit import U8
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import U8
 
 STREAMS_MAX = 10_000
 

@@ -13,7 +13,7 @@ import re
 import msgspec
 
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.postgres.cells import CellForm
+from penstock.source.postgres.rows.cells import CellForm
 
 BOOL, BYTEA, INT8, INT2, INT4, OID = 16, 17, 20, 21, 23, 26
 FLOAT4, FLOAT8, NUMERIC = 700, 701, 1700

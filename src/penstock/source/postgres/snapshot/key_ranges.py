@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
-from penstock.source.dataserver.keys import encode_row_keys
-from penstock.source.postgres.catalog import CatalogColumn
-from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.connection import Connection, quote_ident, quote_literal
-from penstock.source.postgres.row_keys import place_keys
-from penstock.source.postgres.table_scan import ScanPlan, order_expression
-from penstock.source.postgres.type_map import BPCHAR
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.rows.row_keys import place_keys
+from penstock.source.postgres.rows.type_map import BPCHAR
+from penstock.source.postgres.snapshot.table_scan import ScanPlan, order_expression
+from penstock.source.postgres.tables.catalog import CatalogColumn
+from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
 _SAMPLE_PAGES = 300
 _PAGE_BYTES = 8192

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
+from penstock.model.row_key import encode_row_keys
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
-from penstock.source.dataserver.keys import encode_row_keys
-from penstock.source.postgres.catalog import CatalogColumn, CatalogTable, read_tables
-from penstock.source.postgres.cells import CellForm, CellGrid, copy_grid
-from penstock.source.postgres.connection import Connection, quote_ident, quote_literal
-from penstock.source.postgres.row_changes import batches
-from penstock.source.postgres.row_keys import FROM_TABLE, content_keys, key_arrays, key_type, place_keys
-from penstock.source.postgres.schema_book import OID_MASK
-from penstock.source.postgres.type_map import BPCHAR, UUID
+from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
+from penstock.source.postgres.rows.row_changes import batches
+from penstock.source.postgres.rows.row_keys import FROM_TABLE, content_keys, key_arrays, key_type, place_keys
+from penstock.source.postgres.rows.type_map import BPCHAR, UUID
+from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable, read_tables
+from penstock.source.postgres.tables.schema_book import OID_MASK
+from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
 PAGE_BYTES = 2 << 20
 _NATIVE_FORMS = frozenset({CellForm.INTEGER, CellForm.BOOLEAN, CellForm.BYTES})

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from penstock.model.table import Column
-from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.connection import Connection, Row, quote_literal
-from penstock.source.postgres.type_map import Domain, column_type, default_text
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.rows.type_map import Domain, column_type, default_text
+from penstock.source.postgres.wire.connection import Connection, Row, quote_literal
 
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,

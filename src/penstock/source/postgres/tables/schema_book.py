@@ -19,11 +19,11 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.types import ColumnType
-from penstock.source.postgres.catalog import CatalogTable
-from penstock.source.postgres.cells import CellForm
-from penstock.source.postgres.composed_ddl import compose_create, compose_ddl, compose_truncate
-from penstock.source.postgres.pgoutput import Relation
-from penstock.source.postgres.type_map import Domain, column_type
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.rows.type_map import Domain, column_type
+from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_truncate
+from penstock.source.postgres.wire.pgoutput import Relation
 
 BASE_VERSION_BITS = 31
 OID_BITS = 32

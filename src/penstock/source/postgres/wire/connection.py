@@ -16,8 +16,8 @@ import struct
 from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError
-from penstock.source.postgres.address import PostgresAddress
-from penstock.source.postgres.scram import MECHANISM, ScramClient, md5_response
+from penstock.source.postgres.wire.address import PostgresAddress
+from penstock.source.postgres.wire.scram import MECHANISM, ScramClient, md5_response
 
 PROTOCOL_VERSION = 196_608
 SSL_REQUEST = 80_877_103

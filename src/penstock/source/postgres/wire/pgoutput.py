@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.kernels.jit import I64, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, U8, kernel
 
 MORE, FULL, SPECIAL, BAD = 0, 1, 2, 3
 """Why a scan ended: bytes are missing, outputs are full, a message for Python, or bytes that make no sense."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.postgres.connection import Connection
-from penstock.source.postgres.pgoutput import POSTGRES_EPOCH_US
+from penstock.source.postgres.wire.connection import Connection
+from penstock.source.postgres.wire.pgoutput import POSTGRES_EPOCH_US
 
 _POLL_S = 0.2
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from penstock.kernels.jit import I64, U8
 from penstock.model.errors import PenstockError
-from penstock.source.dataserver.kernel import I64, U8
-from penstock.source.postgres.connection import server_error
-from penstock.source.postgres.pgoutput import (
+from penstock.source.postgres.wire.connection import server_error
+from penstock.source.postgres.wire.pgoutput import (
     BAD,
     END,
     FIRST_ROW,
