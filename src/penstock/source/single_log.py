@@ -35,6 +35,27 @@ class LogPosition(msgspec.Struct, frozen=True):
     text: str
 
 
+class TableDoubt(msgspec.Struct, frozen=True):
+    """From this ts on the log alone does not tell what rows a table has: it must be read again.
+
+    A source gives a doubt where it stands in the log, so the same log gives the same doubts: a statement that rewrote rows or was not
+    understood, a change that stands there as text, rows that the server changed without logging them, rows that cannot be decoded. Changes
+    that the log does tell go on behind it. With a ``code`` the table cannot be followed at all for now, and its rows are left out until
+    it was read again.
+    """
+
+    table_id: int
+    """0 where the log names a table of which no version is known."""
+    schema: str
+    table: str
+    ts: int
+    reason: str
+    """For operators: what was seen. No row values, no secrets."""
+    code: str = ""
+    """Of ``model/errors.py``; empty where rows go on to be decoded."""
+    hint: str = ""
+
+
 class LogStep(msgspec.Struct, frozen=True):
     """A piece of the log, decoded. ``changes`` carry span id 0: they are not divided by spans yet."""
 
@@ -44,6 +65,8 @@ class LogStep(msgspec.Struct, frozen=True):
     """Set where no transaction is open: everything at or below its ts has been given by this step and those before."""
     mark: bool = False
     """Whether ``position`` raises the chain while the log is quiet: it is written down before the resolved ts moves there."""
+    doubts: tuple[TableDoubt, ...] = ()
+    """At or below ``position``; a doubt that is read again after a restart is the same doubt."""
 
     @property
     def nbytes(self) -> int:
