@@ -1,19 +1,21 @@
 """Which rows of a span are alive: the newest event of each key is a row and not a tombstone.
 
 Works on the ``_ts`` and ``_key`` columns of both sides, each in ts order. Keys of one width that differ in at most eight bytes, as
-integer keys do, are compared as numbers; others as bytes. Sorting notices input that is in order already. Runs in the log service and
-on executors.
+integer keys do, are compared as numbers; others as bytes. Sorting notices input that is in order already. Rows that nothing names are
+counted instead: of each content as many are alive as came and did not cease since, and a tombstone that finds none ends none.
+Runs in the log service and on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from penstock.model.bag_key import BAG_KEY_BYTES, content_words, key_grid
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 
 Rows = npt.NDArray[np.int64]
@@ -21,8 +23,31 @@ Bytes = npt.NDArray[np.uint8]
 WORD = 8
 
 
-def live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> Rows:
-    """Return the numbers of the live rows, counted through the data batches, in key order."""
+def live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch], bags: Collection[int] = ()) -> Rows:
+    """Return the numbers of the live rows, counted through the data batches, in key order; ``bags`` are table versions without a key."""
+    counted = [_is_counted(b, bags) for b in data]
+    if not any(counted):
+        return _newest(data, [b for b in tombstones if not _is_counted(b, bags)])
+    starts = np.cumsum([0, *(b.header.rows for b in data)])
+    parts = []
+    for wanted, alive in ((False, _newest), (True, _copies)):
+        mine = [at for at, is_counted in enumerate(counted) if is_counted is wanted]
+        if mine:
+            chosen = [data[at] for at in mine]
+            numbers = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in mine])
+            parts.append(numbers[alive(chosen, [b for b in tombstones if _is_counted(b, bags) is wanted])])
+    return parts[0] if len(parts) == 1 else _in_key_order(data, np.concatenate(parts))
+
+
+def _is_counted(batch: ChangeBatch, bags: Collection[int]) -> bool:
+    """Return whether a batch holds rows of a bag; rows of its table that were stored under other keys are none."""
+    if batch.header.schema_version not in bags:
+        return False
+    keys = batch.records.column(KEY)
+    return len(keys) > 0 and len(keys[0].as_py()) == BAG_KEY_BYTES
+
+
+def _newest(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> Rows:
     ended = sum(b.header.rows for b in tombstones)
     batches = [*tombstones, *data]
     # Tombstones stand first, so that a stable sort by ts leaves them first at one ts.
@@ -30,6 +55,38 @@ def live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) ->
     numbers = key_numbers([b.records.column(KEY) for b in batches])
     newest = _newest_by_number(numbers, in_time) if numbers is not None else _newest_by_bytes(batches, in_time)
     return newest[newest >= ended] - ended
+
+
+def _copies(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> Rows:
+    """Return of each content the newest rows, as many as are alive."""
+    ended = sum(b.header.rows for b in tombstones)
+    batches = [*tombstones, *data]
+    ts = np.concatenate([commit_ts_array(b.records) for b in batches])
+    grids = [g for g in (key_grid(b.records.column(KEY)) for b in batches) if g is not None]
+    high, low = content_words(np.concatenate(grids))
+    order = np.lexsort((ts, low, high))
+    is_row = order >= ended
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (high[order[1:]] != high[order[:-1]]) | (low[order[1:]] != low[order[:-1]])
+    starts = np.flatnonzero(begins)
+    group = np.cumsum(begins) - 1
+    total = np.cumsum(np.where(is_row, 1, -1))
+    before = np.append(0, total)[starts]
+    count = total - before[group]
+    # A count that falls below nothing begins again there: what ceased before it came is told elsewhere.
+    lowest = np.minimum(np.minimum.reduceat(count, starts), 0)
+    last = np.append(starts[1:], len(order)) - 1
+    alive = count[last] - lowest
+    came = np.cumsum(is_row)
+    behind = came[last][group] - came
+    kept: Rows = order[is_row & (behind < alive[group])]
+    return kept - ended
+
+
+def _in_key_order(data: Sequence[ChangeBatch], rows: Rows) -> Rows:
+    keys = pl.Series(pa.chunked_array([b.records.column(KEY) for b in data])).gather(rows)
+    order: Rows = keys.arg_sort().to_numpy().astype(np.int64)
+    return np.take(rows, order)
 
 
 def _newest_by_number(numbers: npt.NDArray[np.uint64], in_time: Rows | None) -> Rows:
@@ -55,7 +112,7 @@ def _newest_by_bytes(batches: Sequence[ChangeBatch], in_time: Rows | None) -> Ro
 
 def key_numbers(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
     """Return keys as numbers of the same order, or None where they do not fit."""
-    grids = [_key_grid(keys) for keys in arrays if len(keys)]
+    grids = [key_grid(keys) for keys in arrays if len(keys)]
     if not grids or any(g is None or g.shape[1] != grids[0].shape[1] for g in grids if grids[0] is not None):
         return None
     known = [g for g in grids if g is not None]
@@ -66,16 +123,6 @@ def key_numbers(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
     if len(varying) > WORD:
         return None
     return np.concatenate([_words(g[:, varying]) for g in known])
-
-
-def _key_grid(keys: pa.Array) -> Bytes | None:
-    """Return keys of one width as a grid of bytes without a copy, or None for keys of several widths."""
-    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    width = int(offsets[1] - offsets[0])
-    if width == 0 or not bool((np.diff(offsets) == width).all()):
-        return None
-    start = int(offsets[0])
-    return np.frombuffer(keys.buffers()[2], dtype=np.uint8, count=width * len(keys), offset=start).reshape(len(keys), width)
 
 
 def _words(grid: Bytes) -> npt.NDArray[np.uint64]:

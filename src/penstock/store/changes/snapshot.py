@@ -39,6 +39,8 @@ class StateBatches(msgspec.Struct, frozen=True):
     data: tuple[ChangeBatch, ...]
     tombstones: tuple[ChangeBatch, ...]
     ended: Rows
+    bags: frozenset[int] = frozenset()
+    """The table versions whose rows nothing names."""
 
 
 def row_positions(objects: Sequence[tuple[int, int]], ended: Sequence[npt.NDArray[np.uint64]]) -> Rows:
@@ -61,7 +63,7 @@ class SnapshotSteps:
         self._data = state.data
         self._to_ts = to_ts
         self._span_id = span_id
-        self._live = live_rows(state.data, state.tombstones) if state.data else np.empty(0, dtype=np.int64)
+        self._live = live_rows(state.data, state.tombstones, state.bags) if state.data else np.empty(0, dtype=np.int64)
         if len(state.ended):
             self._live = self._live[~np.isin(self._live, state.ended)]
         self._starts = np.cumsum([0, *(b.header.rows for b in state.data)])

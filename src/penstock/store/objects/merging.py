@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.table import META_FIELDS, SchemaHistory
 from penstock.store.changes.changes import SpanState, SpanView, drain, side_handles, state_batches
@@ -139,9 +140,10 @@ def write_merge(view: SpanView, merge_ts: int, write: Write) -> tuple[ObjectMeta
 def commit_of(view: SpanView, merged: Sequence[ObjectMeta], merge_ts: int, write: Write) -> MergeCommit:
     """Choose where a merge commits and write what it transfers. ``merged`` must have their row ids.
 
-    Where every ts is taken, it commits at the ts that it merged, so that nothing has to be transferred.
+    Where every ts is taken, it commits at the ts that it merged, so that nothing has to be transferred; also where rows are counted,
+    because a tombstone then names none of them.
     """
-    commit_ts = free_ts(view, merge_ts)
+    commit_ts = None if any(is_bag(t) for t in view.state.tables) else free_ts(view, merge_ts)
     if commit_ts is None:
         return MergeCommit(merge_ts, tuple(merged), ())
     batches = transferred_batch(view, merged, merge_ts, commit_ts)

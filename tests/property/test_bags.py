@@ -1,0 +1,84 @@
+"""Tables without a key: what a transaction leaves, and what a state holds, against counting by hand."""
+
+import dataclasses
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.model.bag_key import CONTENT_BYTES, bag_keys
+from penstock.model.batch import KEY, BatchKind, ChangeBatch
+from penstock.model.table import META_FIELDS
+from penstock.source.bags import fold_bag
+from penstock.store.changes.live_rows import live_rows
+from penstock.testing.checks.change_batches import TABLE
+
+CONTENTS = st.sampled_from([b"a", b"b", b"c"]).map(lambda c: c * CONTENT_BYTES)
+EVENTS = st.lists(st.tuples(st.integers(1, 4), CONTENTS, st.booleans()), max_size=30)
+BAG = msgspec.structs.replace(TABLE, columns=tuple(msgspec.structs.replace(c, primary_key=False) for c in TABLE.columns))
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    ts: np.ndarray
+    content: pa.Array
+
+
+def side(rows: list[tuple[int, bytes]]) -> Side:
+    return Side(np.array([ts for ts, _ in rows], dtype=np.uint64), pa.array([c for _, c in rows], pa.binary()))
+
+
+@given(EVENTS)
+@settings(max_examples=150, deadline=None)
+def test_a_transaction_leaves_the_copies_that_came_or_ceased(events: list[tuple[int, bytes, bool]]) -> None:
+    ceased = [(ts, content) for ts, content, came in events if not came]
+    became = [(ts, content) for ts, content, came in events if came]
+    gone, new = side(ceased), side(became)
+    left_gone, left_new = fold_bag(gone.ts, gone.content, new.ts, new.content)
+    net = Counter(became)
+    net.subtract(Counter(ceased))
+    assert Counter(ceased[row] for row in left_gone.rows) == Counter({k: -n for k, n in net.items() if n < 0})
+    assert Counter(became[row] for row in left_new.rows) == Counter({k: n for k, n in net.items() if n > 0})
+    for left, rows in ((left_gone, ceased), (left_new, became)):
+        keys = left.keys.to_pylist()
+        whole = [(rows[row][0], key) for row, key in zip(left.rows, keys, strict=True)]
+        assert whole == sorted(set(whole)), "ordered by (ts, key), each once"
+        assert all(key.startswith(rows[row][1]) for row, key in zip(left.rows, keys, strict=True))
+
+
+def batch(rows: list[tuple[int, bytes]], kind: BatchKind) -> ChangeBatch:
+    ts = np.array([t for t, _ in rows], dtype=np.uint64)
+    keys = bag_keys(np.frombuffer(b"".join(c for _, c in rows), dtype=np.uint8), ts, np.arange(len(rows)))
+    columns = [pa.array(ts), pa.array(np.zeros(len(rows), dtype=np.uint8)), keys]
+    return ChangeBatch.of(1, BAG, kind, pa.RecordBatch.from_arrays(columns, schema=pa.schema(META_FIELDS)))
+
+
+@given(EVENTS)
+@settings(max_examples=150, deadline=None)
+def test_a_state_has_as_many_copies_as_came_and_did_not_cease(events: list[tuple[int, bytes, bool]]) -> None:
+    data = sorted((ts, content) for ts, content, came in events if came)
+    tombstones = sorted((ts, content) for ts, content, came in events if not came)
+    if not data:
+        return
+    alive: Counter[bytes] = Counter()
+    for _, came, content in sorted((ts, came, content) for ts, content, came in events):
+        alive[content] = max(0, alive[content] + (1 if came else -1))
+    found = live_rows(
+        [batch(data, BatchKind.DATA)], [batch(tombstones, BatchKind.TOMBSTONE)] if tombstones else [], frozenset({BAG.version})
+    )
+    assert Counter(data[row][1] for row in found) == Counter({c: n for c, n in alive.items() if n})
+    assert [data[row] for row in found] == sorted((data[row] for row in found), key=lambda r: (r[1], r[0]))
+
+
+def test_rows_under_other_keys_stay_beside_the_bag() -> None:
+    old = pa.RecordBatch.from_arrays(
+        [pa.array([1, 2], pa.uint64()), pa.array([0, 0], pa.uint8()), pa.array([b"k" * 8, b"z" * 8])], schema=pa.schema(META_FIELDS)
+    )
+    data = [ChangeBatch.of(1, BAG, BatchKind.DATA, old), batch([(3, b"m" * CONTENT_BYTES), (4, b"m" * CONTENT_BYTES)], BatchKind.DATA)]
+    gone = [batch([(5, b"m" * CONTENT_BYTES)], BatchKind.TOMBSTONE)]
+    found = live_rows(data, gone, frozenset({BAG.version}))
+    assert found.tolist() == [0, 3, 1]
+    assert [data[0 if r < 2 else 1].records.column(KEY)[r % 2].as_py()[:1] for r in found] == [b"k", b"m", b"z"]
