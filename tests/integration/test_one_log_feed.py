@@ -8,9 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pymysql
 import pytest
 
@@ -18,48 +16,27 @@ from penstock.feed.bootstrap.part import BootstrapPart
 from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.single_log import shares_one_log
 from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from penstock.testing.servers.live_database import Database, live_database
 from penstock.testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
-BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
 ROWS = 2_000
 
 
-class Database:
-    """A database under test: how statements reach it, and how its log is lost."""
-
-    def __init__(self, kind: str, uri: str) -> None:
-        self.kind = kind
-        self.uri = uri
-        self.number = 0
+class LosingDatabase(Database):
+    """A database with tables, and how its log is lost."""
 
     @property
     def exact(self) -> bool:
         return self.kind == "postgres"
 
-    def connect(self) -> Any:
-        if self.kind == "postgres":
-            return psycopg.connect(self.uri, autocommit=True)
-        address = parse_uri(self.uri)
-        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
-
-    def run(self, *statements: str) -> None:
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-
     def make_tables(self) -> str:
         """Make a schema with a filled and an empty table; return its name."""
-        self.number += 1
-        schema = f"{self.kind}{self.number}"
-        make = "SCHEMA" if self.kind == "postgres" else "DATABASE"
+        schema = self.make_schema()
         values = ",".join(f"({n}, 'first {n}', {n % 7})" for n in range(ROWS))
         self.run(
-            f"CREATE {make} {schema}",
             f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(40), amount INT)",
             f"CREATE TABLE {schema}.empty (id INT PRIMARY KEY, note VARCHAR(40))",
             f"INSERT INTO {schema}.orders VALUES {values}",
@@ -91,15 +68,14 @@ class Database:
 
 
 @pytest.fixture(scope="module", params=["mariadb", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LosingDatabase]:
     directory = tmp_path_factory.mktemp(request.param)
-    server = mariadb(directory, BINLOG) if request.param == "mariadb" else postgres(directory, ("-c", "wal_level=logical"))
-    with server as uri:
-        yield Database(request.param, uri)
+    with live_database(request.param, directory) as found:
+        yield LosingDatabase(request.param, found.uri)
 
 
 @contextlib.contextmanager
-def writing(database: Database, schema: str, seed: int) -> Iterator[None]:
+def writing(database: LosingDatabase, schema: str, seed: int) -> Iterator[None]:
     """Change rows all the time, in another thread."""
     stop, rng = threading.Event(), random.Random(seed)
 
@@ -123,7 +99,7 @@ def writing(database: Database, schema: str, seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def feed(database: Database, root: Path, schema: str) -> Iterator[OneLogPath]:
+def feed(database: LosingDatabase, root: Path, schema: str) -> Iterator[OneLogPath]:
     path = OneLogPath(root, database.uri, [f"{schema}.*"])
     try:
         yield path
@@ -153,14 +129,14 @@ def failing_after(parts: int) -> Callable[[BootstrapPart], None]:
     return before
 
 
-def test_the_state_and_every_change_arrive_while_rows_change(database: Database, tmp_path: Path) -> None:
+def test_the_state_and_every_change_arrive_while_rows_change(database: LosingDatabase, tmp_path: Path) -> None:
     check_state_and_changes(database, tmp_path)
 
 
 @pytest.mark.mysql
 def test_mysql_without_gtids_is_followed_by_file_and_offset(tmp_path: Path) -> None:
     with mysql(tmp_path / "server", ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF")) as uri:
-        database = Database("mysql", uri)
+        database = LosingDatabase("mysql", uri)
         check_state_and_changes(database, tmp_path)
         # A file that holds no transaction yet: its end is reached all the same.
         with contextlib.closing(open_upstream(uri)) as upstream:
@@ -179,7 +155,7 @@ def test_mysql_without_gtids_is_followed_by_file_and_offset(tmp_path: Path) -> N
             assert "RELOAD" in (refused.value.hint or "")
 
 
-def check_state_and_changes(database: Database, tmp_path: Path) -> None:
+def check_state_and_changes(database: LosingDatabase, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:
         with writing(database, schema, 1):
@@ -197,7 +173,7 @@ def check_state_and_changes(database: Database, tmp_path: Path) -> None:
         assert path.meta.resnapshots("f") == 0
 
 
-def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path: Path) -> None:
+def test_a_bootstrap_goes_on_after_its_driver_died(database: LosingDatabase, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:
         path.close_services()
@@ -215,7 +191,7 @@ def test_a_bootstrap_goes_on_after_its_driver_died(database: Database, tmp_path:
         assert not list((tmp_path / "store" / "objects").glob("spans/*/bootstrap/*/*.json"))
 
 
-def test_a_purged_log_leads_to_a_new_snapshot_with_deletes(database: Database, tmp_path: Path) -> None:
+def test_a_purged_log_leads_to_a_new_snapshot_with_deletes(database: LosingDatabase, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:
         path.begin()
@@ -240,7 +216,7 @@ def test_a_purged_log_leads_to_a_new_snapshot_with_deletes(database: Database, t
         check(path)
 
 
-def test_tables_that_come_change_and_go_are_followed(database: Database, tmp_path: Path) -> None:
+def test_tables_that_come_change_and_go_are_followed(database: LosingDatabase, tmp_path: Path) -> None:
     schema = database.make_tables()
     with feed(database, tmp_path, schema) as path:
         path.begin()

@@ -13,6 +13,7 @@ from penstock.model.bag_key import CONTENT_BYTES, bag_keys
 from penstock.model.batch import KEY, BatchKind, ChangeBatch
 from penstock.model.table import META_FIELDS
 from penstock.source.bags import fold_bag
+from penstock.source.postgres.rows.transaction_spool import TransactionSpool
 from penstock.store.changes.live_rows import live_rows
 from penstock.testing.checks.change_batches import TABLE
 
@@ -82,3 +83,32 @@ def test_rows_under_other_keys_stay_beside_the_bag() -> None:
     found = live_rows(data, gone, frozenset({BAG.version}))
     assert found.tolist() == [0, 3, 1]
     assert [data[0 if r < 2 else 1].records.column(KEY)[r % 2].as_py()[:1] for r in found] == [b"k", b"m", b"z"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), CONTENTS, st.booleans()), min_size=1, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_the_pieces_of_a_transaction_count_together(events: list[tuple[int, bytes, bool]]) -> None:
+    spool = TransactionSpool(7)
+    net: Counter[bytes] = Counter()
+    for piece in range(4):
+        mine = [(content, came) for at, content, came in events if at == piece]
+        net.update(c for c, came in mine if came)
+        net.subtract(c for c, came in mine if not came)
+        gone, new = side([(7, c) for c, came in mine if not came]), side([(7, c) for c, came in mine if came])
+        left = zip(BatchKind, reversed(fold_bag(gone.ts, gone.content, new.ts, new.content)), strict=True)
+        spool.add([keyed(kind, s.keys) for kind, s in left if len(s.rows)], [], len(mine), {BAG.table_id})
+    found: Counter[bytes] = Counter()
+    keys: list[tuple[BatchKind, bytes]] = []
+    for change in spool.batches():
+        own = change.records.column(KEY).to_pylist()
+        keys += [(change.header.kind, k) for k in own]
+        found.update({c: n if change.header.kind is BatchKind.DATA else -n for c, n in Counter(k[:CONTENT_BYTES] for k in own).items()})
+    spool.close()
+    assert len(set(keys)) == len(keys)
+    assert {c: n for c, n in found.items() if n} == {c: n for c, n in net.items() if n}
+    assert len({k[:CONTENT_BYTES] for _, k in keys}) == len({(kind, k[:CONTENT_BYTES]) for kind, k in keys}), "one side of each content"
+
+
+def keyed(kind: BatchKind, keys: pa.Array) -> ChangeBatch:
+    columns = [pa.array(np.full(len(keys), 7, dtype=np.uint64)), pa.array(np.zeros(len(keys), dtype=np.uint8)), keys]
+    return ChangeBatch.of(1, BAG, kind, pa.RecordBatch.from_arrays(columns, schema=pa.schema(META_FIELDS)))

@@ -32,6 +32,15 @@ def bag_keys(content: U8, ts: U64, numbers: I64) -> pa.Array:
     return binary_array(grid.reshape(-1), np.arange(count + 1, dtype=np.int64) * BAG_KEY_BYTES)
 
 
+def snapshot_keys(contents: pa.Array, given: int) -> pa.Array:
+    """Return the keys of a snapshot's rows, of which ``given`` came before these."""
+    count = len(contents)
+    grid = key_grid(contents)
+    if grid is None:
+        return contents
+    return bag_keys(np.ascontiguousarray(grid), np.zeros(count, dtype=np.uint64), np.arange(given, given + count))
+
+
 def key_grid(keys: pa.Array) -> U8 | None:
     """Return keys of one width as a grid of bytes without a copy, or None for keys of several widths, or none."""
     if len(keys) == 0:

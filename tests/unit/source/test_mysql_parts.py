@@ -19,7 +19,7 @@ from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.json_text import double_text, json_text
-from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.snapshot.snapshot import select_statement
 
 SID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -118,7 +118,7 @@ def test_keys_have_the_order_of_their_columns(values: list[tuple[int, float]]) -
 
 def test_rows_without_a_key_are_known_by_all_their_columns() -> None:
     table = table_of(Column(1, "a", ColumnType(TypeKind.INT)), Column(2, "b", ColumnType(TypeKind.VARCHAR, length=5)))
-    keys = row_keys(table, (pa.array([1, None, 1, 0], pa.int32()), pa.array(["x", "x", None, "x"]))).to_pylist()
+    keys = row_contents(table, (pa.array([1, None, 1, 0], pa.int32()), pa.array(["x", "x", None, "x"]))).to_pylist()
     assert len(set(keys)) == 4
     assert {len(k) for k in keys} == {16}
 

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.ddl.statement import Statement, parse_statement, tokens
 from penstock.kernels.jit import I64, U8, U64, binary_view
+from penstock.model.bag_key import CONTENT_BYTES, is_bag
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -281,7 +283,9 @@ class LogReader:
         """Give a piece the next ts where it changes a key that an earlier piece at this ts has changed."""
         hashes: dict[int, list[U64]] = {}
         for change in changes:
-            data, offsets = binary_view(change.records.column(KEY))
+            keys = change.records.column(KEY)
+            # Which copy of a row changed cannot be told, so of a bag any two changes to one content are apart.
+            data, offsets = binary_view(pc.binary_slice(keys, 0, CONTENT_BYTES) if self._is_bag(change) else keys)
             out = np.empty(change.header.rows, dtype=np.uint64)
             hash_keys(data, offsets, out)
             hashes.setdefault(change.header.table_id, []).append(out)
@@ -297,6 +301,10 @@ class LogReader:
         for table, found in hashes.items():
             self._cut_keys.setdefault(table, []).extend(found)
         return changes
+
+    def _is_bag(self, change: ChangeBatch) -> bool:
+        versions = self._tables.history(change.header.table_id)
+        return any(v.version == change.header.schema_version and is_bag(v) for v in versions)
 
     def _mark(self) -> LogStep | None:
         """Raise the chain to the present while the log is quiet; None while that is not due."""

@@ -16,7 +16,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.source.mysql.log_reader import BEGIN_TEXT, COMMIT_TEXT
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.images import ImageLayout, WireColumn
-from penstock.source.mysql.rows.row_keys import hash_keys, row_keys
+from penstock.source.mysql.rows.row_keys import hash_keys, row_contents, row_keys
 from penstock.source.mysql.rows.rows_decoder import decode_rows
 from penstock.source.mysql.rows.shown_values import shown
 from penstock.source.mysql.snapshot.text_rows import split_rows, unpack_rows
@@ -65,7 +65,7 @@ def _warm_rows() -> None:
     arrays = (pa.array([1, 2]), pa.array(["a", None]))
     text_keyed = tuple(Column(c.id, c.name, c.type, nullable=c.id == 1, primary_key=c.id == 2) for c in columns)
     row_keys(TableSchema(1, "warm", "kernels", 1, text_keyed), (arrays[0], pa.array(["a", "b"])))
-    row_keys(TableSchema(1, "warm", "kernels", 1, tuple(Column(c.id, c.name, c.type) for c in columns)), arrays)
+    row_contents(TableSchema(1, "warm", "kernels", 1, tuple(Column(c.id, c.name, c.type) for c in columns)), arrays)
     to_utf8(pa.array([b"\xe9"], pa.binary()), "latin1", "note")
     shown(pa.array([bytes(16)], pa.binary()), wire.F_INET6, "note")
 

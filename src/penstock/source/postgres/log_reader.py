@@ -234,7 +234,7 @@ class LogReader:
         self._large = None
         rows = buffer.rows[: buffer.rows_of(1)]
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), [], 1)
-        spool.add(changes, ddls, len(rows))
+        spool.add(changes, ddls, len(rows), self._bags())
         lsn = int(buffer.txns[0, END_LSN])
         buffer.drop(1)
         yield from self._give_out(spool, lsn)
@@ -242,8 +242,12 @@ class LogReader:
     def _put_aside(self, buffer: ScanBuffer, spool: TransactionSpool, aborted: list[int]) -> None:
         rows = buffer.rows[: int(buffer.state[ROWS])]
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), aborted, 1)
-        spool.add(changes, ddls, len(rows))
+        spool.add(changes, ddls, len(rows), self._bags())
         buffer.drop_rows()
+
+    def _bags(self) -> set[int]:
+        """Return the tables whose rows are counted."""
+        return {k.table.table_id for k in self._known.values() if k.is_bag}
 
     def _give_out(self, spool: TransactionSpool, lsn: int) -> Iterator[LogStep]:
         try:

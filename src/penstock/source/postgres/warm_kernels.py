@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.model.table import Column, TableSchema
 from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
 from penstock.source.postgres.rows.row_changes import build_changes
-from penstock.source.postgres.rows.row_keys import content_keys
+from penstock.source.postgres.rows.row_keys import row_contents
 from penstock.source.postgres.rows.type_map import BOOL, BYTEA, INT4, TIMESTAMPTZ, VARCHAR, column_type
 from penstock.source.postgres.tables.schema_book import KnownRelation
 from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn, stream_end
@@ -40,7 +40,7 @@ def warm_kernels() -> None:
     line = "\t".join(_ROW).replace("\\", "\\\\").encode() + b"\n"
     copied = np.frombuffer(bytearray(b"d" + struct.pack("!I", len(line) + 4) + line), dtype=np.uint8)
     grid: CellGrid = copy_grid(copied, 0, len(copied), len(_ROW), 4)[0]
-    content_keys(grid)
+    row_contents(grid)
     for at, (kind, form) in enumerate(types):
         grid.column(at, CellForm(form), kind.arrow())
     stream_end(copied, 0, len(copied))

@@ -1,8 +1,8 @@
 """Row keys: the bytes under which a row is known, in the order of its primary key's columns.
 
 The encoding is that of ``model/row_key.py``. FLOAT and DOUBLE keys are turned into integers of the same order. A table without a
-primary key is known by a unique key whose columns cannot be NULL; where it has none either, by a hash over all its columns, so that rows
-that are alike in every column count as one. Runs in the log service and on executors.
+primary key is known by a unique key whose columns cannot be NULL; where it has none either it is a bag (``model/bag_key.py``), and what is
+made here is the hash of a row's content. Runs in the log service and on executors.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I64, U8, U64, binary_array, binary_view, kernel
+from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 
-HASH_BYTES = 16
 _UNSIGNED_KEY = ColumnType(TypeKind.BIGINT, unsigned=True)
 _SIGN = np.uint64(1 << 63)
 
@@ -25,8 +25,6 @@ _SIGN = np.uint64(1 << 63)
 def row_keys(table: TableSchema, arrays: tuple[pa.Array, ...]) -> pa.Array:
     """Return the key of each row, given all columns in table order."""
     places = [p for p, c in enumerate(table.columns) if c.primary_key]
-    if not places:
-        return _hashed(table, arrays)
     if len(places) == 1 and pa.types.is_integer(arrays[places[0]].type):
         array = arrays[places[0]]
         if array.null_count:
@@ -65,7 +63,7 @@ def _encoded(table: TableSchema, columns: list[Column], arrays: list[pa.Array]) 
     return encode_row_keys(keyed, parts)
 
 
-def _hashed(table: TableSchema, arrays: tuple[pa.Array, ...]) -> pa.Array:
+def row_contents(table: TableSchema, arrays: tuple[pa.Array, ...]) -> pa.Array:
     """Return hashes over all columns; a NULL differs from every value because its own flag is hashed as well."""
     columns: list[Column] = []
     parts: list[pa.Array] = []
@@ -74,9 +72,9 @@ def _hashed(table: TableSchema, arrays: tuple[pa.Array, ...]) -> pa.Array:
         columns += [Column(0, column.name, _UNSIGNED_KEY, False, True), column]
         parts += [flag, _filled(array)]
     data, offsets = binary_view(_encoded(table, columns, parts))
-    out = np.empty((len(offsets) - 1) * HASH_BYTES, dtype=np.uint8)
+    out = np.empty((len(offsets) - 1) * CONTENT_BYTES, dtype=np.uint8)
     hash_rows(data, offsets, out)
-    return binary_array(out, np.arange(len(offsets), dtype=np.int64) * HASH_BYTES)
+    return binary_array(out, np.arange(len(offsets), dtype=np.int64) * CONTENT_BYTES)
 
 
 def _filled(array: pa.Array) -> pa.Array:

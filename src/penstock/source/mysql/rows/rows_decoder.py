@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I64, U8, U64
+from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.source.bags import fold_bag
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.folding import fold, is_identity
 from penstock.source.mysql.rows.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
-from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.shown_values import shown
 from penstock.source.mysql.tables.columns import is_text
 from penstock.source.mysql.tables.table_slots import Binding
@@ -60,11 +62,31 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
         updated = ops[walked.became.event] == UPDATE
         became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays, read_rows or _no_read)
     ceased_ts, became_ts = ts[walked.ceased.event], ts[walked.became.event]
+    if is_bag(table):
+        return _bag_batches(table, ceased_ts, ceased_arrays, became_ts, became_arrays)
     ceased_keys, became_keys = row_keys(table, ceased_arrays), row_keys(table, became_arrays)
     folded = fold(walked.sides, ceased_ts, ceased_keys, became_ts, became_keys)
     batches: list[ChangeBatch] = []
     batches += _batches(table, BatchKind.TOMBSTONE, folded.ceased, folded.ceased_ops, ceased_ts, ceased_keys, ceased_arrays)
     batches += _batches(table, BatchKind.DATA, folded.became, folded.became_ops, became_ts, became_keys, became_arrays)
+    return batches
+
+
+def _bag_batches(
+    table: TableSchema, ceased_ts: U64, ceased: tuple[pa.Array, ...], became_ts: U64, became: tuple[pa.Array, ...]
+) -> list[ChangeBatch]:
+    """Return what a bag lost and got: its updates are a delete of what was there and an insert of what is there now."""
+    gone, new = fold_bag(ceased_ts, row_contents(table, ceased), became_ts, row_contents(table, became))
+    batches: list[ChangeBatch] = []
+    for kind, op, side, ts, arrays in (
+        (BatchKind.TOMBSTONE, Op.DELETE, gone, ceased_ts, ceased),
+        (BatchKind.DATA, Op.INSERT, new, became_ts, became),
+    ):
+        if len(side.rows):
+            chosen = pa.array(side.rows)
+            ops = np.full(len(side.rows), int(op), dtype=np.uint8)
+            records = _records(table, ts[side.rows], ops, side.keys, tuple(a.take(chosen) for a in arrays))
+            batches += [ChangeBatch.of(0, table, kind, records.slice(at, BATCH_ROWS_MAX)) for at in range(0, len(ops), BATCH_ROWS_MAX)]
     return batches
 
 

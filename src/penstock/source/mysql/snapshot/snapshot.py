@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.bag_key import is_bag, snapshot_keys
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.types import INTEGER_KINDS, TypeKind
-from penstock.source.mysql.rows.row_keys import row_keys
+from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.rows_decoder import snapshot_batches
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.snapshot.column_query import NUMBERED, literal, quoted, selected, typed
@@ -40,6 +41,7 @@ def read_rows(
             session.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         last: list[object] | None = None
+        given = 0
         borders = span_conditions(session, table, span)
         while True:
             query = select_statement(table, borders, order, last, page_rows * QUERY_PAGES if order else 0)
@@ -48,7 +50,8 @@ def read_rows(
                 count += len(page[0])
                 arrays = tuple(typed(column, array) for column, array in zip(table.columns, page, strict=True))
                 last = [_literal_value(table, name, page) for name in order]
-                yield from _ordered(span, table, ts, arrays)
+                yield from _ordered(span, table, ts, arrays, given)
+                given += len(page[0])
             if not order or count < page_rows * QUERY_PAGES:
                 return
 
@@ -104,8 +107,9 @@ def _literal_value(table: TableSchema, name: str, page: tuple[pa.Array, ...]) ->
     return value if pa.types.is_binary(column.type.arrow()) else value.decode("utf-8")
 
 
-def _ordered(span: Span, table: TableSchema, ts: int, arrays: tuple[pa.Array, ...]) -> Iterator[ChangeBatch]:
-    keys = row_keys(table, arrays)
+def _ordered(span: Span, table: TableSchema, ts: int, arrays: tuple[pa.Array, ...], given: int) -> Iterator[ChangeBatch]:
+    """Yield a page by key; ``given`` rows came before it."""
+    keys = snapshot_keys(row_contents(table, arrays), given) if is_bag(table) else row_keys(table, arrays)
     chosen = np.ones(len(keys), dtype=np.bool_)
     if span.start_key:
         chosen &= pc.greater_equal(keys, pa.scalar(span.start_key, pa.binary())).to_numpy(zero_copy_only=False)

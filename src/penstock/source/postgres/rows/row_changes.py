@@ -20,8 +20,9 @@ from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
+from penstock.source.bags import fold_bag
 from penstock.source.postgres.rows.cells import I32, UNCHANGED, CellGrid, tuple_grid
-from penstock.source.postgres.rows.row_keys import content_keys, ordinal_keys, row_keys
+from penstock.source.postgres.rows.row_keys import ordinal_keys, row_contents, row_keys
 from penstock.source.postgres.tables.schema_book import KnownRelation
 from penstock.source.postgres.wire.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 
@@ -72,6 +73,8 @@ def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals
     full = np.zeros(len(rows), dtype=np.bool_)
     full[old_rows] = rows[old_rows, OLD_KIND] == OLD_FULL
     _fill_unchanged(new, old, at_new, at_old, full)
+    if known.is_bag:
+        return _bag_changes(known, new, old, ts[new_rows], ts[old_rows])
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
     ordered = in_key_order(events, keys)
@@ -100,11 +103,25 @@ def _all_keys(known: KnownRelation, new: CellGrid, old: CellGrid, ts: U64, ordin
     table = known.table
     if table.key_columns:
         return pa.concat_arrays([row_keys(known, new), row_keys(known, old)])
-    if known.relation.identity == "f":
-        return pa.concat_arrays([content_keys(new), content_keys(old)])
     if old.rows:
         raise _no_identity(table)
     return ordinal_keys(ts, ordinals)
+
+
+def _bag_changes(known: KnownRelation, new: CellGrid, old: CellGrid, new_ts: U64, old_ts: U64) -> list[ChangeBatch]:
+    """Return what a bag lost and got: its updates are a delete of what was there and an insert of what is there now."""
+    gone, came = fold_bag(old_ts, row_contents(old), new_ts, row_contents(new))
+    found: list[ChangeBatch] = []
+    for kind, op, side, grid, ts in (
+        (BatchKind.TOMBSTONE, Op.DELETE, gone, old, old_ts),
+        (BatchKind.DATA, Op.INSERT, came, new, new_ts),
+    ):
+        if len(side.rows):
+            rows = grid.take(side.rows)
+            columns = [rows.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+            ops = np.full(len(side.rows), int(op), dtype=np.uint8)
+            found += batches(known.table, kind, ts[side.rows], ops, side.keys, columns)
+    return found
 
 
 def _no_identity(table: TableSchema) -> PenstockError:

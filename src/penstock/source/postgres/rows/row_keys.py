@@ -1,7 +1,7 @@
 """Row keys of PostgreSQL tables: memory-comparable bytes, as ``model/row_key.py`` defines them.
 
 A table with a key (its primary key, or the index that its replica identity names) has the key's columns. A table without one and with
-REPLICA IDENTITY FULL is keyed by its content, so that a delete finds its insert: rows that are equal in every column count as one. A
+REPLICA IDENTITY FULL is a bag (``model/bag_key.py``), for which the hash of a row's content is made here. A
 table that only takes inserts is keyed by where a row came from: its transaction and place in the log, its place in the table for a
 snapshot, which sorts before. Runs in the log service and on executors.
 """
@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.kernels.jit import I64, U8, U64, binary_array, kernel
+from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.source.postgres.rows.cells import I32, CellForm, CellGrid
 from penstock.source.postgres.tables.schema_book import KnownRelation
 
-CONTENT_KEY_BYTES = 16
 FROM_TABLE, FROM_LOG = 0, 1
 _ORDINAL_KEY_BYTES = 13
 _PLACE_KEY_BYTES = 13
@@ -42,11 +42,11 @@ def key_type(form: CellForm, arrow: pa.DataType) -> pa.DataType:
     return pa.string() if form is CellForm.FLOAT else arrow
 
 
-def content_keys(grid: CellGrid) -> pa.Array:
-    """Return keys made of the whole content of rows."""
-    out = np.zeros(grid.rows * CONTENT_KEY_BYTES, dtype=np.uint8)
+def row_contents(grid: CellGrid) -> pa.Array:
+    """Return hashes of the whole content of rows."""
+    out = np.zeros(grid.rows * CONTENT_BYTES, dtype=np.uint8)
     _hash_rows(grid.buffer, grid.starts, grid.lengths, out)
-    return binary_array(out, np.arange(grid.rows + 1, dtype=np.int64) * CONTENT_KEY_BYTES)
+    return binary_array(out, np.arange(grid.rows + 1, dtype=np.int64) * CONTENT_BYTES)
 
 
 def ordinal_keys(ts: U64, ordinals: I64) -> pa.Array:

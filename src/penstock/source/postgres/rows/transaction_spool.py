@@ -1,25 +1,30 @@
 """A transaction that is too large to be decoded at once: its changes in pieces on disk, folded when it commits.
 
 Each piece is folded in itself. When the transaction commits, keys that stand in several pieces are found by their hashes, which are all
-that is kept in memory; only the rows of those keys are folded again, the others pass as they are. Not thread safe. Runs in the log service.
+that is kept in memory; only the rows of those keys are folded again, the others pass as they are. Of a bag, rows of one content are
+counted over all pieces. Not thread safe. Runs in the log service.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op, commit_ts_array, read_ipc, write_ipc
 from penstock.model.ddl import DdlEvent
+from penstock.source.bags import fold_bag
 
 Hashes = npt.NDArray[np.uint64]
 _ROW = "_row"
+_NO_TS = np.empty(0, dtype=np.uint64)
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -30,6 +35,7 @@ class _Kept(msgspec.Struct, frozen=True):
     offset: int
     size: int
     hashes: Hashes
+    is_bag: bool
 
 
 class TransactionSpool:
@@ -44,16 +50,18 @@ class TransactionSpool:
         self._pieces = 0
         self._end = 0
 
-    def add(self, changes: Sequence[ChangeBatch], ddls: Sequence[DdlEvent], rows: int) -> None:
-        """Take the changes of the next piece, and how many rows of the log they came from."""
+    def add(self, changes: Sequence[ChangeBatch], ddls: Sequence[DdlEvent], rows: int, bags: Collection[int] = ()) -> None:
+        """Take the changes of the next piece, how many rows of the log they came from, and which tables are bags."""
         self.ddls.extend(ddls)
         self.rows += rows
         for change in changes:
             payload = write_ipc(change.records)
             self._file.seek(self._end)
             self._file.write(payload)
-            hashes = pl.Series(KEY, pl.from_arrow(change.records.column(KEY))).hash().to_numpy()
-            self._kept.append(_Kept(self._pieces, change.header, self._end, payload.size, hashes))
+            is_bag = change.header.table_id in bags
+            keys = change.records.column(KEY)
+            hashes = pl.Series(KEY, pl.from_arrow(pc.binary_slice(keys, 0, CONTENT_BYTES) if is_bag else keys)).hash().to_numpy()
+            self._kept.append(_Kept(self._pieces, change.header, self._end, payload.size, hashes, is_bag))
             self._end += payload.size
         self._pieces += 1
 
@@ -61,6 +69,7 @@ class TransactionSpool:
         """Yield the changes of the transaction, each key once on each side."""
         shared = self._shared_hashes()
         again: dict[int, list[tuple[int, ChangeBatch]]] = {}
+        bags = {k.header.table_id for k in self._kept if k.is_bag}
         for kept in self._kept:
             records = self._read(kept)
             mine = np.isin(kept.hashes, shared) if len(shared) else np.zeros(len(kept.hashes), dtype=np.bool_)
@@ -69,8 +78,8 @@ class TransactionSpool:
                 records = records.filter(pa.array(~mine))
             if records.num_rows:
                 yield _batch(kept.header, records)
-        for parts in again.values():
-            yield from fold_pieces(parts)
+        for table_id, parts in again.items():
+            yield from count_pieces(parts) if table_id in bags else fold_pieces(parts)
 
     def close(self) -> None:
         """Remove everything."""
@@ -132,6 +141,27 @@ def fold_pieces(parts: Sequence[tuple[int, ChangeBatch]]) -> Iterator[ChangeBatc
             records = change.records.take(mine[_ROW].to_arrow())
             ops = pa.array(mine[OP].to_numpy(), pa.uint8())
             yield _batch(change.header, records.set_column(records.schema.get_field_index(OP), records.schema.field(OP), ops))
+
+
+def count_pieces(parts: Sequence[tuple[int, ChangeBatch]]) -> Iterator[ChangeBatch]:
+    """Count the changes of one bag: what came in one piece and ceased in another leaves nothing."""
+    sides = {kind: [c for _, c in parts if c.header.kind is kind] for kind in BatchKind}
+    stamps = {k: np.concatenate([commit_ts_array(c.records) for c in v]) if v else _NO_TS for k, v in sides.items()}
+    contents = {
+        k: pa.concat_arrays([pc.binary_slice(c.records.column(KEY), 0, CONTENT_BYTES) for c in v]) if v else pa.array([], pa.binary())
+        for k, v in sides.items()
+    }
+    gone, came = BatchKind.TOMBSTONE, BatchKind.DATA
+    left = dict(zip((gone, came), fold_bag(stamps[gone], contents[gone], stamps[came], contents[came]), strict=True))
+    for kind, changes in sides.items():
+        start = 0
+        for change in changes:
+            mine = (left[kind].rows >= start) & (left[kind].rows < start + change.header.rows)
+            if mine.any():
+                records = change.records.take(pa.array(left[kind].rows[mine] - start))
+                keys = left[kind].keys.filter(pa.array(mine))
+                yield _batch(change.header, records.set_column(records.schema.get_field_index(KEY), records.schema.field(KEY), keys))
+            start += change.header.rows
 
 
 def _batch(header: BatchHeader, records: pa.RecordBatch) -> ChangeBatch:

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.bag_key import snapshot_keys
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
@@ -22,7 +23,7 @@ from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
 from penstock.source.postgres.rows.row_changes import batches
-from penstock.source.postgres.rows.row_keys import FROM_TABLE, content_keys, key_arrays, key_type, place_keys
+from penstock.source.postgres.rows.row_keys import FROM_TABLE, key_arrays, key_type, place_keys, row_contents
 from penstock.source.postgres.rows.type_map import BPCHAR, UUID
 from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable, read_tables
 from penstock.source.postgres.tables.schema_book import OID_MASK
@@ -249,14 +250,11 @@ def _within(plan: ScanPlan, span: Span, ts: int, keys: pa.Array, columns: list[p
 
 
 def _by_content(plan: ScanPlan, span: Span, grids: Sequence[CellGrid], ts: int) -> Iterator[ChangeBatch]:
-    """Order rows by content in memory; equal rows are one."""
+    """Order rows by content in memory."""
     if not grids:
         return
-    keys = pa.concat_arrays([content_keys(g) for g in grids])
-    order = pc.sort_indices(keys)
-    ordered = keys.take(order)
-    fresh = np.append(True, pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False))
-    rows = order.filter(pa.array(fresh))
+    keys = snapshot_keys(pa.concat_arrays([row_contents(g) for g in grids]), 0)
+    rows = pc.sort_indices(keys)
     columns = [
         pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids]).take(rows) for at, c in enumerate(plan.columns)
     ]

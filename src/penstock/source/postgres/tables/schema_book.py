@@ -43,6 +43,11 @@ class KnownRelation(msgspec.Struct, frozen=True):
     table: TableSchema
     forms: tuple[CellForm, ...]
 
+    @property
+    def is_bag(self) -> bool:
+        """Return whether its rows are counted: nothing names them, but updates and deletes show them whole."""
+        return not self.table.key_columns and self.relation.identity == "f"
+
 
 class SchemaBook:
     """Histories by table id."""
