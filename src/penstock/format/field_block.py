@@ -7,7 +7,6 @@ does not hold a value of its column is an error that names file, line and byte. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv import tokens
+from penstock.model.elements import element_values
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
 
@@ -102,31 +102,11 @@ class FieldBlock:
             self.fail_where(pl.Series(plain).cast(pl.Float64, strict=False).is_null() & pl.Series(plain).is_not_null(), at, what)
             raise self.fail(0, at, f"{what} in this block of rows") from None
 
-    def enum_indexes(self, at: int, column: Column) -> pl.Series:
-        """Return the indexes of an ENUM whose names stand in the file."""
+    def elements(self, at: int, column: Column) -> pl.Series:
+        """Return the numbers of an ENUM or SET whose names stand in the file."""
         texts = pl.Series(self.text(at, column.name))
-        names = ["", *column.type.elems]
-        # The first element of a name wins, and an element that is itself empty wins over the error value 0.
-        index = {name: number for number, name in reversed(list(enumerate(names)))}
-        if "" in column.type.elems:
-            index[""] = names.index("", 1)
-        values = texts.replace_strict(list(index), list(index.values()), default=None, return_dtype=pl.UInt16)
-        self.fail_where(values.is_null() & texts.is_not_null(), at, f"column {column.name}: not an element of ENUM")
-        return values
-
-    def set_masks(self, at: int, column: Column) -> pl.Series:
-        """Return the bits of a SET whose names stand in the file."""
-        texts = pl.Series(self.text(at, column.name))
-        bits: dict[str, int] = {name: 1 << number for number, name in reversed(list(enumerate(column.type.elems)))}
-        masks: dict[str, Any] = {}
-        # One step per distinct combination, of which a SET column has few, never per row.
-        for text in texts.drop_nulls().unique().to_list():
-            parts = [bits.get(part) for part in text.split(",")] if text else []
-            masks[text] = None if None in parts else sum(p for p in parts if p is not None)
-        values = texts.replace_strict(
-            pl.Series(list(masks), dtype=pl.String), pl.Series(list(masks.values()), dtype=pl.UInt64), default=None, return_dtype=pl.UInt64
-        )
-        self.fail_where(values.is_null() & texts.is_not_null(), at, f"column {column.name}: not an element of SET")
+        values = element_values(column, texts)
+        self.fail_where(values.is_null() & texts.is_not_null(), at, f"column {column.name}: not an element of {column.type.kind}")
         return values
 
 

@@ -24,6 +24,7 @@ from penstock.format.csv.encoder import text_values
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.format.protocols import ParquetSettings
 from penstock.model.batch import Op
+from penstock.model.elements import ELEMENT_KINDS, element_values
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import TypeKind
@@ -179,27 +180,13 @@ def _canonical(column: Column, values: pa.ChunkedArray, path: str) -> pl.Series:
     kind, wanted = column.type.kind, column.type.arrow()
     text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     try:
-        if kind is TypeKind.ENUM:
-            names = ["", *column.type.elems]
-            index = {name: at for at, name in reversed(list(enumerate(names)))}
-            if "" in column.type.elems:
-                index[""] = names.index("", 1)
-            return pl.Series(values).replace_strict(list(index), list(index.values()), return_dtype=pl.UInt16)
-        if kind is TypeKind.SET:
-            return _set_masks(column, pl.Series(values))
+        if kind in ELEMENT_KINDS:
+            found = element_values(column, pl.Series(values))
+            if found.null_count() > values.null_count:
+                raise pl.exceptions.InvalidOperationError("not an element")
+            return found
         if pa.types.is_string(wanted):
             return pl.Series(values if text else text_of(column, values))
         return pl.Series(pc.cast(values, wanted))
     except (pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: column {column.name}: not values of {kind.value}") from error
-
-
-def _set_masks(column: Column, texts: pl.Series) -> pl.Series:
-    bits: dict[str, int] = {name: 1 << at for at, name in reversed(list(enumerate(column.type.elems)))}
-    # One step per distinct combination, of which a SET column has few, never per row.
-    known = {t: [bits.get(part) for part in t.split(",")] if t else [] for t in texts.drop_nulls().unique().to_list()}
-    if any(None in parts for parts in known.values()):
-        raise pl.exceptions.InvalidOperationError("not an element")
-    keys = pl.Series(list(known), dtype=pl.String)
-    values = pl.Series([sum(p for p in parts if p is not None) for parts in known.values()], dtype=pl.UInt64)
-    return texts.replace_strict(keys, values, default=None, return_dtype=pl.UInt64)

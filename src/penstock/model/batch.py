@@ -81,6 +81,14 @@ def commit_ts_array(records: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[
     return ts
 
 
+def without_before(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the records without before-images; without a copy where there are none, or nothing else."""
+    kept = records.column(OP).to_numpy(zero_copy_only=True) != np.uint8(Op.BEFORE)
+    if bool(kept.all()):
+        return records
+    return records.filter(pa.array(kept)) if bool(kept.any()) else records.slice(0, 0)
+
+
 def sort_changes(records: pa.RecordBatch) -> pa.RecordBatch:
     """Return the records ordered by (commit ts, key); a batch already in commit-ts order without ties is returned as it is."""
     ts = commit_ts_array(records)
@@ -117,5 +125,6 @@ __all__ = [
     "commit_ts_array",
     "read_ipc",
     "sort_changes",
+    "without_before",
     "write_ipc",
 ]

@@ -16,10 +16,10 @@ import msgspec
 from penstock.ddl.ddl_names import renamed_tables
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.projection import shown
 from penstock.model.table import TableSchema
-from penstock.readback.reader import StorageReader, TableVersion
+from penstock.readback.reader import CLEARING, StorageReader, TableVersion
 
-_CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
 _FOREIGN_ID = 1_000_000
 """Columns that were gone before a rename are numbered from here, apart from those that the new name knows."""
 
@@ -47,7 +47,8 @@ class Lineage:
     @property
     def newest(self) -> TableSchema:
         """Return the version whose columns are shown; without columns where the table is dropped."""
-        return self.segments[-1].versions[-1]
+        last = self.segments[-1].versions[-1]
+        return shown(v for segment in self.segments for v in segment.versions if v.columns) if last.columns else last
 
     @property
     def row_key(self) -> list[str]:
@@ -79,7 +80,7 @@ def lineage(reader: StorageReader, schema: str, table: str, limit: int) -> Linea
 def _begin(versions: Sequence[TableVersion], schema: str, table: str) -> tuple[int, tuple[str, str] | None]:
     """Return where the present table of this name begins, and the name that it had before."""
     for at in range(len(versions) - 1, -1, -1):
-        if versions[at].type in _CLEARING:
+        if versions[at].type in CLEARING:
             return at, None
         if versions[at].type == DdlType.RENAME_TABLE:
             origin = origin_of(versions[at].query, schema, table)

@@ -24,9 +24,14 @@ from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, chec
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
+
+CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
+"""DDLs that leave no row of before."""
+BEGINNINGS = CLEARING | {DdlType.RENAME_TABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class StorageReader:
         return [file for file in self._files(schema, table) if file.query or file.type != DdlType.NONE]
 
     def versions(self, schema: str, table: str) -> list[TableVersion]:
-        """Return the versions of a table up to the checkpoint, oldest first, with consistent column ids."""
+        """Return the versions of a table up to the checkpoint, oldest first, with consistent column ids and initial defaults."""
         versions: list[TableVersion] = []
         next_id = FIRST_COLUMN_ID
         for file in self._files(schema, table):
@@ -105,6 +110,8 @@ class StorageReader:
             if self._settings.output_raw_change_event:
                 # Updates of unique keys were not taken apart, so only a primary key names a row for good.
                 table_version = msgspec.structs.replace(table_version, unique_keys=())
+            if versions and file.type not in BEGINNINGS:
+                table_version = carried(versions[-1].table, table_version)
             versions.append(TableVersion(table_version, file.query, file.type))
         return versions
 
@@ -234,4 +241,4 @@ def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> t
     return tuple(columns), next_id
 
 
-__all__ = ["StorageReader", "TableVersion"]
+__all__ = ["CLEARING", "StorageReader", "TableVersion"]

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
+from penstock.model.projection import converted, default_of, is_converted
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import TypeKind
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 
@@ -106,57 +106,30 @@ def last_of_each(changes: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def project(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
-    """Return rows of one version with the columns of another, matched by column id."""
+    """Return rows of one version with the columns of another, as ``penstock.model.projection`` shows them."""
     present = {c.id: c for c in source.columns if c.field_name in frame.columns}
     columns = [pl.col(COMMIT_TS), pl.col(OP)]
     for column in target.columns:
         old = present.get(column.id)
-        values = default_value(column) if old is None else converted(old, column)
+        if old is None:
+            values = default_value(column)
+        elif is_converted(old, column):
+            stored = frame[old.field_name].to_arrow(compat_level=pl.CompatLevel.oldest())
+            values = pl.lit(pl.Series(converted(stored.cast(old.type.arrow()), old, column)))
+        else:
+            values = pl.col(old.field_name)
         columns.append(values.alias(column.field_name))
     return frame.select(columns)
 
 
 def default_value(column: Column) -> pl.Expr:
     """Return what a row that was written before the column existed shows in it."""
-    dtype = polars_type(column)
-    text = column.default
-    if text is None or text.upper() in {"NULL", "CURRENT_TIMESTAMP"}:
-        return pl.lit(None, dtype=dtype)
-    kind = column.type.kind
-    if kind is TypeKind.ENUM:
-        return pl.lit(column.type.elems.index(text) + 1 if text in column.type.elems else 0, dtype=dtype)
-    if kind is TypeKind.SET:
-        chosen = text.split(",") if text else []
-        return pl.lit(sum(1 << at for at, elem in enumerate(column.type.elems) if elem in chosen), dtype=dtype)
-    if dtype == pl.Binary:
-        return pl.lit(text.encode(), dtype=dtype)
-    return pl.lit(text).cast(dtype) if dtype != pl.String else pl.lit(text)
-
-
-def converted(old: Column, new: Column) -> pl.Expr:
-    """Return a column's values under the type that a MODIFY gave it."""
-    values = pl.col(old.field_name)
-    target = polars_type(new)
-    if new.type.kind is TypeKind.DECIMAL:
-        return _rescaled(values.cast(pl.String), new.type.scale or 0)
-    if polars_type(old) == target:
-        return values
-    return values.cast(target, strict=False)
+    return pl.lit(default_of(column).as_py(), dtype=polars_type(column))
 
 
 def polars_type(column: Column) -> pl.DataType:
     """Return the polars type of a column's values."""
     return pl.Series(pa.array([], column.type.arrow())).dtype
-
-
-def _rescaled(values: pl.Expr, scale: int) -> pl.Expr:
-    """Return decimal texts with more fraction digits; texts that have enough stay as they are."""
-    if scale == 0:
-        return values
-    fraction = values.str.extract(r"\.(\d+)$", 1).str.len_bytes().fill_null(0)
-    pointed = pl.when(fraction == 0).then(values + ".").otherwise(values)
-    zeros = pl.lit("0" * scale).str.slice(0, (scale - fraction.cast(pl.Int64)).clip(lower_bound=0))
-    return pl.when(fraction >= scale).then(values).otherwise(pointed + zeros)
 
 
 def _net(changes: pl.DataFrame, table: TableSchema, keys: list[str]) -> pl.DataFrame:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.feed.bootstrap.state_difference import StateDifference
 from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
-from penstock.model.batch import KEY, OP, Op
+from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork, TargetState
@@ -47,7 +47,7 @@ def read_difference(
         finally:
             handle.close()
         for records in difference.changes(work.to_ts):
-            shown = records if keep_before else _without_before(records)
+            shown = records if keep_before else without_before(records).drop_columns([KEY])
             if shown.num_rows:
                 yield batch_row(name, shown)
     yield opaque_row(name, RowKind.CLOSE)
@@ -57,8 +57,3 @@ def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:
     while not isinstance(step := handle.next(), EndOfRange):
         for batch in step.data:
             yield batch.records
-
-
-def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
-    kept = records.filter(pa.compute.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
-    return kept.drop_columns([KEY])

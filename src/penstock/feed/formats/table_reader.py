@@ -18,8 +18,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.feed.formats.typed_rows import CHANGE_FIELDS, op_names, typed_columns, typed_schema
-from penstock.model.batch import COMMIT_TS, OP, Op
+from penstock.model.batch import COMMIT_TS, OP, without_before
 from penstock.model.errors import PenstockError
+from penstock.model.projection import shown_at
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes.ordering import merge_step
@@ -36,6 +37,7 @@ class TableRead(msgspec.Struct, frozen=True):
     """A planned read; ``from_ts = 0`` is the state at ``to_ts``."""
 
     table: TableSchema
+    versions: tuple[TableSchema, ...]
     span_ids: tuple[int, ...]
     from_ts: int
     to_ts: int
@@ -106,6 +108,7 @@ class PenstockTableReader(DataSourceReader):
 def read_span(client: FlightStoreClient, plan: TableRead, span_id: int) -> Iterator[pa.RecordBatch]:
     """Yield the typed rows of a span's window."""
     names = [c.name for c in plan.table.columns]
+    versions = {v.version: v for v in plan.versions}
     handle = client.open_changes(span_id, plan.from_ts, plan.to_ts)
     try:
         while not isinstance(step := handle.next(), EndOfRange):
@@ -113,19 +116,15 @@ def read_span(client: FlightStoreClient, plan: TableRead, span_id: int) -> Itera
                 for batch in step.data:
                     yield pa.RecordBatch.from_arrays(typed_columns(stored_columns(batch.records, plan.table), plan.table), names=names)
                 continue
-            for _, records in merge_step(step, keep_before=True):
-                shown = records if plan.keep_before else _without_before(records)
+            for version, records in merge_step(step, keep_before=True):
+                shown = records if plan.keep_before else without_before(records)
                 if shown.num_rows:
                     head = [shown.column(COMMIT_TS).cast(pa.int64()), op_names(shown.column(OP))]
-                    columns = typed_columns(stored_columns(shown, plan.table), plan.table)
+                    columns = typed_columns(stored_columns(shown, plan.table, versions.get(version)), plan.table)
                     fields = [*CHANGE_FIELDS, *(pa.field(n, c.type) for n, c in zip(names, columns, strict=True))]
                     yield pa.RecordBatch.from_arrays([*head, *columns], schema=pa.schema(fields))
     finally:
         handle.close()
-
-
-def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
-    return records.filter(pa.compute.less(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
 
 
 def plan_read(client: FlightStoreClient, options: Mapping[str, str]) -> TableRead:
@@ -143,7 +142,9 @@ def plan_read(client: FlightStoreClient, options: Mapping[str, str]) -> TableRea
     end_ts = next((ts for ts in (to_ts, as_of) if ts is not None), resolved_ts)
     if from_ts is not None and from_ts <= TS_ZERO:
         raise PenstockError("CONFIG_INVALID", "from-ts: expected a ts above 0; for a state use as-of")
-    return TableRead(history.at(end_ts), tuple(s.span_id for s in spans), from_ts or TS_ZERO, end_ts, _FLAGS[keep_before])
+    return TableRead(
+        shown_at(history, end_ts), history.versions(), tuple(s.span_id for s in spans), from_ts or TS_ZERO, end_ts, _FLAGS[keep_before]
+    )
 
 
 def address_of(options: Mapping[str, str]) -> FlightAddress:

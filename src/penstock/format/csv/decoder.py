@@ -21,9 +21,10 @@ from penstock.format.csv.dialect import CsvSettings, row_columns
 from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.field_block import Bytes, FieldBlock, Longs, malformed
 from penstock.model.batch import Op
+from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS, TypeKind
+from penstock.model.types import BINARY_KINDS
 
 BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""
@@ -134,10 +135,8 @@ def _ops(block: _Block, settings: CsvSettings) -> pl.Series:
 
 def _column_values(block: _Block, at: int, column: Column, settings: CsvSettings) -> pl.Series:
     kind, dtype, name = column.type.kind, column.type.arrow(), column.name
-    if kind is TypeKind.ENUM:
-        return block.enum_indexes(at, column)
-    if kind is TypeKind.SET:
-        return block.set_masks(at, column)
+    if kind in ELEMENT_KINDS:
+        return block.elements(at, column)
     if pa.types.is_integer(dtype):
         return pl.Series(block.integers(at, name, dtype))
     if kind in FLOAT_KINDS:

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from penstock.format.csv.dialect import BinaryEncoding, CsvSettings, row_columns
 from penstock.format.csv.rows import ByteSpace, RowSheet, Space
-from penstock.model.batch import Op
-from penstock.model.errors import PenstockError
+from penstock.model.batch import without_before
+from penstock.model.elements import ELEMENT_KINDS, element_names
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, TypeKind
 
@@ -46,9 +46,7 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CsvSettin
     BEFORE rows are written only with ``output_old_value``: then an update is a D row and an I row, both marked as an update.
     """
     if not settings.output_old_value:
-        ops = records.column(OP).to_numpy(zero_copy_only=True)
-        if bool((ops == Op.BEFORE).any()):
-            records = records.filter(pc.not_equal(records.column(OP), pa.scalar(int(Op.BEFORE), pa.uint8())))
+        records = without_before(records)
     if records.num_rows == 0:
         return
     columns = row_columns(table)
@@ -92,33 +90,11 @@ def text_values(column: Column, values: pa.Array, binary_encoding: BinaryEncodin
     """Return a column as polars has to write it: names of ENUM and SET, text of binary values, everything else as it is."""
     series = pl.Series(values)
     kind = column.type.kind
-    if kind is TypeKind.ENUM:
-        return _enum_names(column, series)
-    if kind is TypeKind.SET:
-        return _set_names(column, series)
+    if kind in ELEMENT_KINDS:
+        return element_names(column, series)
     if kind in BINARY_KINDS:
         return series.bin.encode(binary_encoding.value)
     return series
-
-
-def _enum_names(column: Column, indexes: pl.Series) -> pl.Series:
-    # MySQL shows the error value 0 as an empty text.
-    names = pl.Series(["", *column.type.elems], dtype=pl.String)
-    if (indexes.max() or 0) >= len(names):  # type: ignore[operator]
-        raise PenstockError("DECODE_FAILED", f"column {column.name}: an ENUM index beyond its {len(column.type.elems)} elements")
-    return names.gather(indexes)
-
-
-def _set_names(column: Column, masks: pl.Series) -> pl.Series:
-    elems = column.type.elems
-    if len(elems) < 64 and (masks.max() or 0) >= 1 << len(elems):  # type: ignore[operator]
-        raise PenstockError("DECODE_FAILED", f"column {column.name}: a SET bit beyond its {len(elems)} elements")
-    if not elems:
-        return masks.cast(pl.String).replace("0", "")
-    mask = pl.col("mask")
-    parts = [pl.when(mask.and_(pl.lit(1 << at, dtype=pl.UInt64)) != 0).then(pl.lit(name)) for at, name in enumerate(elems)]
-    joined = pl.concat_str(parts, separator=",", ignore_nulls=True)
-    return pl.DataFrame({"mask": masks}).select(pl.when(mask.is_not_null()).then(joined).alias("names")).to_series()
 
 
 def _encode_kernels(table: TableSchema, columns: Sequence[Column], records: pa.RecordBatch, settings: CsvSettings) -> bytes:

@@ -19,8 +19,9 @@ from penstock.format.json import tokens
 from penstock.format.json.canal_decoder import JsonBlock, json_blocks, valued
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.model.batch import Op
+from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS, TypeKind
+from penstock.model.types import BINARY_KINDS
 
 _OPS = {"c": int(Op.INSERT), "r": int(Op.INSERT), "u": int(Op.UPDATE), "d": int(Op.DELETE)}
 
@@ -72,10 +73,8 @@ def _frame(block: JsonBlock, keys: tokens.KeyTable, table: TableSchema, columns:
 def _values(block: JsonBlock, at: int, column: Column, sorts: Bytes) -> pl.Series:
     one = block.take_slot(at, sorts)
     kind, dtype, name = column.type.kind, column.type.arrow(), column.name
-    if kind is TypeKind.ENUM:
-        return one.enum_indexes(0, column)
-    if kind is TypeKind.SET:
-        return one.set_masks(0, column)
+    if kind in ELEMENT_KINDS:
+        return one.elements(0, column)
     if pa.types.is_integer(dtype):
         return pl.Series(one.integers(0, name, dtype))
     if kind in FLOAT_KINDS:

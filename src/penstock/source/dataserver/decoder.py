@@ -20,12 +20,12 @@ from penstock.kernels.jit import U64
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
+from penstock.model.projection import project, shown_at
 from penstock.model.raw import RAW_DELETE, RAW_PUT, RawBatch
 from penstock.model.row_key import in_order, strip_prefix
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import COMMIT_TS, KEY, SchemaHistory, TableSchema
 from penstock.source.contract import Decoded
-from penstock.source.dataserver.projection import project
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 
 HistoryFetcher = Callable[[int], tuple[Sequence[TableSchema], int]]
@@ -143,7 +143,8 @@ class DataServerDecoder:
     def _projected(self, table: TableSchema, version: int, values: pa.Array) -> list[pa.Array]:
         source = self._schemas.version(table.table_id, version)
         history = self._schemas.history(table.table_id, covers_ts=table.version)
-        return project(decode_values(source, values), source, table, history)
+        rows = pa.RecordBatch.from_arrays(decode_values(source, values), schema=source.row_schema())
+        return project(rows, shown_at(history, table.version), source) if source.version != table.version else rows.columns
 
 
 def _decode_ddls(entries: pa.RecordBatch) -> tuple[DdlEvent, ...]:

@@ -200,7 +200,7 @@ def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Chang
     steps = SnapshotSteps(state_batches(view, to_ts), to_ts, view.state.span_id)
     if steps.empty:
         return
-    for batch in steps.batches(history.at(to_ts), rows_max):
+    for batch in steps.batches(history, rows_max):
         yield Changes((batch,), (), Hint.SNAPSHOT)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.batch import COMMIT_TS, KEY, OP, ChangeBatch, Op, commit_ts_array
+from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array, without_before
 from penstock.store.contract import Changes
 
 Mask = npt.NDArray[np.bool_]
@@ -71,17 +71,10 @@ def merge_step(changes: Changes, keep_before: bool) -> list[tuple[int, pa.Record
     """
     tombstones = [(b.header.schema_version, b.records) for b in changes.tombstones]
     if not keep_before:
-        tombstones = [(v, r) for v, r in ((v, _without_before(r)) for v, r in tombstones) if r.num_rows]
+        tombstones = [(v, r) for v, r in ((v, without_before(r)) for v, r in tombstones) if r.num_rows]
     data = [(b.header.schema_version, b.records) for b in changes.data]
     merged = _merge_sides(tombstones, data) if tombstones and data else tombstones or data
     return merged if keep_before else [(version, _without_key(records)) for version, records in merged]
-
-
-def _without_before(records: pa.RecordBatch) -> pa.RecordBatch:
-    kept = records.column(OP).to_numpy(zero_copy_only=True) != np.uint8(Op.BEFORE)
-    if bool(kept.all()):
-        return records
-    return records.filter(pa.array(kept)) if bool(kept.any()) else records.slice(0, 0)
 
 
 def _without_key(records: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,12 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.model.batch import KEY, BatchHeader, BatchKind, ChangeBatch, Op
-from penstock.model.errors import PenstockError
-from penstock.model.table import Column, TableSchema
-from penstock.model.types import TypeKind
+from penstock.model.projection import project, shown_at
+from penstock.model.table import SchemaHistory, TableSchema
 from penstock.store.changes.live_rows import Rows, live_rows
 from penstock.store.changes.ordering import concat_records
 
@@ -73,14 +71,15 @@ class SnapshotSteps:
         """Return whether no key is alive."""
         return len(self._live) == 0
 
-    def batches(self, table: TableSchema, rows_max: int) -> Iterator[ChangeBatch]:
-        """Yield the live rows as INSERT rows of the table version, all with the snapshot's ts."""
+    def batches(self, history: SchemaHistory, rows_max: int) -> Iterator[ChangeBatch]:
+        """Yield the live rows as INSERT rows of the table version that holds at the snapshot's ts, all with that ts."""
+        table = shown_at(history, self._to_ts)
         for start in range(0, len(self._live), GATHER_ROWS):
-            gathered = self._gather(self._live[start : start + GATHER_ROWS], table)
+            gathered = self._gather(self._live[start : start + GATHER_ROWS], table, history)
             for at in range(0, gathered.num_rows, rows_max):
                 yield self._batch(table, _as_inserts(gathered.slice(at, rows_max), table, self._to_ts))
 
-    def _gather(self, live: Rows, table: TableSchema) -> pa.RecordBatch:
+    def _gather(self, live: Rows, table: TableSchema, history: SchemaHistory) -> pa.RecordBatch:
         """Take rows by their number, visiting each batch once, in the order of ``live``.
 
         Where most rows of the batches are wanted they are put together whole and taken once; otherwise first what is wanted is taken out.
@@ -91,20 +90,24 @@ class SnapshotSteps:
         touched = np.flatnonzero(np.diff(edges))
         sizes = [self._data[at].header.rows for at in touched]
         if not in_place and sum(sizes) <= DENSE * len(live):
-            whole = concat_records([stored_columns(self._data[at].records, table) for at in touched])
+            whole = concat_records([self._shown(at, table, history) for at in touched.tolist()])
             # Rows are counted through all batches; here, only through those that are put together.
             shift = self._starts[touched] - np.cumsum([0, *sizes[:-1]])
             return _take(whole, live - shift[np.searchsorted(self._starts[touched], live, side="right") - 1])
         parts = []
         for at in touched.tolist():
             wanted = ascending[edges[at] : edges[at + 1]] - self._starts[at]
-            parts.append(_rows(stored_columns(self._data[at].records, table), wanted))
+            parts.append(_rows(self._shown(at, table, history), wanted))
         gathered = concat_records(parts)
         if in_place:
             return gathered
         rank = np.empty(len(live), dtype=np.int64)
         rank[np.argsort(live, kind="stable")] = np.arange(len(live))
         return _take(gathered, rank)
+
+    def _shown(self, at: int, table: TableSchema, history: SchemaHistory) -> pa.RecordBatch:
+        batch = self._data[at]
+        return stored_columns(batch.records, table, history.get(batch.header.schema_version))
 
     def _batch(self, table: TableSchema, records: pa.RecordBatch) -> ChangeBatch:
         header = BatchHeader(
@@ -136,20 +139,11 @@ def _take(records: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=records.schema)
 
 
-def stored_columns(records: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
-    """Return key and columns of rows under a table version: columns matched by id, missing ones filled with their default."""
-    count = records.num_rows
-    present = set(records.schema.names)
-    arrays = [records.column(KEY)]
-    for column in table.columns:
-        wanted = column.type.arrow()
-        if column.field_name not in present:
-            arrays.append(pa.repeat(default_value(column), count))
-            continue
-        values = records.column(column.field_name)
-        arrays.append(values if values.type == wanted else _cast(values, wanted, column))
+def stored_columns(records: pa.RecordBatch, table: TableSchema, source: TableSchema | None = None) -> pa.RecordBatch:
+    """Return key and columns of rows under a table version; ``source`` is their own, where it is known."""
     schema = table.batch_schema()
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(at) for at in range(2, len(schema))]))
+    fields = [schema.field(at) for at in range(2, len(schema))]
+    return pa.RecordBatch.from_arrays([records.column(KEY), *project(records, table, source)], schema=pa.schema(fields))
 
 
 def _as_inserts(stored: pa.RecordBatch, table: TableSchema, ts: int) -> pa.RecordBatch:
@@ -157,29 +151,3 @@ def _as_inserts(stored: pa.RecordBatch, table: TableSchema, ts: int) -> pa.Recor
     count = stored.num_rows
     head = [pa.repeat(pa.scalar(ts, pa.uint64()), count), pa.repeat(pa.scalar(int(Op.INSERT), pa.uint8()), count)]
     return pa.RecordBatch.from_arrays([*head, *stored.columns], schema=table.batch_schema())
-
-
-def _cast(values: pa.Array, wanted: pa.DataType, column: Column) -> pa.Array:
-    try:
-        return pc.cast(values, wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise PenstockError("TYPE_UNSUPPORTED", f"column {column.name}: rows of {values.type} cannot be read as {wanted}") from error
-
-
-def default_value(column: Column) -> pa.Scalar:
-    """Return what a row holds in a column that was added after the row was written; null where that depends on when it was added."""
-    wanted = column.type.arrow()
-    text = column.default
-    if text is None or column.generated:
-        return pa.scalar(None, wanted)
-    if column.type.kind is TypeKind.ENUM and text in column.type.elems:
-        return pa.scalar(column.type.elems.index(text) + 1, wanted)
-    if column.type.kind is TypeKind.SET:
-        chosen = set(text.split(","))
-        return pa.scalar(sum(1 << at for at, elem in enumerate(column.type.elems) if elem in chosen), wanted)
-    if text.upper().startswith(("CURRENT_TIMESTAMP", "NOW(", "LOCALTIME")):
-        return pa.scalar(None, wanted)
-    try:
-        return pa.scalar(text.encode() if pa.types.is_binary(wanted) else text).cast(wanted)
-    except pa.ArrowInvalid:
-        return pa.scalar(None, wanted)

@@ -79,7 +79,7 @@ def merged_batches(view: SpanView, merge_ts: int) -> Iterator[ChangeBatch]:
     steps = SnapshotSteps(state_batches(view, merge_ts), merge_ts, view.state.span_id)
     if not steps.empty:
         history = SchemaHistory(view.state.span.table_id, view.state.tables)
-        yield from steps.batches(history.at(merge_ts), BATCH_ROWS_MAX)
+        yield from steps.batches(history, BATCH_ROWS_MAX)
 
 
 def free_ts(view: SpanView, above_ts: int) -> int | None:

@@ -16,12 +16,12 @@ from sqlglot import exp
 from penstock.ddl.column_definition import build_column, check_modify, has_clock_default
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.projection import constant
 from penstock.model.row_key import check_key_column
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.dataserver.engine.partitions import PartitionChange, PartitionDdl, check_partitions, parse_partition_ddl, take_clause
 from penstock.source.dataserver.engine.renames import Name, follow_renames, parse_renames
-from penstock.source.dataserver.projection import default_scalar
 
 _ACTION_TYPES: list[tuple[type, DdlType]] = [
     (exp.ColumnDef, DdlType.ADD_COLUMN),
@@ -407,8 +407,9 @@ def _check_default(column: Column) -> None:
     if has_clock_default(column):
         return
     try:
-        default_scalar(column)
-    except (PenstockError, ArithmeticError, ValueError, OverflowError) as error:
+        if column.default is not None:
+            constant(column, column.default)
+    except ValueError as error:
         raise PenstockError("UPSTREAM_REFUSED", f"column {column.name}: its DEFAULT is not a value of type {column.type.kind}") from error
 
 
