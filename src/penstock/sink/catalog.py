@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.model.table import TableSchema
-from penstock.sink.contract import Sink, SinkMaintainer, TargetState
+from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.target.settings import from_uri
 
 
@@ -29,15 +29,6 @@ def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], No
 
     target_uri, settings = from_uri(uri, options)
     return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
-
-
-def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
-    """Return what reads a target back."""
-    from penstock.readback.target_state import StorageState
-    from penstock.target.storage import TargetAddress
-
-    target_uri, settings = from_uri(uri, options)
-    return StorageState(TargetAddress(target_uri).open(), settings)
 
 
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:

@@ -10,9 +10,10 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.readback.inspection import check_target, expire, list_tables
+from penstock.readback.inspection import check_target, list_tables
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.target.cron import Cron
+from penstock.target.expiry import expire
 from penstock.target.settings import from_uri
 from penstock.testing.paths.storage_lab import StorageLab
 from penstock.testing.twins.clock import SimulatedClock

@@ -21,7 +21,8 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.catalog import open_maintainer, open_state
+from penstock.readback.contract import open_state
+from penstock.sink.catalog import open_maintainer
 from penstock.store.contract import WindowKind, WindowPlan
 from penstock.store.flight.client import FlightStoreClient
 

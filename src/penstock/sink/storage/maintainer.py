@@ -22,8 +22,8 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
-from penstock.readback.inspection import CleanUp
 from penstock.sink.storage.publisher import SchemaVersions
+from penstock.target.expiry import CleanUp
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
