@@ -10,7 +10,6 @@ import pyarrow as pa
 from penstock.model.table import TableSchema
 from penstock.target.dispatcher import DispatcherId, DispatcherWork
 from penstock.target.settings import from_uri
-from penstock.target.storage import TargetAddress
 
 
 class TargetState(Protocol):
@@ -35,6 +34,7 @@ class TargetState(Protocol):
 def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
     """Return what reads a target back. Its parts are imported here, because the processes beside the driver start with every query."""
     from penstock.readback.target_state import StorageState
+    from penstock.target.storage import TargetAddress
 
     target_uri, settings = from_uri(uri, options)
     return StorageState(TargetAddress(target_uri).open(), settings)

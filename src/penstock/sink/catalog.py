@@ -6,15 +6,18 @@ What a kind of target is made of is imported when one is opened: the processes b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.model.table import TableSchema
 from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.target.settings import from_uri
 
+if TYPE_CHECKING:
+    from penstock.target.storage import Guard
 
-def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> Sink:
-    """Return the sink of one task; ``guard`` is called before each write to the target, and raises where none may be."""
+
+def open_sink(uri: str, options: Mapping[str, Any], guard: Guard | None) -> Sink:
+    """Return the sink of one task; without a guard where the task cannot ask who owns the feed."""
     from penstock.sink.storage.sink import StorageSink
     from penstock.target.storage import TargetAddress
 
@@ -22,8 +25,8 @@ def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | 
     return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
 
 
-def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> SinkMaintainer:
-    """Return the part of the target that acts once per feed; ``guard`` as for a sink."""
+def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard) -> SinkMaintainer:
+    """Return the part of the target that acts once per feed."""
     from penstock.sink.storage.maintainer import StorageMaintainer
     from penstock.target.storage import TargetAddress
 

@@ -7,7 +7,7 @@ a DDL's files are the same however often it is written; the published checkpoint
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -22,7 +22,6 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
-from penstock.sink.storage.publisher import SchemaVersions
 from penstock.target.expiry import CleanUp
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
@@ -82,12 +81,6 @@ class StorageMaintainer:
             return msgspec.json.decode(content, type=Owner)
         except msgspec.MsgspecError as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
-
-    def write_tables(self, tables: Iterable[TableSchema]) -> None:
-        """Make sure of the schema files of a feed's first table versions, so that tables without rows are known to readers too."""
-        versions = SchemaVersions(self._target, output_column_id=self._settings.output_column_id)
-        for table in tables:
-            versions.ensure(select_columns(table, self._settings.column_selectors))
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
