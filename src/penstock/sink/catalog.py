@@ -1,4 +1,4 @@
-"""Opens a target from its URI: the sink inside a task, and the maintainer beside the driver. Runs on executors and in the server.
+"""Opens a target from its URI: the sink of a task, maintainer and clean-up beside the driver. Runs on executors and in the server.
 
 What a kind of target is made of is imported when one is opened: the processes beside the driver start with every query, and most need none.
 """
@@ -13,6 +13,8 @@ from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.target.settings import from_uri
 
 if TYPE_CHECKING:
+    from penstock.model.clock import Clock
+    from penstock.target.expiry import CleanUp
     from penstock.target.storage import Guard
 
 
@@ -32,6 +34,15 @@ def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard) -> SinkM
 
     target_uri, settings = from_uri(uri, options)
     return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
+
+
+def open_clean_up(uri: str, options: Mapping[str, Any], guard: Guard, clock: Clock) -> CleanUp | None:
+    """Return what lets files of the target expire, or None where they are kept for ever."""
+    from penstock.target.expiry import CleanUp
+    from penstock.target.storage import TargetAddress
+
+    target_uri, settings = from_uri(uri, options)
+    return CleanUp(TargetAddress(target_uri).open(guard=guard), settings, clock) if settings.file_expiration_days else None
 
 
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:

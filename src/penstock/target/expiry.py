@@ -7,10 +7,9 @@ expire. Runs anywhere.
 from __future__ import annotations
 
 import datetime as dt
-import logging
 
 from penstock.format.layout.checkpoint import parse_checkpoint
-from penstock.format.layout.paths import METADATA_PATH, DateSeparator
+from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, DateSeparator
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import physical_ms
@@ -18,7 +17,7 @@ from penstock.target.cron import Cron
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
-_LOG = logging.getLogger(__name__)
+_RECORD_PATH = f"{OWNER_DIR}/clean-up"
 
 
 def expiry_date(checkpoint_ts: int, days: int) -> str:
@@ -57,28 +56,45 @@ def expire(target: ObjectTarget, settings: StorageSinkSettings, days: int) -> li
 
 
 class CleanUp:
-    """Expires files when the cron specification says so; asked after each checkpoint. Not thread safe."""
+    """Expires files when the cron specification says so. Not thread safe.
+
+    When it last ran stands in the target, so that whoever runs the feed next neither passes a time over nor repeats one.
+    """
 
     def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, clock: Clock) -> None:
         self._target = target
+        self._days = settings.file_expiration_days
         self._settings = settings
         self._clock = clock
         self._cron = Cron.parse(settings.file_cleanup_cron_spec)
-        self._next = self._cron.next(self._now())
+        self._last: dt.datetime | None = None
 
     def run_if_due(self) -> list[str]:
-        """Expire files if the time has come; return what was deleted. A target that does not let go is left for the next time."""
-        if not self._settings.file_expiration_days or self._now() < self._next:
+        """Expire files if the time has come; return what was deleted. Where the target does not let go, the next time is waited for."""
+        now = self._now()
+        if self._last is None:
+            self._last = self._recorded() or self._record(now)
+        if now < self._cron.next(self._last):
             return []
-        self._next = self._cron.next(self._now())
-        try:
-            gone = expire(self._target, self._settings, self._settings.file_expiration_days)
-        except PenstockError as error:
-            # Old files that stay harm nobody; a feed that stops because of them would.
-            _LOG.warning("clean-up failed", extra={"target": self._target.name, "code": error.code})
-            return []
-        _LOG.info("clean-up", extra={"target": self._target.name, "files": len(gone)})
+        self._last = now
+        gone = expire(self._target, self._settings, self._days)
+        self._record(now)
         return gone
+
+    def wait_s(self) -> float:
+        """Return in how many seconds the next time comes; 0 where it has, or is not known yet."""
+        return 0.0 if self._last is None else max(0.0, (self._cron.next(self._last) - self._now()).total_seconds())
+
+    def _recorded(self) -> dt.datetime | None:
+        content = self._target.find(_RECORD_PATH)
+        try:
+            return None if content is None else dt.datetime.fromisoformat(content.decode().strip())
+        except ValueError:
+            return None
+
+    def _record(self, moment: dt.datetime) -> dt.datetime:
+        self._target.put(_RECORD_PATH, f"{moment.isoformat()}\n".encode())
+        return moment
 
     def _now(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
