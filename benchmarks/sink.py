@@ -28,9 +28,9 @@ from penstock.model.batch import BATCH_ROWS_MIN
 from penstock.model.clock import SystemClock
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
-from penstock.sink.storage.publisher import position_key, schema_key
 from penstock.sink.storage.sink import StorageSink
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
+from penstock.target.positions import position_key, schema_key
 from penstock.target.settings import StorageSinkSettings, from_uri
 
 LINE_BYTES_PER_S = 20e6

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from penstock.feed.settings import FeedSettings
+from penstock.feed.window.planner import WindowPlanner
 from penstock.model.batch import Op
 from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
@@ -133,6 +134,24 @@ def test_versions_that_were_made_meanwhile_are_told_first(tmp_path: Path) -> Non
         path.drain()
         path.verify().check()
         assert [len(path.reader().ddls("d", name)) for name in "ab"] == [2, 1]
+
+
+def test_who_lost_the_lease_tells_the_target_of_no_version(tmp_path: Path) -> None:
+    with lab(tmp_path, settings=FeedSettings(flush_interval_s=0.0)) as path:
+        path.upstream.execute_ddl("ALTER TABLE d.a ADD COLUMN n INT DEFAULT 7")
+        lose_history(path)
+        before = files(path)
+        with contextlib.closing(WindowPlanner.open(path.context)) as planner:
+            from_ts = planner.checkpoint_ts()
+            to_ts = planner.next_window_end(from_ts)
+            assert to_ts > from_ts
+            path.take_over()
+            with pytest.raises(PenstockError, match="FENCED"):
+                planner.partitions(from_ts, to_ts)
+        assert files(path) == before
+        path.drain()
+        path.verify().check()
+        assert len(path.reader().ddls("d", "a")) == 1
 
 
 def test_a_window_that_was_begun_and_cannot_be_delivered_gives_way(tmp_path: Path) -> None:

@@ -35,10 +35,14 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
     workload = Workload(upstream, WorkloadSettings(rate=RATE, rows=ROWS, seed=spans_per_table))
     workload.setup()
     with ServerProcess(config) as server, ServerClient(server.url) as client:
-        feed = {"name": "f", "tables": ["shop.*"], "sink": {"uri": target.as_uri(), "file-size": "256KiB"}}
+        expiry = {"file-expiration-days": 1, "file-cleanup-cron-spec": "@every 1s"}
+        feed = {"name": "f", "tables": ["shop.*"], "sink": {"uri": target.as_uri(), "file-size": "256KiB", **expiry}}
         created = client.create_feed(feed | {"flush-interval": "500ms", "spans-per-table": spans_per_table})
         assert created["dispatchers"] == TABLES * spans_per_table
         waiting.feed(client, "f", lambda shown: shown["windows"] > 0)
+        expired = target / "shop" / "orders" / "1" / "2020-01-01" / "CDC00000000000000000001.csv"
+        expired.parent.mkdir(parents=True)
+        expired.write_text("")
         workload.start()
         try:
             # A verification while changes come and files are written.
@@ -49,6 +53,7 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
         finally:
             report = workload.join(60)
         assert (report.rows, report.ddls) == (ROWS, DDLS)
+        waiting.until("the old file is gone", lambda: not expired.exists())
         shown = waiting.drained(client, "f", target, upstream.current_ts())
         verdict = client.verify_feed("f")
         assert verdict["identical"], verdict

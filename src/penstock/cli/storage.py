@@ -80,8 +80,8 @@ def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run:
     """Delete data and index files of TARGET whose commit date lies before the checkpoint by more than some days."""
     from penstock.format.layout.checkpoint import parse_checkpoint
     from penstock.format.layout.paths import METADATA_PATH
-    from penstock.readback.inspection import expire as delete_expired
-    from penstock.readback.inspection import expired_paths, expiry_date
+    from penstock.target.expiry import expire as delete_expired
+    from penstock.target.expiry import expired_paths, expiry_date
 
     opened, settings = _open(target, assignments)
     keep = days if days is not None else settings.file_expiration_days

@@ -10,8 +10,8 @@ from __future__ import annotations
 from penstock.format.layout.index_file import next_number, parse_index
 from penstock.format.layout.paths import DataDir, dispatcher_text, schema_dir
 from penstock.model.table import TableSchema
-from penstock.sink.contract import DispatcherId
-from penstock.sink.storage.publisher import position_key, schema_key
+from penstock.target.dispatcher import DispatcherId
+from penstock.target.positions import position_key, schema_key
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 

@@ -23,18 +23,17 @@ from penstock.readback.lineage import Lineage, lineage
 from penstock.readback.reader import StorageReader
 from penstock.readback.recovery import recover_position
 from penstock.readback.replay import project, under_ids
-from penstock.sink.contract import DispatcherId, DispatcherWork
-from penstock.sink.storage.publisher import schema_key
+from penstock.target.dispatcher import DispatcherId, DispatcherWork
+from penstock.target.positions import newest_directory
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
-_SCHEMA_KEY = schema_key(0).removesuffix("0")
 _FOREIGN_ID = 2_000_000
 """Columns that the target has and the table has no more are numbered from here."""
 
 
 class StorageState:
-    """Reads dispatchers of one target back; implements ``penstock.sink.contract.TargetState``."""
+    """Reads dispatchers of one target back; implements ``penstock.readback.contract.TargetState``."""
 
     def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
         self._target = target
@@ -117,11 +116,11 @@ class _FutureReader(StorageReader):
 
 def _last_number(reader: _FutureReader, path: str, index: IndexPath, position: Mapping[str, int]) -> int:
     """Return up to which number the files of a directory count."""
-    places = [(key.split("/"), number) for key, number in position.items() if not key.startswith(_SCHEMA_KEY)]
-    if not places:
+    newest = newest_directory(position)
+    if newest is None:
         return 0
-    (version, date, *_), number = max(places, key=lambda p: (int(p[0][0]), p[0][1]))
-    here, last = (index.dir.version, index.dir.date), (int(version), date)
+    last, number = newest
+    here = (index.dir.version, index.dir.date)
     if here == last:
         return number
     return reader.last_number(path, index) if here < last else 0

@@ -29,6 +29,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
 from penstock.source.single_log import shares_one_log
+from penstock.target.storage import Guard, unfenced
 
 _NEAR_MATCHES_MAX = 3
 _LOOKS_MAX = 10
@@ -63,7 +64,7 @@ class FeedCreator:
     """Checks and creates feeds on one upstream. Creations on one server go one after the other."""
 
     def __init__(
-        self, meta: MetaDatabase, upstream: Upstream, source_uri: str, open_target: Callable[[SinkConfig], SinkMaintainer]
+        self, meta: MetaDatabase, upstream: Upstream, source_uri: str, open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
     ) -> None:
         self._meta = meta
         self._upstream = upstream
@@ -88,7 +89,8 @@ class FeedCreator:
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
         uid = str(uuid.uuid4())
-        target = self._open_target(config.target)
+        # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
+        target = self._open_target(config.target, unfenced)
         target.check(claimant(config.name, uid))
         start_ts = config.settings.start_ts
         document = FeedDocument(

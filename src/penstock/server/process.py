@@ -44,6 +44,7 @@ from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
 from penstock.store.flight.server import FlightService
+from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 
@@ -191,5 +192,5 @@ def source_name(uri: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
 
 
-def _open_target(sink: SinkConfig) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options)
+def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard)

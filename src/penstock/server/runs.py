@@ -18,6 +18,7 @@ from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import live_dispatchers
 from penstock.feed.window.run import SparkFeedRun
 from penstock.meta.database import MetaDatabase
@@ -37,6 +38,7 @@ from penstock.source.contract import Upstream
 from penstock.source.single_log import shares_one_log
 from penstock.store.contract import EventStore
 from penstock.store.event_store import ColumnarEventStore
+from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 _READY_S_MAX = 30.0
@@ -163,7 +165,7 @@ class SparkFeedRunFactory:
         log_service: LogService,
         store: ColumnarEventStore,
         address: LogServiceAddress,
-        open_target: Callable[[SinkConfig], SinkMaintainer],
+        open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         work_dir: Path,
     ) -> None:
         self._session = session
@@ -182,7 +184,8 @@ class SparkFeedRunFactory:
         document = FeedDocument.of(feed)
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
-        self._open_target(config.target).claim(claimant(feed.name, feed.uuid))
+        fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
+        self._open_target(config.target, fence).claim(claimant(feed.name, feed.uuid))
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,

@@ -1,4 +1,4 @@
-"""Opens a target from its URI: the sink inside a task, and the maintainer beside the driver. Runs on executors and in the server.
+"""Opens a target from its URI: the sink of a task, maintainer and clean-up beside the driver. Runs on executors and in the server.
 
 What a kind of target is made of is imported when one is opened: the processes beside the driver start with every query, and most need none.
 """
@@ -6,15 +6,20 @@ What a kind of target is made of is imported when one is opened: the processes b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.model.table import TableSchema
-from penstock.sink.contract import Sink, SinkMaintainer, TargetState
+from penstock.sink.contract import Sink, SinkMaintainer
 from penstock.target.settings import from_uri
 
+if TYPE_CHECKING:
+    from penstock.model.clock import Clock
+    from penstock.target.expiry import CleanUp
+    from penstock.target.storage import Guard
 
-def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> Sink:
-    """Return the sink of one task; ``guard`` is called before each write to the target, and raises where none may be."""
+
+def open_sink(uri: str, options: Mapping[str, Any], guard: Guard | None) -> Sink:
+    """Return the sink of one task; without a guard where the task cannot ask who owns the feed."""
     from penstock.sink.storage.sink import StorageSink
     from penstock.target.storage import TargetAddress
 
@@ -22,8 +27,8 @@ def open_sink(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | 
     return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
 
 
-def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], None] | None = None) -> SinkMaintainer:
-    """Return the part of the target that acts once per feed; ``guard`` as for a sink."""
+def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard) -> SinkMaintainer:
+    """Return the part of the target that acts once per feed."""
     from penstock.sink.storage.maintainer import StorageMaintainer
     from penstock.target.storage import TargetAddress
 
@@ -31,13 +36,13 @@ def open_maintainer(uri: str, options: Mapping[str, Any], guard: Callable[[], No
     return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
 
 
-def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
-    """Return what reads a target back."""
-    from penstock.readback.target_state import StorageState
+def open_clean_up(uri: str, options: Mapping[str, Any], guard: Guard, clock: Clock) -> CleanUp | None:
+    """Return what lets files of the target expire, or None where they are kept for ever."""
+    from penstock.target.expiry import CleanUp
     from penstock.target.storage import TargetAddress
 
     target_uri, settings = from_uri(uri, options)
-    return StorageState(TargetAddress(target_uri).open(), settings)
+    return CleanUp(TargetAddress(target_uri).open(guard=guard), settings, clock) if settings.file_expiration_days else None
 
 
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:

@@ -6,7 +6,7 @@ dispatchers but the window. Runs on executors; a ``SinkMaintainer`` runs beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -14,31 +14,7 @@ import pyarrow as pa
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.table import TableSchema
-
-
-class DispatcherId(msgspec.Struct, frozen=True, order=True):
-    """Names a dispatcher: a table's id and which of its spans. ``span`` is 0 and ``spans`` 1 where the table is not split."""
-
-    table_id: int
-    span: int = 0
-    spans: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.table_id}-{self.span}"
-
-
-class DispatcherWork(msgspec.Struct, frozen=True):
-    """What one dispatcher does in one window, planned on the driver; it is the same for every attempt of the window.
-
-    ``position`` is the sink's own record of where the dispatcher stands after the last committed window (for the storage sink: file
-    numbers); ``{}`` at first.
-    """
-
-    dispatcher: DispatcherId
-    table: TableSchema
-    from_ts: int
-    to_ts: int
-    position: dict[str, int] = {}
+from penstock.target.dispatcher import DispatcherId, DispatcherWork
 
 
 class DmlEvent(msgspec.Struct):
@@ -129,25 +105,6 @@ class Sink(Protocol):
         """Release resources. What was not closed by ``close_dispatcher`` is dropped; after an error nothing more is flushed."""
 
 
-class TargetState(Protocol):
-    """What a target holds, read back, for a feed whose history is lost. Not every target can tell."""
-
-    def position(self, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
-        """Return where a dispatcher stands after everything that it wrote, also in a window that was never committed."""
-
-    def columns(self, table: TableSchema) -> TableSchema:
-        """Return the table with the columns that the target holds."""
-
-    def row_key(self, work: DispatcherWork) -> list[str]:
-        """Return the fields that name a row in all that the target holds; empty where rows must be counted."""
-
-    def changes(self, work: DispatcherWork) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that make up the dispatcher's state at ``work.position``, in order: ``_op``, then the columns of ``columns``.
-
-        The same for every attempt of the work, whatever an attempt wrote. Runs on executors.
-        """
-
-
 class SinkMaintainer(Protocol):
     """The part of a target that acts once per feed, beside the driver."""
 
@@ -162,3 +119,16 @@ class SinkMaintainer(Protocol):
 
     def publish_checkpoint(self, checkpoint_ts: int) -> None:
         """Publish that every row with a commit ts at or below this one is in the target. Never goes back."""
+
+
+__all__ = [
+    "DispatcherId",
+    "DispatcherResult",
+    "DispatcherWork",
+    "DmlEvent",
+    "Histogram",
+    "Sink",
+    "SinkMaintainer",
+    "TaskReport",
+    "WrittenFile",
+]

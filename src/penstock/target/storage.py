@@ -43,6 +43,8 @@ REQUEST_TIMEOUT = "300s"
 CONNECT_TIMEOUT = "10s"
 
 _T = TypeVar("_T")
+Guard = Callable[[], None]
+"""Asked before each write to a target; raises where none may be."""
 _WRITES = frozenset({"create", "write", "delete"})
 _S3_ALIASES = {
     "endpoint": "endpoint",
@@ -72,8 +74,8 @@ class TargetAddress:
     uri: str
     retry: RetrySettings = RetrySettings()
 
-    def open(self, clock: Clock | None = None, rng: random.Random | None = None, guard: Callable[[], None] | None = None) -> ObjectTarget:
-        """Open the target; ``guard`` is called before each write, and raises where none may be."""
+    def open(self, clock: Clock | None = None, rng: random.Random | None = None, guard: Guard | None = None) -> ObjectTarget:
+        """Open the target; whoever writes to it for a feed brings a guard."""
         opened = ObjectTarget(_open_store(self.uri), mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
         if guard is not None:
             opened.guard = guard
@@ -92,7 +94,7 @@ class ObjectTarget:
         self._retry = retry
         self._clock = clock
         self._rng = rng
-        self.guard: Callable[[], None] = _anyone
+        self.guard: Guard = unfenced
 
     @classmethod
     def open(cls, uri: str) -> ObjectTarget:
@@ -245,8 +247,8 @@ def _reservation(content: bytes | memoryview) -> bytes:
     return _RESERVED + f"{len(content)} {xxhash.xxh3_128_hexdigest(content)}\n".encode()
 
 
-def _anyone() -> None:
-    """Let every write pass."""
+def unfenced() -> None:
+    """Let every write pass: for those who write before a feed has an owner, or outside of any feed."""
 
 
 def _classify(error: Exception, what: str) -> PenstockError:

@@ -11,8 +11,10 @@ from penstock.cli.main import run
 from penstock.format.layout.paths import Layout
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_maintainer
+from penstock.sink.storage.publisher import SchemaVersions
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.target.storage import ObjectTarget, unfenced
 from penstock.testing.paths.delivered_target import DeliveredTarget
 from penstock.testing.servers.api_server import ApiServer
 
@@ -117,9 +119,10 @@ def test_a_feed_is_verified_by_its_server(tmp_path: Path, capsys: pytest.Capture
         assert capsys.readouterr().err.startswith("error: [FEED_UNKNOWN] ")
 
         # The upstream has no rows, so a target of two described tables is right, and one with a row is not.
-        maintainer = open_maintainer(sink, {})
-        maintainer.write_tables(server.upstream.list_tables())
-        maintainer.publish_checkpoint(1 << 50)
+        versions = SchemaVersions(ObjectTarget.open(sink), output_column_id=False)
+        for table in server.upstream.list_tables():
+            versions.ensure(table)
+        open_maintainer(sink, {}, unfenced).publish_checkpoint(1 << 50)
         assert run(["verify", "f", *at]) == 0
         assert capsys.readouterr().out.endswith("verified: 2 tables, 0 rows identical\n")
         day = tmp_path / "files" / "shop" / "orders" / "1" / Layout().date_text(1 << 49)

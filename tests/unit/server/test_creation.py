@@ -13,6 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.server.creation import FeedCreator, FeedDocument, match_tables
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
+from penstock.target.storage import Guard
 from penstock.testing.twins.table_catalog import TableCatalog
 
 SOURCE = "dataserver://127.0.0.1:1"
@@ -29,8 +30,8 @@ def upstream() -> TableCatalog:
     return TableCatalog("shop.orders", "shop.items", "crm.people")
 
 
-def open_target(sink: SinkConfig) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options)
+def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard)
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ class UnclaimableTarget:
 
 
 def test_feed_whose_target_cannot_be_claimed_is_removed_again(meta: MetaDatabase, upstream: TableCatalog, tmp_path: Path) -> None:
-    creator = FeedCreator(meta, upstream, SOURCE, lambda _: UnclaimableTarget())  # type: ignore[arg-type,return-value]
+    creator = FeedCreator(meta, upstream, SOURCE, lambda _sink, _guard: UnclaimableTarget())  # type: ignore[arg-type,return-value]
     with pytest.raises(PenstockError, match="another was faster"):
         creator.create(tree(tmp_path))
     assert meta.list_feeds() == []

@@ -10,9 +10,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.readback.inspection import check_target, expire, list_tables
-from penstock.sink.storage.maintainer import StorageMaintainer
+from penstock.readback.inspection import check_target, list_tables
 from penstock.target.cron import Cron
+from penstock.target.expiry import CleanUp, expire
 from penstock.target.settings import from_uri
 from penstock.testing.paths.storage_lab import StorageLab
 from penstock.testing.twins.clock import SimulatedClock
@@ -131,13 +131,21 @@ def test_specs_that_cannot_be_meant(spec: str) -> None:
         from_uri("memory://x/", {"file-cleanup-cron-spec": spec})
 
 
-def test_clean_up_follows_the_cron_specification() -> None:
+def test_clean_up_follows_the_cron_specification_and_remembers_its_last_time() -> None:
     source = written("file-expiration-days=1&file-cleanup-cron-spec=@every 1h".replace(" ", "%20"))
     clock = SimulatedClock()
-    maintainer = StorageMaintainer(source.target, source.settings, clock=clock)
     files = set(source.target.paths())
-    maintainer.publish_checkpoint(T0 + 2 * DAY + 1)
-    assert set(source.target.paths()) == files
-    clock.advance(3_600)
-    maintainer.publish_checkpoint(T0 + 2 * DAY + 2)
-    assert set(source.target.paths()) == {p for p in files if not p.startswith(DIR)}
+    expired = {p for p in files if p.startswith(DIR)}
+    for minutes in (0, 20, 30):
+        clock.advance(minutes * 60)
+        # Each time another one, as after a restart.
+        assert CleanUp(source.target, source.settings, clock).run_if_due() == []
+    clock.advance(10 * 60)
+    clean_up = CleanUp(source.target, source.settings, clock)
+    assert set(clean_up.run_if_due()) == expired
+    assert set(source.target.paths()) - {".penstock/clean-up"} == files - expired
+    assert clean_up.wait_s() == 3600
+    source.target.put(FILE, b"late")
+    assert CleanUp(source.target, source.settings, clock).run_if_due() == []
+    clock.advance(3600)
+    assert CleanUp(source.target, source.settings, clock).run_if_due() == [FILE]

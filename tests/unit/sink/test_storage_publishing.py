@@ -196,7 +196,7 @@ def test_the_first_attempt_s_schema_file_may_be_the_ddl_s() -> None:
 
 def test_a_ddl_s_text_replaces_a_structure_only_file() -> None:
     target, chosen = target_of()
-    StorageMaintainer(target, chosen).write_tables([TABLE])
+    SchemaVersions(target, output_column_id=False).ensure(TABLE)
     ddl = DdlEvent(T0, DdlType.CREATE_TABLE, "CREATE TABLE orders (...)", "shop", (TABLE,))
     paths = StorageMaintainer(target, chosen).write_block_event(ddl)
     assert parse_schema_file(target.get(paths[0]), paths[0]).type == DdlType.CREATE_TABLE

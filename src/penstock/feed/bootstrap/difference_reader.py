@@ -17,7 +17,8 @@ from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
 from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.contract import DispatcherWork, TargetState
+from penstock.readback.contract import TargetState
+from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import ChangesHandle, EndOfRange
 from penstock.store.flight.client import FlightStoreClient
 

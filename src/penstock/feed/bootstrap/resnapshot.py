@@ -15,13 +15,15 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import follow, written_parts
 from penstock.meta.database import MetaDatabase
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.catalog import open_maintainer, open_state
+from penstock.readback.contract import open_state
+from penstock.sink.catalog import open_maintainer
 from penstock.store.contract import WindowKind, WindowPlan
 from penstock.store.flight.client import FlightStoreClient
 
@@ -117,7 +119,8 @@ class ResnapshotPlanner:
         """Tell the target of the DDLs on the way: the rows of the window come after all of them. Idempotent."""
         if plan.ddls:
             patterns = self._context.patterns
-            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options)
+            fence = OwnerFence(self._context.feed, self._context.epoch, self._meta.check_owner, fresh_s=0.0)
+            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence)
             for ddl in plan.ddls:
                 for part in written_parts(ddl, dispatchers, patterns):
                     maintainer.write_block_event(part)

@@ -1,7 +1,7 @@
 """One run of a feed: a Structured Streaming query from the event store to the sink.
 
-The run owns its query and its disposable Spark checkpoint directory; progress lives in the meta database. It ends by ``stop``, or
-by itself when a window fails; ``error`` then gives the first Penstock error found in Spark's text. Runs in the driver.
+The run owns its query, its disposable Spark checkpoint directory and the clean-up of its target; progress lives in the meta database. It
+ends by ``stop``, or by itself when a window fails; ``error`` then gives the first Penstock error found in Spark's text. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.clean_up import FeedCleanUp
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.source import feed_source
 from penstock.feed.window.writer import feed_sink
@@ -44,6 +45,7 @@ class SparkFeedRun:
         self._parent = work_dir
         self._checkpoint_dir: Path | None = None
         self._query: StreamingQuery | None = None
+        self._clean_up = FeedCleanUp(context, self._clock)
 
     def start(self) -> None:
         """Publish the last committed checkpoint (a crash may have come before it) and start the query."""
@@ -68,6 +70,7 @@ class SparkFeedRun:
             .trigger(processingTime=f"{interval_ms} milliseconds")
             .start()
         )
+        self._clean_up.start()
         log.info("feed run started", extra={"feed": self._context.feed, "epoch": self._context.epoch})
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -75,6 +78,7 @@ class SparkFeedRun:
 
         A window under way may end within the grace time; otherwise it is done again by the next run, with the same files.
         """
+        self._clean_up.stop()
         if self._query is not None:
             deadline_s = self._clock.monotonic_s() + grace_s
             while self._busy() and self._clock.monotonic_s() < deadline_s:

@@ -13,7 +13,8 @@ from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
 from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
 from penstock.model.table import TableSchema
-from penstock.sink.catalog import before_rule, open_state
+from penstock.readback.contract import open_state
+from penstock.sink.catalog import before_rule
 from penstock.store.changes.ordering import merge_step
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient

@@ -7,7 +7,7 @@ a DDL's files are the same however often it is written; the published checkpoint
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -17,13 +17,11 @@ from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoin
 from penstock.format.layout.partition_record import partition_records
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
-from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
-from penstock.readback.inspection import CleanUp
-from penstock.sink.storage.publisher import SchemaVersions
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
@@ -41,13 +39,10 @@ class Owner(msgspec.Struct, frozen=True):
 class StorageMaintainer:
     """Acts once per feed on a storage target; implements ``penstock.sink.contract.SinkMaintainer``. Not thread safe."""
 
-    def __init__(
-        self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None) -> None:
         self._target = target
         self._settings = settings
         self._rng = rng or system_random()
-        self._clean_up = CleanUp(target, settings, clock or SystemClock())
 
     def check(self, feed: str) -> None:
         """Raise unless the target is writable and empty or this feed's own."""
@@ -83,12 +78,6 @@ class StorageMaintainer:
         except msgspec.MsgspecError as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
 
-    def write_tables(self, tables: Iterable[TableSchema]) -> None:
-        """Make sure of the schema files of a feed's first table versions, so that tables without rows are known to readers too."""
-        versions = SchemaVersions(self._target, output_column_id=self._settings.output_column_id)
-        for table in tables:
-            versions.ensure(select_columns(table, self._settings.column_selectors))
-
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
         return write_ddl_files(self._target, self._settings, event)
@@ -98,7 +87,6 @@ class StorageMaintainer:
         # Another owner may publish meanwhile, or an answer be lost and this one have published: what is there decides.
         if not any(self._publish(checkpoint_ts) for _ in range(_PUBLISH_TRIES_MAX)):
             raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
-        self._clean_up.run_if_due()
 
     def _publish(self, checkpoint_ts: int) -> bool:
         """Publish over the state that is there now; return False where that has changed meanwhile. Each time it has, it has grown."""

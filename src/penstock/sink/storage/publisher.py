@@ -21,10 +21,10 @@ from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherWork, WrittenFile
 from penstock.sink.storage.cut_records import CutRecord, CutRecords
 from penstock.sink.storage.encode.dispatcher_encoder import FlushTask
+from penstock.target.positions import position_key, schema_key, shortened
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
-_SCHEMA_KEY = "schema/"
 _INDEX_TRIES_MAX = 20
 
 
@@ -42,19 +42,6 @@ class Publication:
         self.nbytes = 0
         self.start_s = 0.0
         self.created = False
-
-
-def position_key(version: int, date: str, dispatcher: str) -> str:
-    """Return under which key a position holds the last number of a directory.
-
-    The names of a table's files change when it is split or made whole again, and each naming counts on its own.
-    """
-    return f"{version}/{date}/{dispatcher}" if dispatcher else f"{version}/{date}"
-
-
-def schema_key(table_version: int) -> str:
-    """Return under which key a position holds the directory version of a table version."""
-    return f"{_SCHEMA_KEY}{table_version}"
 
 
 class SchemaVersions:
@@ -158,13 +145,7 @@ class FilePublisher:
 
     def position(self) -> dict[str, int]:
         """Return where the dispatcher stands: the numbers of the last directory and its version; what is older never counts again."""
-        if not self._last_key:
-            return dict(self._position)
-        version, date = self._last_key.split("/")[:2]
-        numbers = {k: n for k, n in self._position.items() if k.split("/")[:2] == [version, date]}
-        schemas = {k: v for k, v in self._position.items() if k.startswith(_SCHEMA_KEY) and v == int(version)}
-        newest = max(schemas, key=lambda k: int(k.removeprefix(_SCHEMA_KEY)))
-        return {newest: int(version), **numbers}
+        return shortened(self._position, self._last_key) if self._last_key else dict(self._position)
 
     def _directory_version(self, table: TableSchema) -> int:
         # A position that knows the version was committed after the schema file was written.

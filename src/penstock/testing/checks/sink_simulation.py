@@ -317,4 +317,4 @@ class SinkSimulation:
     def _publish(self, to_ts: int) -> None:
         quiet = SimulatedTarget(self._store, self._sim, random.Random(1), self.witness)
         quiet._flaky = 0.0
-        StorageMaintainer(quiet, self.settings, random.Random(1), self._sim).publish_checkpoint(to_ts)
+        StorageMaintainer(quiet, self.settings, random.Random(1)).publish_checkpoint(to_ts)

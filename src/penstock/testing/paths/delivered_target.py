@@ -18,6 +18,7 @@ from penstock.model.table import COMMIT_TS, OP, SchemaHistory, TableSchema
 from penstock.sink.catalog import open_maintainer, open_sink
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.source.contract import Upstream
+from penstock.target.storage import unfenced
 
 
 class DeliveredTarget:
@@ -31,11 +32,11 @@ class DeliveredTarget:
         self._upstream = upstream
         self._table_ids = table_ids
         self._positions: dict[int, dict[str, int]] = {}
-        self.maintainer = open_maintainer(self.uri, self.options)
+        self.maintainer = open_maintainer(self.uri, self.options, unfenced)
 
     def write(self, from_ts: int, to_ts: int, ddl: DdlEvent | None = None) -> None:
         """Write the files of a window, and of the DDL that ended it; the checkpoint stays."""
-        sink = open_sink(self.uri, self.options)
+        sink = open_sink(self.uri, self.options, unfenced)
         try:
             for table_id in self._table_ids:
                 table = SchemaHistory(table_id, self._upstream.schema_history(table_id)).at(to_ts if from_ts == 0 else to_ts - 1)

@@ -25,6 +25,7 @@ from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
+from penstock.target.storage import Guard
 from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
 from penstock.testing.twins.table_catalog import TableCatalog
 
@@ -64,8 +65,8 @@ class ApiServer:
         self.meta.close()
 
 
-def _open_target(sink: SinkConfig) -> SinkMaintainer:
+def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
     parts = urlsplit(sink.uri)
     # A bucket is kept in memory, so that tests can use URIs that hold credentials.
     uri = sink.uri if parts.scheme == "file" else f"memory://{parts.netloc}{parts.path}"
-    return open_maintainer(uri, sink.options)
+    return open_maintainer(uri, sink.options, guard)

@@ -1,0 +1,40 @@
+"""What a target tells a feed whose history is lost, whatever kind of target it is. Runs on executors and beside the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.model.table import TableSchema
+from penstock.target.dispatcher import DispatcherId, DispatcherWork
+from penstock.target.settings import from_uri
+
+
+class TargetState(Protocol):
+    """What a target holds, read back, for a feed whose history is lost. Not every target can tell."""
+
+    def position(self, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
+        """Return where a dispatcher stands after everything that it wrote, also in a window that was never committed."""
+
+    def columns(self, table: TableSchema) -> TableSchema:
+        """Return the table with the columns that the target holds."""
+
+    def row_key(self, work: DispatcherWork) -> list[str]:
+        """Return the fields that name a row in all that the target holds; empty where rows must be counted."""
+
+    def changes(self, work: DispatcherWork) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that make up the dispatcher's state at ``work.position``, in order: ``_op``, then the columns of ``columns``.
+
+        The same for every attempt of the work, whatever an attempt wrote. Runs on executors.
+        """
+
+
+def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
+    """Return what reads a target back. Its parts are imported here, because the processes beside the driver start with every query."""
+    from penstock.readback.target_state import StorageState
+    from penstock.target.storage import TargetAddress
+
+    target_uri, settings = from_uri(uri, options)
+    return StorageState(TargetAddress(target_uri).open(), settings)
