@@ -26,12 +26,12 @@ from benchmarks.workload import BASE_TS, ORDERS, changes
 from penstock.format.csv import encoder as csv_encoder
 from penstock.format.csv.decoder import decode
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.csv.rows import ByteSpace
 from penstock.format.json import canal as canal_json
 from penstock.format.json.canal import sql_type
 from penstock.format.old_values import UpdatePairs
 from penstock.format.parquet_file import ParquetRows, typed_table
 from penstock.format.protocols import CanalSettings, ParquetSettings
+from penstock.format.sheet_kernels import ByteSpace
 from penstock.format.type_names import mysql_type
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema

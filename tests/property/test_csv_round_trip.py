@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from penstock.format.csv.decoder import decode
 from penstock.format.csv.dialect import BinaryEncoding, CsvSettings, row_columns
-from penstock.format.csv.encoder import encode
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.testing.checks.table_strategies import changes, comparable, damaged
+from penstock.testing.checks.whole_file import encode
 
 delimiters = st.sampled_from([",", "|", "\t", "||", "@@@", ";;", "é", "|@|", "-|-"])
 

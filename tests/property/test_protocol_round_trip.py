@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.data_file import DataFile, decode_file
+from penstock.format.data_file import decode_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import (
     CanalSettings,
@@ -19,8 +19,8 @@ from penstock.format.protocols import (
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.storage.spool.file_buffer import FileBuffer
 from penstock.testing.checks.table_strategies import changes, comparable, damaged
+from penstock.testing.checks.whole_file import whole_file
 
 
 @st.composite
@@ -46,11 +46,9 @@ def formats(draw: st.DrawFn) -> DataFormat:
 
 
 def written(table: TableSchema, records: pa.RecordBatch, chosen: DataFormat, cut: int = 0) -> bytes:
-    file = DataFile(chosen, table, FileBuffer(64))
     pairs = UpdatePairs(table) if chosen.pairs_updates else None
-    for part in (records.slice(0, cut), records.slice(cut)):
-        file.add(pairs.add(part) if pairs is not None else part.drop_columns(["_key"]))
-    return bytes(file.finish())
+    parts = (records.slice(0, cut), records.slice(cut))
+    return whole_file(chosen, table, [pairs.add(part) if pairs is not None else part.drop_columns(["_key"]) for part in parts])
 
 
 def expected_rows(table: TableSchema, records: pa.RecordBatch, chosen: DataFormat) -> list[dict[str, object]]:

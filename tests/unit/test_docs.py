@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.csv.encoder import encode
 from penstock.format.layout.paths import DataPath, Layout
 from penstock.format.layout.schema_file import SchemaFile
 from penstock.model.batch import Op
@@ -15,6 +14,7 @@ from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
+from penstock.testing.checks.whole_file import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -1,8 +1,8 @@
 """Data files in the making and the way back: which encoder and decoder a format has, and compression of whole files.
 
-A ``DataFile`` takes the ordered rows of one file in and gives its bytes; ``decode_file`` is the way back. Invariants: bytes depend on
-rows, table and format alone (compressed ones also on the version of the compression library); what a format writes, the same
-format reads. Runs on executors and wherever a target is read.
+A file is its header, runs of encoded rows in order, and ``finish_file``; ``decode_file`` is the way back. Invariants: bytes depend on rows,
+table and format alone (compressed ones also on the version of the compression library); what a format writes, the same format
+reads. Runs on executors and wherever a target is read.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.format.csv import encoder as csv_encoder
-from penstock.format.csv.rows import Space
 from penstock.format.json import canal as canal_json
 from penstock.format.json import debezium
 from penstock.format.parquet_file import ParquetRows
 from penstock.format.protocols import Compression, DataFormat
 from penstock.format.protocols import Protocol as DataProtocol
+from penstock.format.sheet_kernels import Space
 from penstock.model.batch import read_ipc, write_ipc
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
@@ -34,44 +34,6 @@ class Buffer(Space, Protocol):
     def write(self, data: bytes | memoryview) -> int:
         """Append bytes; return how many."""
 
-    def content(self) -> memoryview:
-        """Return what is in, without a copy."""
-
-
-class DataFile:
-    """One file in the making. ``add`` and ``nbytes`` belong to the thread that fills it, ``finish`` to the one that publishes it."""
-
-    def __init__(self, data_format: DataFormat, table: TableSchema, content: Buffer) -> None:
-        self._format = data_format
-        self._table = table
-        self._content = content
-        self._parquet = ParquetRows(table, data_format.parquet) if data_format.protocol is DataProtocol.PARQUET else None
-        self._encode = _encoder(data_format)
-        self._header_bytes = content.write(data_format.csv.header(table)) if data_format.protocol is DataProtocol.CSV else 0
-        self.rows = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size by which files are cut: encoded and not compressed, without a header; Parquet's rows as they lie in memory."""
-        return self._parquet.nbytes if self._parquet is not None else self._content.tell() - self._header_bytes
-
-    def add(self, records: pa.RecordBatch) -> None:
-        """Take rows in; they have the format's row schema."""
-        if self._parquet is not None:
-            self._parquet.add(records)
-        else:
-            self._encode(self._table, records, self._content)
-        self.rows += records.num_rows
-
-    def finish(self) -> bytes | memoryview:
-        """Return the whole file."""
-        if self._parquet is not None:
-            return self._parquet.finish()
-        content = self._content.content()
-        if self._format.compression is Compression.NONE:
-            return content
-        return compress(content, self._format.compression)
-
 
 class RowEncoder:
     """Encodes runs of rows apart from the file that they will stand in: ``file_header``, the runs in order, ``finish_file``."""
@@ -82,7 +44,10 @@ class RowEncoder:
         self._encode = _encoder(data_format)
 
     def encode(self, records: pa.RecordBatch, out: Buffer) -> int:
-        """Append rows, which have the format's row schema; return the size by which files are cut, as ``DataFile.nbytes`` has it."""
+        """Append rows, which have the format's row schema; return the size by which files are cut.
+
+        That is encoded and not compressed, without a header; Parquet's rows as they lie in memory.
+        """
         before = out.tell()
         if self._parquet:
             # Parquet is made of whole files; until then the rows stay as they are.

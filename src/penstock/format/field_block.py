@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv import tokens
+from penstock.kernels.jit import I64, U8
 from penstock.model.elements import element_values
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
-
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +26,10 @@ class FieldBlock:
 
     path: str
     content: bytes
-    data: Bytes
-    starts: Longs
-    ends: Longs
-    sorts: Bytes
+    data: U8
+    starts: I64
+    ends: I64
+    sorts: U8
     plain: bool
     """Whether the whole file is ASCII, so that no text has to be looked at for UTF-8."""
 
@@ -41,7 +38,7 @@ class FieldBlock:
         """Return how many rows the block has."""
         return int(self.starts.shape[1])
 
-    def field(self, at: int) -> tuple[Longs, Longs, Bytes]:
+    def field(self, at: int) -> tuple[I64, I64, U8]:
         """Return where the fields of one column lie."""
         return self.starts[at], self.ends[at], self.sorts[at]
 
@@ -54,7 +51,7 @@ class FieldBlock:
         if wrong.any():
             raise self.fail(int(wrong.arg_max() or 0), at, what)
 
-    def take_text(self, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes]:
+    def take_text(self, starts: I64, ends: I64, sorts: U8) -> tuple[I64, U8]:
         """Return offsets and bytes of one column's texts; every protocol has its own way."""
         raise AssertionError(f"{type(self).__name__} takes no text")
 
@@ -116,12 +113,12 @@ def malformed(path: str, content: bytes, at: int, what: str) -> PenstockError:
     return PenstockError("FILE_MALFORMED", f"{path}: line {line}, byte {at}: {what}")
 
 
-def _validity(sorts: Bytes) -> pa.Buffer | None:
+def _validity(sorts: U8) -> pa.Buffer | None:
     nulls = sorts == tokens.NULL
     return pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
 
 
-def _first_not_utf8(offsets: Longs, data: Bytes) -> int:
+def _first_not_utf8(offsets: I64, data: U8) -> int:
     """Return the first row whose text is not UTF-8; only called once it is known that there is one."""
     try:
         data.tobytes().decode()

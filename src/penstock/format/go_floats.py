@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.format.csv.kernels import Bytes, Longs, jit
+from penstock.kernels.jit import I64, U8, kernel
 
 _DIGITS_MAX = 400
 _ROOM = 8
 """How many bytes a text can grow: sign of infinity, point, and exponent."""
 
 
-@jit
-def go_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
+@kernel
+def go_floats(offsets: I64, data: U8) -> tuple[I64, U8]:
     """Rewrite texts such as ``1000000`` or ``1e-05`` in Go's form; the input may have any exponent and any trailing zeros."""
     return _rewritten(offsets, data, np.empty(len(data) + _ROOM * (len(offsets) - 1), np.uint8), True)
 
 
-@jit
-def plain_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
+@kernel
+def plain_floats(offsets: I64, data: U8) -> tuple[I64, U8]:
     """Rewrite the same texts without an exponent: ``1e-05`` becomes ``0.00001``, ``1.0`` becomes ``1``."""
     rows = len(offsets) - 1
     room = len(data) + _ROOM * rows
@@ -33,8 +33,8 @@ def plain_floats(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes]:
     return _rewritten(offsets, data, np.empty(room, np.uint8), False)
 
 
-@jit
-def _rewritten(offsets: Longs, data: Bytes, out: Bytes, exponents: bool) -> tuple[Longs, Bytes]:
+@kernel
+def _rewritten(offsets: I64, data: U8, out: U8, exponents: bool) -> tuple[I64, U8]:
     """Rewrite texts into ``out``, which has room for all; an empty text stays empty."""
     rows = len(offsets) - 1
     ends = np.empty(rows + 1, np.int64)
@@ -57,8 +57,8 @@ def _rewritten(offsets: Longs, data: Bytes, out: Bytes, exponents: bool) -> tupl
     return ends, out[:to]
 
 
-@jit
-def _put_number(data: Bytes, at: int, end: int, digits: Bytes, exponents: bool, out: Bytes, to: int) -> int:
+@kernel
+def _put_number(data: U8, at: int, end: int, digits: U8, exponents: bool, out: U8, to: int) -> int:
     count, scale = _parse(data, at, end, digits)
     if count == 0:
         out[to] = 48
@@ -68,8 +68,8 @@ def _put_number(data: Bytes, at: int, end: int, digits: Bytes, exponents: bool, 
     return _put_plain(digits, count, scale, out, to)
 
 
-@jit
-def _put_word(first: int, negative: bool, out: Bytes, to: int) -> int:
+@kernel
+def _put_word(first: int, negative: bool, out: U8, to: int) -> int:
     """Put +Inf, Inf after a minus, or NaN."""
     infinite = first in (73, 105)
     if infinite and not negative:
@@ -81,8 +81,8 @@ def _put_word(first: int, negative: bool, out: Bytes, to: int) -> int:
     return to + 3
 
 
-@jit
-def _parse(data: Bytes, at: int, end: int, digits: Bytes) -> tuple[int, int]:
+@kernel
+def _parse(data: U8, at: int, end: int, digits: U8) -> tuple[int, int]:
     """Fill the significant digits; return their count and the power of ten by which 0.d1d2d3... is multiplied."""
     count = 0
     leading = 0
@@ -104,8 +104,8 @@ def _parse(data: Bytes, at: int, end: int, digits: Bytes) -> tuple[int, int]:
     return count, point - leading + exponent
 
 
-@jit
-def _parse_exponent(data: Bytes, at: int, end: int) -> int:
+@kernel
+def _parse_exponent(data: U8, at: int, end: int) -> int:
     if at >= end:
         return 0
     negative = data[at] == 45
@@ -118,8 +118,8 @@ def _parse_exponent(data: Bytes, at: int, end: int) -> int:
     return -exponent if negative else exponent
 
 
-@jit
-def _put_exponent(digits: Bytes, count: int, exponent: int, out: Bytes, to: int) -> int:
+@kernel
+def _put_exponent(digits: U8, count: int, exponent: int, out: U8, to: int) -> int:
     out[to] = digits[0]
     to += 1
     if count > 1:
@@ -140,8 +140,8 @@ def _put_exponent(digits: Bytes, count: int, exponent: int, out: Bytes, to: int)
     return to + 2
 
 
-@jit
-def _put_plain(digits: Bytes, count: int, scale: int, out: Bytes, to: int) -> int:
+@kernel
+def _put_plain(digits: U8, count: int, scale: int, out: U8, to: int) -> int:
     if scale <= 0:
         out[to] = 48
         out[to + 1] = 46

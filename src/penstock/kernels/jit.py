@@ -1,4 +1,4 @@
-"""How numeric kernels are compiled: without the GIL, cached on disk, and typed for the checker.
+"""How numeric kernels are compiled: without the GIL, cached on disk, and typed for the checker; the names of the arrays that they take.
 
 Kernels take flat numpy arrays only (numba has no good answer for lists of buffers) and report a bad row by its number instead of raising.
 Runs anywhere.
@@ -16,8 +16,10 @@ import pyarrow as pa
 
 F = TypeVar("F", bound=Callable[..., object])
 U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 
 INT32_MAX = (1 << 31) - 1
 EMPTY_U8: U8 = np.zeros(0, dtype=np.uint8)
@@ -28,13 +30,23 @@ def kernel(function: F) -> F:
     return cast("F", numba.njit(nogil=True, cache=True)(function))
 
 
+def short_kernel(function: F) -> F:
+    """Compile a function that holds the GIL: letting other threads run pays only for what takes longer than the change of threads."""
+    return cast("F", numba.njit(cache=True)(function))
+
+
+def byte_view(data: bytes | pa.Buffer | None) -> U8:
+    """Return bytes as an array, without a copy; nothing where there are none."""
+    return np.frombuffer(data, dtype=np.uint8) if data is not None and len(data) else EMPTY_U8
+
+
 def binary_view(array: pa.Array) -> tuple[U8, I64]:
     """Return the bytes of a binary or string array and its n + 1 offsets into them. Nulls are zero-length. The bytes are not copied."""
     if len(array) == 0:
         return EMPTY_U8, np.zeros(1, dtype=np.int64)
     _, offsets, data = array.buffers()
     view = np.frombuffer(offsets, dtype=np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    return (np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else EMPTY_U8), view
+    return byte_view(data), view
 
 
 def binary_array(data: U8, offsets: I64) -> pa.Array:

@@ -1,8 +1,8 @@
-"""Reads and copies of raw memory for kernels, by address.
+"""Reads, writes and copies of raw memory for kernels, by address.
 
 Numba counts references to every array that a helper function is given, with atomic instructions that cost more than a varint. Kernels
 that walk bytes one by one therefore pass addresses. There is no check here: the caller has compared every position with the end
-of its buffer before, and keeps the buffer alive. Runs in the log service.
+of its buffer before, and keeps the buffer alive. No address needs to be aligned; numbers are little-endian. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -14,43 +14,39 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_BYTE = ir.IntType(8)
-_WORD = ir.IntType(64)
+
+def _pointer(builder: Any, address: Any, bits: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 
 
-def _pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
-    return builder.inttoptr(address, kind.as_pointer())
+def _loader(bits: int, kind: Any) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(_pointer(builder, args[0], bits), align=1)
+
+        return kind(types.uint64), codegen
+
+    return load
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_u8(typing: Any, address: Any) -> Any:
-    """Return the byte at an address."""
+def _storer(bits: int, kind: Any) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store(args[1], _pointer(builder, args[0], bits), align=1)
+            return context.get_dummy_value()
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0], _BYTE))
+        return types.void(types.uint64, kind), codegen
 
-    return types.uint8(types.uintp), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_u64(typing: Any, address: Any) -> Any:
-    """Return the eight bytes at an address, which need not be aligned, as a little-endian number."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0], _WORD), align=1)
-
-    return types.uint64(types.uintp), codegen
+    return store
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store_u64(typing: Any, address: Any, value: Any) -> Any:
-    """Write eight bytes at an address, which need not be aligned, as a little-endian number."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], _pointer(builder, args[0], _WORD), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.uint64), codegen
+load_u8, load_i8 = _loader(8, types.uint8), _loader(8, types.int8)
+load_u16, load_i16 = _loader(16, types.uint16), _loader(16, types.int16)
+load_u32, load_i32 = _loader(32, types.uint32), _loader(32, types.int32)
+load_u64, load_i64 = _loader(64, types.uint64), _loader(64, types.int64)
+store_u8, store_u16, store_u64 = _storer(8, types.uint8), _storer(16, types.uint16), _storer(64, types.uint64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -58,9 +54,7 @@ def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
     """Copy bytes that do not overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target_pointer = _pointer(builder, args[0], _BYTE)
-        source_pointer = _pointer(builder, args[1], _BYTE)
-        cgutils.raw_memcpy(builder, target_pointer, source_pointer, args[2], 1)
+        cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), _pointer(builder, args[1], 8), args[2], 1)
         return context.get_dummy_value()
 
-    return types.void(types.uintp, types.uintp, types.uintp), codegen
+    return types.void(types.uint64, types.uint64, types.uint64), codegen

@@ -5,7 +5,6 @@ import json
 import pyarrow as pa
 import pytest
 
-from penstock.format.json import canal as canal_json
 from penstock.format.json import canal_decoder
 from penstock.format.json.canal import mysql_type, sql_type
 from penstock.format.old_values import UpdatePairs
@@ -14,6 +13,7 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.testing.checks.whole_file import encode
 
 K = TypeKind
 TS = 433305438660591626
@@ -29,7 +29,7 @@ def rows(table: TableSchema, *given: tuple[object, ...]) -> pa.RecordBatch:
 
 
 def messages(table: TableSchema, settings: CanalSettings, *given: tuple[object, ...]) -> list[str]:
-    content = canal_json.encode(table, rows(table, *given), settings)
+    content = encode(table, rows(table, *given), settings)
     assert content.endswith(settings.line_end)
     return content.decode().removesuffix(settings.line_end.decode()).split(settings.line_end.decode())
 
@@ -238,7 +238,7 @@ def test_deletes_with_the_unique_key_that_names_a_row() -> None:
     )
     table = TableSchema(1, "s", "t", 1, columns, unique_keys=((1,), (2,)))
     settings = CanalSettings(delete_only_output_handle_key_columns=True)
-    content = canal_json.encode(table, rows(table, (TS, Op.INSERT, b"k", "x", "m"), (TS, Op.DELETE, b"k", "x", "m")), settings)
+    content = encode(table, rows(table, (TS, Op.INSERT, b"k", "x", "m"), (TS, Op.DELETE, b"k", "x", "m")), settings)
     insert, delete = (json.loads(line) for line in content.decode().splitlines())
     assert (insert["data"], insert["pkNames"]) == ([{"note": "x", "mail": "m"}], [])
     assert (delete["data"], delete["sqlType"]) == ([{"mail": "m"}], {"mail": 12})

@@ -20,7 +20,7 @@ def render(arrays, rows, quote=b'"', delimiter=b",", null=b"\\N"):
         elif pa.types.is_integer(array.type):
             sheet.integers(array)
         else:
-            sheet.text(array, quoted=True)
+            sheet.text(array)
     sheet.constant(b"\r\n")
     return sheet.render()
 

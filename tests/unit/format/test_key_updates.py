@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.data_file import DataFile
 from penstock.format.file_rows import FileRows
 from penstock.format.key_updates import KeyUpdates
 from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.spool.file_buffer import FileBuffer
+from penstock.testing.checks.whole_file import whole_file
 from penstock.testing.paths.storage_lab import StorageLab
 
 COLUMNS = (
@@ -141,11 +140,9 @@ def test_every_protocol_writes_them_apart_unless_told_otherwise() -> None:
     rows = [(10, Op.INSERT, 1, "a", None, "x"), (11, Op.BEFORE, 1, "a", None, "x"), (11, Op.UPDATE, 1, "b", None, "x")]
 
     def lines(data_format: DataFormat, **options: bool) -> list[str]:
-        prepared, file = FileRows(TABLE, data_format, **options), DataFile(data_format, TABLE, FileBuffer(64))
-        for part in (prepared.add(batch(rows)), prepared.finish()):
-            if part is not None:
-                file.add(part)
-        return bytes(file.finish()).decode().split("\r\n")[:-1]
+        prepared = FileRows(TABLE, data_format, **options)
+        parts = [part for part in (prepared.add(batch(rows)), prepared.finish()) if part is not None]
+        return whole_file(data_format, TABLE, parts).decode().split("\r\n")[:-1]
 
     assert [line[:3] for line in lines(DataFormat())] == ['"I"', '"D"', '"I"']
     assert [line[:3] for line in lines(DataFormat(), split_key_updates=False)] == ['"I"', '"U"']

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.format import parquet_file
 from penstock.format.column_selection import read_selectors, select_columns
-from penstock.format.data_file import DataFile, decode_file
-from penstock.format.json import debezium, debezium_decoder
+from penstock.format.data_file import decode_file
+from penstock.format.json import debezium_decoder
 from penstock.format.old_values import OLD, UpdatePairs
 from penstock.format.parquet_file import ParquetRows, file_name
 from penstock.format.protocols import Compression, DataFormat, DebeziumSettings, ParquetSettings, Protocol
@@ -20,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.storage.spool.file_buffer import FileBuffer
+from penstock.testing.checks.whole_file import encode, whole_file
 
 K = TypeKind
 TS = 433305438660591626
@@ -81,7 +81,7 @@ def test_a_before_image_in_another_order_is_found_by_its_key() -> None:
 
 
 def test_debezium_events() -> None:
-    content = debezium.encode(
+    content = encode(
         TABLE,
         paired(
             TABLE,
@@ -101,7 +101,7 @@ def test_debezium_events() -> None:
     assert json.loads(update)["before"] == {"Id": 1, "name": None}
     assert json.loads(update)["after"] == {"Id": 1, "name": 'a "b"'}
     assert (json.loads(delete)["before"], json.loads(delete)["after"]) == ({"Id": 1, "name": "x"}, None)
-    bare = debezium.encode(
+    bare = encode(
         TABLE,
         paired(TABLE, (TS, Op.BEFORE, b"k", 1, None), (TS, Op.UPDATE, b"k", 1, "b")),
         DebeziumSettings(output_old_value=False),
@@ -186,10 +186,9 @@ def test_names_like_ours_are_escaped() -> None:
 @pytest.mark.parametrize("compression", [c for c in Compression if c is not Compression.NONE])
 def test_compressed_files(compression: Compression) -> None:
     chosen = DataFormat(Protocol.CANAL_JSON, compression)
-    file = DataFile(chosen, TABLE, FileBuffer(16))
-    file.add(paired(TABLE, (TS, Op.INSERT, b"k", 1, "x" * 10_000)))
-    content = bytes(file.finish())
-    assert len(content) < file.nbytes // 5
+    records = paired(TABLE, (TS, Op.INSERT, b"k", 1, "x" * 10_000))
+    content = whole_file(chosen, TABLE, [records])
+    assert len(content) < len(whole_file(DataFormat(Protocol.CANAL_JSON), TABLE, [records])) // 5
     assert chosen.extension == {"gzip": ".json.gz", "zstd": ".json.zst", "lz4": ".json.lz4"}[compression.value]
     assert decode_file(content, TABLE, chosen, "f").rows() == [(TS, Op.INSERT, 1, "x" * 10_000)]
     with pytest.raises(PenstockError, match="not whole"):

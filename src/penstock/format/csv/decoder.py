@@ -12,14 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from penstock.format.csv import tokens
 from penstock.format.csv.dialect import CsvSettings, row_columns
 from penstock.format.csv.encoder import FLOAT_KINDS
-from penstock.format.field_block import Bytes, FieldBlock, Longs, malformed
+from penstock.format.field_block import FieldBlock, malformed
+from penstock.kernels.jit import I64, U8, byte_view
 from penstock.model.batch import Op
 from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.errors import PenstockError
@@ -46,7 +46,7 @@ def decode(content: bytes, table: TableSchema, settings: CsvSettings, path: str 
     data = np.frombuffer(content, np.uint8)
     # A row has at least a byte for each field: its delimiters and its line end.
     rows_max = max(1, min(BLOCK_FIELDS // fields, len(content) // fields))
-    delimiter, terminator, null = (_bytes(t) for t in (settings.delimiter.encode(), settings.line_end, settings.null.encode()))
+    delimiter, terminator, null = (byte_view(t) for t in (settings.delimiter.encode(), settings.line_end, settings.null.encode()))
     quote = settings.quote.encode()[0] if settings.quote else -1
     plain = content.isascii()
     frames: list[pl.DataFrame] = []
@@ -87,7 +87,7 @@ class _Block(FieldBlock):
 
     quote: int
 
-    def take_text(self, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes]:
+    def take_text(self, starts: I64, ends: I64, sorts: U8) -> tuple[I64, U8]:
         """Return offsets and bytes of one column's texts, with doubled quotes and escapes undone."""
         return tokens.take_text(self.data, starts, ends, sorts, self.quote)
 
@@ -109,7 +109,7 @@ def _block_frame(block: _Block, table: TableSchema, columns: tuple[Column, ...],
 
 
 def _check_constant(block: _Block, at: int, expected: str, name: str) -> None:
-    other = tokens.first_other(block.data, *block.field(at), _bytes(expected.encode()))
+    other = tokens.first_other(block.data, *block.field(at), byte_view(expected.encode()))
     # Names with a quote or an escape in them are compared as texts.
     if other >= 0:
         values = pl.Series(block.text(at, name))
@@ -147,7 +147,3 @@ def _column_values(block: _Block, at: int, column: Column, settings: CsvSettings
         block.fail_where(values.is_null() & series.is_not_null(), at, f"column {name}: not {settings.binary_encoding.value}")
         return values
     return series
-
-
-def _bytes(text: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(text, np.uint8)

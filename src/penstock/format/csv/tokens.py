@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.format.csv.kernels import Bytes, Flags, Longs, _delimiter_at, jit
-from penstock.format.csv.rows import _copy, load_u8, load_u64
+from penstock.format.sheet_kernels import EIGHT, LOW_BITS, ONE, has_byte
+from penstock.kernels.byte_ranges import copy_short, same_bytes
+from penstock.kernels.jit import I64, U8, U64, Flags, kernel
+from penstock.kernels.memory import load_u8, load_u64
 
 PLAIN = 0
 CODED = 1
@@ -39,45 +40,51 @@ ERROR_TEXTS = {
 _BACKSLASH = 92
 
 
-_ONE = np.uint64(1)
-_EIGHT = np.uint64(8)
-_LOW_BITS = np.uint64(0x0101010101010101)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-
-
-@jit
+@kernel
 def _scan_quoted(base: np.uint64, at: int, size: int, quote: int) -> tuple[Any, int]:
     """Return the position of the closing quote, or -1, and whether quotes are doubled inside."""
     sort = PLAIN
-    pattern = np.uint64(quote) * _LOW_BITS
+    pattern = np.uint64(quote) * LOW_BITS
     here, end = base + np.uint64(at), base + np.uint64(size)
     while here < end:
-        if here + _EIGHT <= end:
-            other = load_u64(here) ^ pattern
-            # A byte of `other` is zero where the word has a quote.
-            if not (other - _LOW_BITS) & ~other & _HIGH_BITS:
-                here += _EIGHT
-                continue
+        if here + EIGHT <= end and not has_byte(load_u64(here), pattern):
+            here += EIGHT
+            continue
         if load_u8(here) == quote:
-            if here + _ONE < end and load_u8(here + _ONE) == quote:
+            if here + ONE < end and load_u8(here + ONE) == quote:
                 sort = CODED
                 here += np.uint64(2)
                 continue
             return np.int64(here - base), sort
-        here += _ONE
+        here += ONE
     return np.int64(-1), sort
 
 
-@jit
-def _scan_bare(base: np.uint64, at: int, size: int, escaping: bool, delimiter: Bytes, terminator: Bytes, data: Bytes) -> tuple[int, int]:
+@kernel
+def _stands_at(here: np.uint64, end: np.uint64, text: np.uint64, size: int) -> bool:
+    return bool(here + np.uint64(size) <= end) and same_bytes(here, text, size)
+
+
+@kernel
+def _scan_bare(
+    base: np.uint64,
+    at: int,
+    size: int,
+    escaping: bool,
+    delimiter: np.uint64,
+    delimiter_size: int,
+    terminator: np.uint64,
+    terminator_size: int,
+) -> tuple[int, int]:
     """Return the end of an unquoted field, or -1 at a dangling escape, and whether something in it is escaped."""
     sort = PLAIN
-    first, last = delimiter[0], terminator[0]
+    first, last, end = load_u8(delimiter), load_u8(terminator), base + np.uint64(size)
     while at < size:
-        byte = load_u8(base + np.uint64(at))
-        if byte == first and (len(delimiter) == 1 or _delimiter_at(data, at, size, delimiter)):
+        here = base + np.uint64(at)
+        byte = load_u8(here)
+        if byte == first and (delimiter_size == 1 or _stands_at(here, end, delimiter, delimiter_size)):
             break
-        if byte == last and _delimiter_at(data, at, size, terminator):
+        if byte == last and _stands_at(here, end, terminator, terminator_size):
             break
         if escaping and byte == _BACKSLASH:
             sort = CODED
@@ -88,22 +95,17 @@ def _scan_bare(base: np.uint64, at: int, size: int, escaping: bool, delimiter: B
     return at, sort
 
 
-@jit
-def _equals(data: Bytes, start: int, end: int, text: Bytes) -> bool:
-    return end - start == len(text) and _delimiter_at(data, start, end, text)
-
-
-@jit
+@kernel
 def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
-    data: Bytes,
+    data: U8,
     at: int,
     quote: int,
-    delimiter: Bytes,
-    terminator: Bytes,
-    null: Bytes,
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    sorts: npt.NDArray[np.uint8],
+    delimiter: U8,
+    terminator: U8,
+    null: U8,
+    starts: I64,
+    ends: I64,
+    sorts: U8,
 ) -> tuple[int, int, int]:
     """Fill the (columns, rows) arrays from position ``at`` on.
 
@@ -112,6 +114,8 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
     columns, rows = starts.shape
     size = len(data)
     base = np.uint64(data.ctypes.data)
+    end = base + np.uint64(size)
+    between, after, nothing = np.uint64(delimiter.ctypes.data), np.uint64(terminator.ctypes.data), np.uint64(null.ctypes.data)
     first = delimiter[0]
     row = 0
     while row < rows and at < size:
@@ -129,20 +133,21 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
                 at = close + 1
             else:
                 starts[column, row] = at
-                stop, sort = _scan_bare(base, at, size, quote < 0, delimiter, terminator, data)
+                stop, sort = _scan_bare(base, at, size, quote < 0, between, len(delimiter), after, len(terminator))
                 if stop < 0:
                     return row, line, ESCAPE_AT_END
                 ends[column, row] = stop
-                if stop - at == len(null) and _equals(data, at, stop, null):
+                if stop - at == len(null) and same_bytes(base + np.uint64(at), nothing, len(null)):
                     sort = NULL
                 at = stop
             sorts[column, row] = sort
             column += 1
             if at >= size:
                 return row, line, UNTERMINATED_LINE
-            if load_u8(base + np.uint64(at)) == first and (len(delimiter) == 1 or _delimiter_at(data, at, size, delimiter)):
+            here = base + np.uint64(at)
+            if load_u8(here) == first and (len(delimiter) == 1 or _stands_at(here, end, between, len(delimiter))):
                 at += len(delimiter)
-            elif _delimiter_at(data, at, size, terminator):
+            elif _stands_at(here, end, after, len(terminator)):
                 at += len(terminator)
                 break
             else:
@@ -153,8 +158,8 @@ def tokenize(  # noqa: PLR0911, PLR0912 - one scan; numba inlines no closures
     return row, at, OK
 
 
-@jit
-def _decode_text(data: Bytes, at: int, end: int, quote: int, out: Bytes, to: int) -> int:
+@kernel
+def _decode_text(data: U8, at: int, end: int, quote: int, out: U8, to: int) -> int:
     while at < end:
         byte = data[at]
         if quote >= 0 and byte == quote:
@@ -172,28 +177,27 @@ def _decode_text(data: Bytes, at: int, end: int, quote: int, out: Bytes, to: int
     return to
 
 
-@jit
-def first_other(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, text: Bytes) -> int:
+@kernel
+def first_other(data: U8, starts: I64, ends: I64, sorts: U8, text: U8) -> int:
     """Return the first row whose field, plain and not null, is not this text; -1 where all are."""
     base = np.uint64(data.ctypes.data)
     for row in range(len(starts)):
         if sorts[row] != PLAIN or ends[row] - starts[row] != len(text):
             return row
-        for i in range(len(text)):
-            if load_u8(base + np.uint64(starts[row] + i)) != text[i]:
-                return row
+        if not same_bytes(base + np.uint64(starts[row]), text.ctypes.data, len(text)):
+            return row
     return -1
 
 
-@jit
-def take_letters(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, out: Bytes) -> None:
+@kernel
+def take_letters(data: U8, starts: I64, ends: I64, sorts: U8, out: U8) -> None:
     """Read one byte per row; a field that has not exactly one gives 0."""
     for row in range(len(starts)):
         out[row] = data[starts[row]] if sorts[row] == PLAIN and ends[row] - starts[row] == 1 else 0
 
 
-@jit
-def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int) -> tuple[Longs, Bytes]:
+@kernel
+def take_text(data: U8, starts: I64, ends: I64, sorts: U8, quote: int) -> tuple[I64, U8]:
     """Return offsets and bytes of one column's texts, with doubled quotes and escapes undone; NULL gives nothing."""
     rows = len(starts)
     total = 0
@@ -208,7 +212,7 @@ def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int)
     for row in range(rows):
         at, end = starts[row], ends[row]
         if sorts[row] == PLAIN:
-            _copy(source + np.uint64(at), target + np.uint64(to), end - at)
+            copy_short(source + np.uint64(at), target + np.uint64(to), end - at)
             to += end - at
         elif sorts[row] == CODED:
             to = _decode_text(data, at, end, quote, out, to)
@@ -216,8 +220,8 @@ def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, quote: int)
     return offsets, out[:to]
 
 
-@jit
-def take_ints(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes, magnitudes: npt.NDArray[np.uint64], negative: Flags) -> int:
+@kernel
+def take_ints(data: U8, starts: I64, ends: I64, sorts: U8, magnitudes: U64, negative: Flags) -> int:
     """Read one column's whole numbers; return the first row that holds none or one beyond 64 bits, or -1."""
     limit = np.uint64(1844674407370955161)
     for row in range(len(starts)):

@@ -9,17 +9,17 @@ alone; the encoding of rows in two parts is the concatenation of the parts' enco
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv.dialect import row_columns
-from penstock.format.csv.rows import ByteSpace, Space
 from penstock.format.json.rows import ALL_OPS, MessageSheet, escape_text
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import CanalSettings
+from penstock.format.sheet_kernels import Space
 from penstock.format.type_names import mysql_type
+from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, KEY, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
@@ -55,13 +55,6 @@ _SQL_TYPES = {
 _SQL_TYPE_TEXT, _SQL_TYPE_BINARY = 2005, 2004
 _PROMOTED = {TypeKind.TINYINT: (127, 5), TypeKind.SMALLINT: (32_767, 4), TypeKind.INT: (2**31 - 1, -5), TypeKind.BIGINT: (2**63 - 1, 3)}
 """Unsigned kinds whose larger values have another Java type: the largest value of the smaller one, and the larger one."""
-
-
-def encode(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings) -> bytes:
-    """Return paired rows as messages, each with its line end."""
-    out = ByteSpace()
-    encode_into(table, records, settings, out)
-    return out.getvalue()
 
 
 def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings, out: Space) -> None:
@@ -166,7 +159,7 @@ class _Message:
         else:
             self._sheet.constant((b"," if at else b"") + name + b":", ops)
 
-    def _promoted(self, column: Column) -> npt.NDArray[np.uint8] | None:
+    def _promoted(self, column: Column) -> U8 | None:
         """Return 1 for rows whose value needs the larger Java type, or None where no row does."""
         if not column.type.unsigned or column.type.kind not in _PROMOTED:
             return None
@@ -175,11 +168,11 @@ class _Message:
         if (pc.max(values).as_py() or 0) <= limit:
             return None
         beyond = pc.greater(values, pa.scalar(limit, values.type)).fill_null(False)
-        flags: npt.NDArray[np.uint8] = beyond.to_numpy(zero_copy_only=False).astype(np.uint8)
+        flags: U8 = beyond.to_numpy(zero_copy_only=False).astype(np.uint8)
         return flags
 
 
-def put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+def put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: U8 | None) -> None:
     """Add a column's values to a sheet as Canal-JSON renders them: strings, numbers of ENUM and SET, bytes as ISO-8859-1."""
     if column.type.kind in _FLOAT_KINDS:
         sheet.floats(values, ops, flags)
@@ -196,12 +189,9 @@ def sql_type(ctype: ColumnType) -> int:
     return _SQL_TYPES.get(ctype.kind, _SQL_TYPE_TEXT)
 
 
-def _changed(new: pa.Array, old: pa.Array) -> npt.NDArray[np.uint8]:
+def _changed(new: pa.Array, old: pa.Array) -> U8:
     """Return 1 where two columns differ, NULL being equal to NULL."""
     differs = pc.not_equal(new, old).fill_null(False)
     one_null = pc.xor(new.is_null(), old.is_null())
-    flags: npt.NDArray[np.uint8] = pc.or_(differs, one_null).to_numpy(zero_copy_only=False).astype(np.uint8)
+    flags: U8 = pc.or_(differs, one_null).to_numpy(zero_copy_only=False).astype(np.uint8)
     return flags
-
-
-__all__ = ["encode", "encode_into", "put_value", "sql_type"]

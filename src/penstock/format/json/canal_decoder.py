@@ -18,9 +18,10 @@ from penstock.format.csv.decoder import empty_frame
 from penstock.format.csv.dialect import row_columns
 from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.csv.tokens import NULL
-from penstock.format.field_block import Bytes, FieldBlock, Longs, malformed
+from penstock.format.field_block import FieldBlock, malformed
 from penstock.format.json import tokens
 from penstock.format.old_values import OLD, expand_updates, old_name
+from penstock.kernels.jit import I64, U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS
@@ -44,7 +45,7 @@ def decode(content: bytes, table: TableSchema, path: str = "Canal-JSON") -> pl.D
 class JsonBlock(FieldBlock):
     """Tokenized JSON messages."""
 
-    def take_text(self, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes]:
+    def take_text(self, starts: I64, ends: I64, sorts: U8) -> tuple[I64, U8]:
         """Return offsets and bytes of one slot's texts, with escapes undone."""
         offsets, data, bad = tokens.take_text(self.data, starts, ends, sorts)
         if bad >= 0:
@@ -61,7 +62,7 @@ class JsonBlock(FieldBlock):
         validity = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()) if nulls.any() else None
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
-    def take_slot(self, at: int, sorts: Bytes) -> JsonBlock:
+    def take_slot(self, at: int, sorts: U8) -> JsonBlock:
         """Return a block of one slot with other sorts, so that what is missing counts as null."""
         return JsonBlock(self.path, self.content, self.data, self.starts[at : at + 1], self.ends[at : at + 1], sorts[None, :], self.plain)
 
@@ -128,7 +129,7 @@ def _frame(block: JsonBlock, keys: tokens.KeyTable, table: TableSchema, columns:
     return pl.DataFrame([*series, *news, *olds])
 
 
-def _values(block: JsonBlock, at: int, column: Column, sorts: Bytes) -> pl.Series:
+def _values(block: JsonBlock, at: int, column: Column, sorts: U8) -> pl.Series:
     one = block.take_slot(at, sorts)
     kind, dtype = column.type.kind, column.type.arrow()
     if pa.types.is_integer(dtype):
@@ -140,7 +141,7 @@ def _values(block: JsonBlock, at: int, column: Column, sorts: Bytes) -> pl.Serie
     return pl.Series(one.text(0, column.name))
 
 
-def valued(sorts: Bytes) -> Bytes:
+def valued(sorts: U8) -> U8:
     """Return the sorts with everything that is no value as NULL."""
     return np.where((sorts == tokens.MISSING) | (sorts == tokens.ENTERED), np.uint8(NULL), sorts)
 

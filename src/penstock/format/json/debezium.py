@@ -9,17 +9,17 @@ on executors.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.format.csv.dialect import BinaryEncoding, row_columns
 from penstock.format.csv.encoder import FLOAT_KINDS, text_values
-from penstock.format.csv.rows import ByteSpace, Space
 from penstock.format.json.rows import ALL_OPS, MessageSheet, escape_text
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import DebeziumSettings
+from penstock.format.sheet_kernels import Space
+from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
@@ -28,13 +28,6 @@ from penstock.model.types import BINARY_KINDS, TypeKind
 _INSERTS, _UPDATES, _DELETES = 1 << Op.INSERT, 1 << Op.UPDATE, 1 << Op.DELETE
 _LETTERS = [b"c", b"u", b"d"]
 _NAMED = frozenset({TypeKind.ENUM, TypeKind.SET})
-
-
-def encode(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings) -> bytes:
-    """Return paired rows as events, each with its line end."""
-    out = ByteSpace()
-    encode_into(table, records, settings, out)
-    return out.getvalue()
 
 
 def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space) -> None:
@@ -74,14 +67,14 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
     sheet.render_into(out)
 
 
-def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array], ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array], ops: int, flags: U8 | None) -> None:
     for at, (column, array) in enumerate(zip(columns, values, strict=True)):
         sheet.constant((b"," if at else b"{") + escape_text(column.name) + b":", ops, flags)
         _put_value(sheet, column, array, ops, flags)
     sheet.constant(b"}" if columns else b"{}", ops, flags)
 
 
-def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None) -> None:
+def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: U8 | None) -> None:
     kind = column.type.kind
     if kind in FLOAT_KINDS:
         # JSON has no number for what is not finite, nor has MySQL; from elsewhere it comes as text.

@@ -14,10 +14,10 @@ import pyarrow as pa
 from penstock.format.csv.decoder import empty_frame
 from penstock.format.csv.dialect import row_columns
 from penstock.format.csv.encoder import FLOAT_KINDS
-from penstock.format.field_block import Bytes
 from penstock.format.json import tokens
 from penstock.format.json.canal_decoder import JsonBlock, json_blocks, valued
 from penstock.format.old_values import OLD, expand_updates, old_name
+from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -70,7 +70,7 @@ def _frame(block: JsonBlock, keys: tokens.KeyTable, table: TableSchema, columns:
     return pl.DataFrame([*head, *news, *olds])
 
 
-def _values(block: JsonBlock, at: int, column: Column, sorts: Bytes) -> pl.Series:
+def _values(block: JsonBlock, at: int, column: Column, sorts: U8) -> pl.Series:
     one = block.take_slot(at, sorts)
     kind, dtype, name = column.type.kind, column.type.arrow(), column.name
     if kind in ELEMENT_KINDS:

@@ -12,25 +12,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.format.csv.rows import (
-    Space,
-    _copy,
-    _is_null,
-    _load_signed,
-    _load_unsigned,
-    _put_digits,
-    _text_bounds,
-    jit,
-    load_u8,
-    load_u64,
-    store_u8,
-    store_u64,
-)
 from penstock.format.go_floats import plain_floats
+from penstock.format.sheet_kernels import EIGHT, HIGH_BITS, LOW_BITS, ONE, Space, is_null, put_signed, put_unsigned, text_bounds
+from penstock.kernels.byte_ranges import copy_short
+from penstock.kernels.jit import I64, U8, byte_view, kernel
+from penstock.kernels.memory import load_u8, load_u64, store_u8, store_u64
 
 NOTHING = 0
 TEXT = 1
@@ -46,10 +35,6 @@ ALL_OPS = 0b111
 # The fields of an entry.
 _KIND, _WIDTH, _VALIDITY, _OFFSETS, _VALUES, _FIRST, _LEAD, _LEAD_SIZE, _OPS, _FLAGS, _QUOTED, _COMMA = range(12)
 
-_ONE = np.uint64(1)
-_EIGHT = np.uint64(8)
-_LOW = np.uint64(0x0101010101010101)
-_HIGH = np.uint64(0x8080808080808080)
 _SPACES = np.uint64(0x2020202020202020)
 _NOT_4 = np.uint64(0xFBFBFBFBFBFBFBFB)
 _NOT_2 = np.uint64(0xFDFDFDFDFDFDFDFD)
@@ -65,7 +50,7 @@ _EXACT_FROM = 4096
 _AS_IT_IS, _UNICODE, _LEAD_BYTE = 0, 1, 2
 
 
-def _classes() -> npt.NDArray[np.uint8]:
+def _classes() -> U8:
     table = np.zeros(256, np.uint8)
     table[:0x20] = _UNICODE
     table[list(b"<>&")] = _UNICODE
@@ -78,25 +63,25 @@ def _classes() -> npt.NDArray[np.uint8]:
 _CLASS = _classes()
 
 
-@jit
+@kernel
 def _needs_care(word: np.uint64) -> bool:
     """Return whether one of eight bytes may have to be escaped."""
     quote = (word & _NOT_4) ^ _QUOTES
     angle = (word & _NOT_2) ^ _ANGLES
     back = word ^ _BACKSLASHES
     lead = word ^ _LEAD_E2
-    found = (quote - _LOW) & ~quote
-    found |= (angle - _LOW) & ~angle
-    found |= (back - _LOW) & ~back
-    found |= (lead - _LOW) & ~lead
+    found = (quote - LOW_BITS) & ~quote
+    found |= (angle - LOW_BITS) & ~angle
+    found |= (back - LOW_BITS) & ~back
+    found |= (lead - LOW_BITS) & ~lead
     found |= (word - _SPACES) & ~word
-    return bool((found & _HIGH) != 0)
+    return bool((found & HIGH_BITS) != 0)
 
 
-@jit
+@kernel
 def _put_unicode(code: np.uint8, to: np.uint64) -> np.uint64:
     store_u8(to, np.uint8(92))
-    store_u8(to + _ONE, np.uint8(117))
+    store_u8(to + ONE, np.uint8(117))
     store_u8(to + np.uint64(2), np.uint8(48))
     store_u8(to + np.uint64(3), np.uint8(48))
     store_u8(to + np.uint64(4), _HEX[code >> 4])
@@ -104,16 +89,16 @@ def _put_unicode(code: np.uint8, to: np.uint64) -> np.uint64:
     return to + np.uint64(6)
 
 
-@jit
+@kernel
 def _is_separator(at: np.uint64, end: np.uint64) -> bool:
     """Return whether U+2028 or U+2029 stands here, after a byte E2."""
-    return bool(at + np.uint64(2) < end and load_u8(at + _ONE) == 0x80 and (load_u8(at + np.uint64(2)) & 0xFE) == 0xA8)
+    return bool(at + np.uint64(2) < end and load_u8(at + ONE) == 0x80 and (load_u8(at + np.uint64(2)) & 0xFE) == 0xA8)
 
 
-@jit
+@kernel
 def _put_separator(last: np.uint8, to: np.uint64) -> np.uint64:
     store_u8(to, np.uint8(92))
-    store_u8(to + _ONE, np.uint8(117))
+    store_u8(to + ONE, np.uint8(117))
     store_u8(to + np.uint64(2), np.uint8(50))
     store_u8(to + np.uint64(3), np.uint8(48))
     store_u8(to + np.uint64(4), np.uint8(50))
@@ -121,26 +106,26 @@ def _put_separator(last: np.uint8, to: np.uint64) -> np.uint64:
     return to + np.uint64(6)
 
 
-@jit
+@kernel
 def _put_escaped(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
     """Put a text as the inside of a JSON string; return the address after it."""
     at, end = source, source + np.uint64(size)
     while at < end:
-        while at + _EIGHT <= end:
+        while at + EIGHT <= end:
             word = load_u64(at)
             if _needs_care(word):
                 break
             store_u64(to, word)
-            at += _EIGHT
-            to += _EIGHT
+            at += EIGHT
+            to += EIGHT
         if at == end:
             break
-        stop = min(at + _EIGHT, end)
-        if stop == end and at >= source + _EIGHT:
+        stop = min(at + EIGHT, end)
+        if stop == end and at >= source + EIGHT:
             # The last eight bytes once more, in one piece; those before them were copied as they are or are written again.
-            word = load_u64(end - _EIGHT)
-            back = _EIGHT - (end - at)
-            if not _needs_care(word) and load_u64(to - _EIGHT) == load_u64(at - _EIGHT):
+            word = load_u64(end - EIGHT)
+            back = EIGHT - (end - at)
+            if not _needs_care(word) and load_u64(to - EIGHT) == load_u64(at - EIGHT):
                 store_u64(to - back, word)
                 return to + (end - at)
         while at < stop:
@@ -148,7 +133,7 @@ def _put_escaped(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
             sort = _CLASS[byte]
             if sort == _AS_IT_IS:
                 store_u8(to, byte)
-                to += _ONE
+                to += ONE
             elif sort == _UNICODE:
                 to = _put_unicode(byte, to)
             elif sort == _LEAD_BYTE:
@@ -157,16 +142,16 @@ def _put_escaped(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
                     at += np.uint64(3)
                     continue
                 store_u8(to, byte)
-                to += _ONE
+                to += ONE
             else:
                 store_u8(to, np.uint8(92))
-                store_u8(to + _ONE, sort)
+                store_u8(to + ONE, sort)
                 to += np.uint64(2)
-            at += _ONE
+            at += ONE
     return to
 
 
-@jit
+@kernel
 def _put_latin1(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
     """Put bytes as characters of ISO-8859-1, escaped."""
     for i in range(size):
@@ -174,21 +159,21 @@ def _put_latin1(source: np.uint64, size: np.int64, to: np.uint64) -> np.uint64:
         sort = _CLASS[byte]
         if byte >= 0x80:
             store_u8(to, np.uint8(0xC0) | (byte >> np.uint8(6)))
-            store_u8(to + _ONE, np.uint8(0x80) | (byte & np.uint8(0x3F)))
+            store_u8(to + ONE, np.uint8(0x80) | (byte & np.uint8(0x3F)))
             to += np.uint64(2)
         elif sort == _AS_IT_IS:
             store_u8(to, byte)
-            to += _ONE
+            to += ONE
         elif sort == _UNICODE:
             to = _put_unicode(byte, to)
         else:
             store_u8(to, np.uint8(92))
-            store_u8(to + _ONE, sort)
+            store_u8(to + ONE, sort)
             to += np.uint64(2)
     return to
 
 
-@jit
+@kernel
 def _exact_size(source: np.uint64, size: np.int64) -> np.int64:
     """Return an upper bound of the escaped size that is close to it, for text and bytes alike."""
     extra = 0
@@ -204,13 +189,13 @@ def _exact_size(source: np.uint64, size: np.int64) -> np.int64:
     return size + extra
 
 
-@jit
-def _size_max(sheet: npt.NDArray[np.int64], column: int, at: np.int64) -> np.uint64:
+@kernel
+def _size_max(sheet: I64, column: int, at: np.int64) -> np.uint64:
     """Return how many bytes an entry may take at most."""
     kind = sheet[column, _KIND]
     size = sheet[column, _LEAD_SIZE] + 32
     if TEXT <= kind <= BARE:
-        low, high = _text_bounds(np.uint64(sheet[column, _OFFSETS]), sheet[column, _WIDTH], at)
+        low, high = text_bounds(np.uint64(sheet[column, _OFFSETS]), sheet[column, _WIDTH], at)
         length = high - low
         if kind == BARE:
             size += length
@@ -223,41 +208,35 @@ def _size_max(sheet: npt.NDArray[np.int64], column: int, at: np.int64) -> np.uin
     return np.uint64(size)
 
 
-@jit
-def _put_value(sheet: npt.NDArray[np.int64], column: int, at: np.int64, to: np.uint64) -> np.uint64:
+@kernel
+def _put_value(sheet: I64, column: int, at: np.int64, to: np.uint64) -> np.uint64:
     kind = sheet[column, _KIND]
     values, width = np.uint64(sheet[column, _VALUES]), sheet[column, _WIDTH]
     if kind == SIGNED:
-        number = _load_signed(values, width, at)
-        if number < 0:
-            store_u8(to, np.uint8(45))
-            return _put_digits(np.uint64(~number) + _ONE, to + _ONE)
-        return _put_digits(np.uint64(number), to)
+        return put_signed(values, width, at, to)
     if kind == UNSIGNED:
-        return _put_digits(_load_unsigned(values, width, at), to)
-    low, high = _text_bounds(np.uint64(sheet[column, _OFFSETS]), width, at)
+        return put_unsigned(values, width, at, to)
+    low, high = text_bounds(np.uint64(sheet[column, _OFFSETS]), width, at)
     source = values + np.uint64(low)
     if kind == TEXT:
         return _put_escaped(source, high - low, to)
     if kind == LATIN1:
         return _put_latin1(source, high - low, to)
-    _copy(source, to, high - low)
+    copy_short(source, to, high - low)
     return to + np.uint64(high - low)
 
 
-@jit
-def _put_choice(sheet: npt.NDArray[np.int64], column: int, at: np.int64, to: np.uint64) -> np.uint64:
+@kernel
+def _put_choice(sheet: I64, column: int, at: np.int64, to: np.uint64) -> np.uint64:
     # The codes lie at the offsets' address, the texts one after the other with their bounds before them.
     code = load_u8(np.uint64(sheet[column, _OFFSETS]) + np.uint64(at))
-    low, high = _text_bounds(np.uint64(sheet[column, _VALIDITY]), np.int64(8), np.int64(code))
-    _copy(np.uint64(sheet[column, _VALUES]) + np.uint64(low), to, high - low)
+    low, high = text_bounds(np.uint64(sheet[column, _VALIDITY]), np.int64(8), np.int64(code))
+    copy_short(np.uint64(sheet[column, _VALUES]) + np.uint64(low), to, high - low)
     return to + np.uint64(high - low)
 
 
-@jit
-def write_messages(
-    sheet: npt.NDArray[np.int64], ops: npt.NDArray[np.uint8], start: int, rows: int, out: npt.NDArray[np.uint8]
-) -> tuple[int, int]:
+@kernel
+def write_messages(sheet: I64, ops: U8, start: int, rows: int, out: U8) -> tuple[int, int]:
     """Write messages from row ``start`` on; return (rows written so far, bytes used).
 
     Stops before a row that might not fit: rows written < rows then, and the caller goes on with a new buffer.
@@ -277,25 +256,25 @@ def write_messages(
             at = sheet[column, _FIRST] + row
             if to + _size_max(sheet, column, at) > limit:
                 return row, int(begin - base)
-            if sheet[column, _COMMA] and load_u8(to - _ONE) != 123:
+            if sheet[column, _COMMA] and load_u8(to - ONE) != 123:
                 store_u8(to, np.uint8(44))
-                to += _ONE
-            _copy(np.uint64(sheet[column, _LEAD]), to, sheet[column, _LEAD_SIZE])
+                to += ONE
+            copy_short(np.uint64(sheet[column, _LEAD]), to, sheet[column, _LEAD_SIZE])
             to += np.uint64(sheet[column, _LEAD_SIZE])
             kind = sheet[column, _KIND]
             if kind == NOTHING:
                 continue
             if kind == CHOICE:
                 to = _put_choice(sheet, column, at, to)
-            elif _is_null(np.uint64(sheet[column, _VALIDITY]), at):
+            elif is_null(np.uint64(sheet[column, _VALIDITY]), at):
                 for i in range(4):
                     store_u8(to + np.uint64(i), _NULL_WORD[i])
                 to += np.uint64(4)
             elif sheet[column, _QUOTED]:
                 store_u8(to, np.uint8(34))
-                to = _put_value(sheet, column, at, to + _ONE)
+                to = _put_value(sheet, column, at, to + ONE)
                 store_u8(to, np.uint8(34))
-                to += _ONE
+                to += ONE
             else:
                 to = _put_value(sheet, column, at, to)
     return rows, int(to - base)
@@ -320,7 +299,7 @@ def escape_text(text: str) -> bytes:
 class MessageSheet:
     """The entries of one batch of messages, in the order in which they stand in a message."""
 
-    def __init__(self, ops: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, ops: U8) -> None:
         self._ops = np.ascontiguousarray(ops)
         self._rows = len(ops)
         self._entries: list[list[int]] = []
@@ -331,7 +310,7 @@ class MessageSheet:
         self._leads: list[bytes] = []
         self._leads_size = 0
 
-    def constant(self, text: bytes, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, comma: bool = False) -> None:
+    def constant(self, text: bytes, ops: int = ALL_OPS, flags: U8 | None = None, *, comma: bool = False) -> None:
         """Add the same bytes to every message of these operations and flags; neighbours under one rule become one."""
         rule = (ops, self._flags(flags), comma)
         if comma or rule != self._lead_rule:
@@ -339,7 +318,7 @@ class MessageSheet:
             self._lead_rule = rule
         self._lead.append(text)
 
-    def choice(self, codes: npt.NDArray[np.uint8], texts: list[bytes], ops: int = ALL_OPS) -> None:
+    def choice(self, codes: U8, texts: list[bytes], ops: int = ALL_OPS) -> None:
         """Add one of a few texts to every message, by its code."""
         codes = np.ascontiguousarray(codes)
         bounds = np.cumsum([0, *map(len, texts)]).astype(np.int64)
@@ -349,22 +328,22 @@ class MessageSheet:
             CHOICE, max(map(len, texts)), bounds.ctypes.data, codes.ctypes.data, joined.ctypes.data, 0, ops, None, False, len(texts[0])
         )
 
-    def integers(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+    def integers(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add whole numbers, as strings or bare."""
         validity, data = values.buffers()
         kind = SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED
         self._column(kind, values.type.bit_width // 8, values, validity, 0, data, ops, flags, quoted, 14)
 
-    def text(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None) -> None:
+    def text(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None) -> None:
         """Add texts or bytes (as ISO-8859-1) as strings."""
         latin1 = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
         self._texts(LATIN1 if latin1 else TEXT, values, ops, flags, quoted=True)
 
-    def words(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+    def words(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add texts in which nothing has to be escaped."""
         self._texts(BARE, values, ops, flags, quoted=quoted)
 
-    def floats(self, values: pa.Array, ops: int = ALL_OPS, flags: npt.NDArray[np.uint8] | None = None, *, quoted: bool = True) -> None:
+    def floats(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add floats: the shortest digits that read back as the same number, never with an exponent."""
         self._texts(BARE, float_texts(values), ops, flags, quoted=quoted)
 
@@ -383,7 +362,7 @@ class MessageSheet:
                 size *= 2
             done = reached
 
-    def _texts(self, kind: int, values: pa.Array, ops: int, flags: npt.NDArray[np.uint8] | None, *, quoted: bool) -> None:
+    def _texts(self, kind: int, values: pa.Array, ops: int, flags: U8 | None, *, quoted: bool) -> None:
         validity, offsets, data = values.buffers()
         width = 8 if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type) else 4
         bounds = np.frombuffer(offsets, np.int64 if width == 8 else np.int32)
@@ -400,7 +379,7 @@ class MessageSheet:
         offsets: int,
         data: pa.Buffer | None,
         ops: int,
-        flags: npt.NDArray[np.uint8] | None,
+        flags: U8 | None,
         quoted: bool,
         size: int,
     ) -> None:
@@ -418,7 +397,7 @@ class MessageSheet:
         values: int,
         first: int,
         ops: int,
-        flags: npt.NDArray[np.uint8] | None,
+        flags: U8 | None,
         quoted: bool,
         size: int,
     ) -> None:
@@ -447,7 +426,7 @@ class MessageSheet:
         self._estimate += len(lead) * self._rows
         return at
 
-    def _flags(self, flags: npt.NDArray[np.uint8] | None) -> int:
+    def _flags(self, flags: U8 | None) -> int:
         if flags is None:
             return 0
         self._kept.append(flags)
@@ -460,6 +439,6 @@ def float_texts(values: pa.Array) -> pa.Array:
     validity, offsets, data = texts.buffers()
     ends, text = plain_floats(
         np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1],
-        np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8),
+        byte_view(data),
     )
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(text), validity)

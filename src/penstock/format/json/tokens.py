@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.format.csv.kernels import Bytes, Longs, jit
 from penstock.format.csv.tokens import CODED, NULL, PLAIN
+from penstock.kernels.byte_ranges import same_bytes
+from penstock.kernels.jit import I64, U8, kernel
 
 BARE = 3
 """A number or a truth value."""
@@ -47,11 +48,11 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
 class KeyTable:
     """The slots of a protocol, children of one parent side by side."""
 
-    parents: Longs
-    first: Longs
-    counts: Longs
-    offsets: Longs
-    names: Bytes
+    parents: I64
+    first: I64
+    counts: I64
+    offsets: I64
+    names: U8
     places: dict[tuple[str, ...], int]
 
     @classmethod
@@ -82,15 +83,15 @@ class KeyTable:
         return cls(parents, first, counts, offsets, np.frombuffer(b"".join(names) or b" ", np.uint8), places)
 
 
-@jit
-def _skip_space(data: Bytes, at: int) -> int:
+@kernel
+def _skip_space(data: U8, at: int) -> int:
     while at < len(data) and data[at] in (32, 9, 10, 13):
         at += 1
     return at
 
 
-@jit
-def _scan_string(data: Bytes, at: int) -> tuple[int, int]:
+@kernel
+def _scan_string(data: U8, at: int) -> tuple[int, int]:
     """Return the position of the closing quote, or -1 (no end) or -2 (a control character), and the sort."""
     sort = PLAIN
     while at < len(data):
@@ -106,8 +107,8 @@ def _scan_string(data: Bytes, at: int) -> tuple[int, int]:
     return -1, sort
 
 
-@jit
-def _skip_nested(data: Bytes, at: int) -> int:
+@kernel
+def _skip_nested(data: U8, at: int) -> int:
     """Return the position after an object or array that begins here, -1 where it does not end."""
     depth = 0
     while at < len(data):
@@ -127,15 +128,15 @@ def _skip_nested(data: Bytes, at: int) -> int:
     return -1
 
 
-@jit
-def _bare_end(data: Bytes, at: int) -> int:
+@kernel
+def _bare_end(data: U8, at: int) -> int:
     while at < len(data) and data[at] not in (_COMMA, 125, 93, 32, 9, 10, 13):
         at += 1
     return at
 
 
-@jit
-def _is_word(data: Bytes, start: int, end: int) -> bool:
+@kernel
+def _is_word(data: U8, start: int, end: int) -> bool:
     """Return whether a bare value is a number, true or false."""
     if start == end:
         return False
@@ -151,45 +152,35 @@ def _is_word(data: Bytes, start: int, end: int) -> bool:
     return bool(end - start == 5 and first == 102 and data[start + 1] == 97 and data[start + 2] == 108 and data[start + 4] == 101)
 
 
-@jit
-def _is_null(data: Bytes, start: int, end: int) -> bool:
+@kernel
+def _is_null(data: U8, start: int, end: int) -> bool:
     return end - start == 4 and data[start] == 110 and data[start + 1] == 117 and data[start + 2] == 108 and data[start + 3] == 108
 
 
-@jit
-def _same(data: Bytes, start: int, end: int, names: Bytes, low: int, high: int) -> bool:
-    if end - start != high - low:
-        return False
-    for i in range(high - low):  # noqa: SIM110 - numba compiles loops, not generators
-        if data[start + i] != names[low + i]:
-            return False
-    return True
-
-
-@jit
-def _find_key(
-    data: Bytes, start: int, end: int, parent: int, expected: int, first: Longs, counts: Longs, offsets: Longs, names: Bytes
-) -> int:
+@kernel
+def _find_key(data: U8, start: int, end: int, parent: int, expected: int, first: I64, counts: I64, offsets: I64, names: U8) -> int:
     """Return the slot of a key, -1 where it does not matter; keys mostly come in the order of the table."""
     low, count = first[parent], counts[parent]
+    base, known = np.uint64(data.ctypes.data), np.uint64(names.ctypes.data)
     for step in range(count):
         slot = int(low + (expected - low + step) % count)
-        if _same(data, start, end, names, offsets[slot], offsets[slot + 1]):
+        size = offsets[slot + 1] - offsets[slot]
+        if end - start == size and same_bytes(base + np.uint64(start), known + np.uint64(offsets[slot]), size):
             return slot
     return -1
 
 
-@jit
+@kernel
 def tokenize(  # noqa: PLR0911, PLR0912, PLR0915, C901 - one scan; numba inlines no closures
-    data: Bytes,
+    data: U8,
     at: int,
-    first: Longs,
-    counts: Longs,
-    offsets: Longs,
-    names: Bytes,
-    starts: Longs,
-    ends: Longs,
-    sorts: Bytes,
+    first: I64,
+    counts: I64,
+    offsets: I64,
+    names: U8,
+    starts: I64,
+    ends: I64,
+    sorts: U8,
 ) -> tuple[int, int, int]:
     """Fill the (slots, rows) arrays from position ``at`` on; return messages found, where the next begins (or the fault), and a code."""
     slots, rows = starts.shape
@@ -296,8 +287,8 @@ def tokenize(  # noqa: PLR0911, PLR0912, PLR0915, C901 - one scan; numba inlines
     return row, at, OK
 
 
-@jit
-def _hex4(data: Bytes, at: int, end: int) -> int:
+@kernel
+def _hex4(data: U8, at: int, end: int) -> int:
     """Return the number that four hexadecimal digits give, or -1."""
     if at + 4 > end:
         return -1
@@ -316,8 +307,8 @@ def _hex4(data: Bytes, at: int, end: int) -> int:
     return value
 
 
-@jit
-def _put_utf8(code: int, out: Bytes, to: int) -> int:
+@kernel
+def _put_utf8(code: int, out: U8, to: int) -> int:
     if code < 0x80:
         out[to] = code
         return to + 1
@@ -342,8 +333,8 @@ for _letter, _byte in zip(b'"\\/nrtbf', b'"\\/\n\r\t\b\f', strict=True):
     _LETTERS[_letter] = _byte
 
 
-@jit
-def _take_unicode(data: Bytes, at: int, end: int) -> tuple[int, int]:
+@kernel
+def _take_unicode(data: U8, at: int, end: int) -> tuple[int, int]:
     """Return the character of an escape whose digits begin here, -1 where it is bad, and the position after it."""
     code = _hex4(data, at, end)
     at += 4
@@ -354,8 +345,8 @@ def _take_unicode(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0xFFFD if 0xD800 <= code < 0xE000 else code, at
 
 
-@jit
-def decode_string(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
+@kernel
+def decode_string(data: U8, at: int, end: int, out: U8, to: int) -> int:
     """Put the inside of a JSON string with its escapes undone; return the end, or -1 at a bad escape. A lone surrogate is U+FFFD."""
     while at < end:
         byte = data[at]
@@ -381,8 +372,8 @@ def decode_string(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
     return to
 
 
-@jit
-def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Longs, Bytes, int]:
+@kernel
+def take_text(data: U8, starts: I64, ends: I64, sorts: U8) -> tuple[I64, U8, int]:
     """Return offsets and bytes of one slot's texts, and the first row with a bad escape or -1; NULL gives nothing."""
     rows = len(starts)
     total = 0
@@ -409,8 +400,8 @@ def take_text(data: Bytes, starts: Longs, ends: Longs, sorts: Bytes) -> tuple[Lo
     return offsets, out[:to], -1
 
 
-@jit
-def latin1_bytes(offsets: Longs, data: Bytes) -> tuple[Longs, Bytes, int]:
+@kernel
+def latin1_bytes(offsets: I64, data: U8) -> tuple[I64, U8, int]:
     """Turn texts of characters up to U+00FF into bytes; the last value is the first row with another character, or -1."""
     rows = len(offsets) - 1
     out = np.empty(len(data), np.uint8)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from penstock.format.csv.decoder import decode
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.csv.encoder import FLOAT_KINDS, encode
-from penstock.format.data_file import DataFile, decode_file
+from penstock.format.csv.encoder import FLOAT_KINDS
+from penstock.format.data_file import RowEncoder, decode_file, file_header, finish_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -36,10 +35,10 @@ def warm_formats() -> None:
     """Encode and decode the sample in every protocol."""
     table, arrays = sample_table()
     records = _records(arrays)
-    for settings in (CsvSettings(), CsvSettings(quote=""), CsvSettings(output_old_value=True)):
-        decode(encode(table, records, settings), table, settings, "warm.csv")
-    for protocol in Protocol:
-        data_format = DataFormat(protocol)
+    for data_format in (
+        *map(DataFormat, Protocol),
+        *(DataFormat(csv=s) for s in (CsvSettings(quote=""), CsvSettings(output_old_value=True))),
+    ):
         decode_file(_encoded(data_format, table, records), table, data_format, "warm")
 
 
@@ -63,9 +62,10 @@ def _records(arrays: dict[str, pa.Array]) -> pa.RecordBatch:
 
 
 def _encoded(data_format: DataFormat, table: TableSchema, records: pa.RecordBatch) -> bytes:
-    file = DataFile(data_format, table, FileBuffer(1 << 16))
-    file.add(UpdatePairs(table).add(records) if data_format.pairs_updates else records)
-    return bytes(file.finish())
+    buffer = FileBuffer(1 << 16)
+    header = buffer.write(file_header(data_format, table))
+    RowEncoder(data_format, table).encode(UpdatePairs(table).add(records) if data_format.pairs_updates else records, buffer)
+    return bytes(finish_file(data_format, table, buffer.content(), [buffer.tell() - header]))
 
 
 def _value(column: Column) -> object:

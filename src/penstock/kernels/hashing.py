@@ -1,0 +1,102 @@
+"""Hashes of byte strings: one of 64 bits for tables in memory, and those of 128 and 64 bits whose values are kept or decide an order.
+
+Invariant: what ``content_hashes``, ``cell_hashes`` and ``fold_hashes`` give never changes. The first two are the keys of rows without a key
+in event stores, and the third decides the order in which a re-snapshot is delivered. ``hash64`` may change at any time, because
+its values never leave the process. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.kernels.jit import I32, I64, U8, U64, kernel
+from penstock.kernels.memory import load_u8, load_u64
+
+HASH128_BYTES = 16
+FNV_START = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_SEPARATOR = np.uint64(0xFF)
+
+
+@kernel
+def mix(value: np.uint64) -> np.uint64:
+    """Let every bit of a number play on every other."""
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
+
+
+@kernel
+def hash64(data: Any, size: Any, seed: Any) -> np.uint64:
+    """Return a hash of the bytes at an address, together with a number."""
+    value = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
+    at, end = np.uint64(data), np.uint64(data) + np.uint64(size)
+    while at + np.uint64(8) <= end:
+        value = (value ^ load_u64(at)) * np.uint64(0xFF51AFD7ED558CCD)
+        value ^= value >> np.uint64(32)
+        at += np.uint64(8)
+    while at < end:
+        value = (value ^ np.uint64(load_u8(at))) * _FNV_PRIME
+        at += np.uint64(1)
+    value ^= value >> np.uint64(29)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(32))
+
+
+@kernel
+def fold_hashes(offsets: I64, data: U8, total: U64) -> None:
+    """Fold one value per row into its FNV-1a hash."""
+    for row in range(len(total)):
+        value = total[row]
+        for at in range(offsets[row], offsets[row + 1]):
+            value = (value ^ np.uint64(data[at])) * _FNV_PRIME
+        total[row] = (value ^ _SEPARATOR) * _FNV_PRIME
+
+
+@kernel
+def content_hashes(data: U8, offsets: I64, out: U8) -> None:
+    """Write a 128-bit hash of each value: two multiplicative hashes with different primes and seeds."""
+    for row in range(len(offsets) - 1):
+        one = FNV_START
+        two = np.uint64(0x9AE16A3B2F90404F)
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = np.uint64(data[at])
+            one = (one ^ byte) * _FNV_PRIME
+            two = (two + byte + np.uint64(1)) * np.uint64(0xC6A4A7935BD1E995)
+            two ^= two >> np.uint64(47)
+        _put_big_endian(one, two, row, out)
+
+
+@kernel
+def cell_hashes(data: U8, starts: I64, lengths: I32, out: U8) -> None:
+    """Write a 128-bit hash of each row of cells, (columns, rows) arrays; a negative length says what a cell is that has no bytes."""
+    for row in range(starts.shape[1]):
+        one, two = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+        for column in range(starts.shape[0]):
+            length = lengths[column, row]
+            one = mix(one ^ np.uint64(length + 3))
+            two = mix(two + np.uint64(length + 3))
+            word, filled = np.uint64(0), 0
+            for at in range(max(length, 0)):
+                word = (word << np.uint64(8)) | np.uint64(data[starts[column, row] + at])
+                filled += 1
+                if filled == 8:
+                    one = mix(one ^ word)
+                    two = mix(two + word)
+                    word, filled = np.uint64(0), 0
+            if filled:
+                one = mix(one ^ word)
+                two = mix(two + word)
+        _put_big_endian(one, two, row, out)
+
+
+@kernel
+def _put_big_endian(one: np.uint64, two: np.uint64, row: int, out: U8) -> None:
+    for at in range(8):
+        shift = np.uint64(56 - 8 * at)
+        out[row * HASH128_BYTES + at] = np.uint8((one >> shift) & np.uint64(255))
+        out[row * HASH128_BYTES + 8 + at] = np.uint8((two >> shift) & np.uint64(255))

@@ -1,0 +1,40 @@
+"""Data files as the sink makes them, in one call: header, encoded runs, whole file.
+
+Invariant: rows take the way of production, ``file_header``, ``RowEncoder`` and ``finish_file``. Runs in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from penstock.format.csv.dialect import CsvSettings
+from penstock.format.data_file import RowEncoder, file_header, finish_file
+from penstock.format.protocols import CanalSettings, DataFormat, DebeziumSettings, Protocol
+from penstock.model.table import TableSchema
+from penstock.sink.storage.spool.file_buffer import FileBuffer
+
+
+def whole_file(data_format: DataFormat, table: TableSchema, runs: Iterable[pa.RecordBatch]) -> bytes:
+    """Return the file of some runs of rows, each of which has the format's row schema."""
+    buffer, encoder, sizes = FileBuffer(64), RowEncoder(data_format, table), []
+    buffer.write(file_header(data_format, table))
+    for records in runs:
+        before = buffer.tell()
+        encoder.encode(records, buffer)
+        sizes.append(buffer.tell() - before)
+    return bytes(finish_file(data_format, table, buffer.content(), sizes))
+
+
+def encode(table: TableSchema, records: pa.RecordBatch, settings: CsvSettings | CanalSettings | DebeziumSettings) -> bytes:
+    """Return rows as the bytes that stand for them in a file, without a header."""
+    if isinstance(settings, CsvSettings):
+        chosen = DataFormat(Protocol.CSV, csv=settings)
+    elif isinstance(settings, CanalSettings):
+        chosen = DataFormat(Protocol.CANAL_JSON, canal_json=settings)
+    else:
+        chosen = DataFormat(Protocol.DEBEZIUM, debezium=settings)
+    buffer = FileBuffer(64)
+    RowEncoder(chosen, table).encode(records, buffer)
+    return bytes(buffer.content())
