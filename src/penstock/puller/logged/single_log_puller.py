@@ -104,6 +104,10 @@ class _Subscription:
             self._on_failed(error)
 
 
+class _RefusedError(Exception):
+    """The pipeline takes nothing more, because it closes: the step ends there, and nothing of it counts as handed over."""
+
+
 class SingleLogPuller:
     """Reads one log for many spans. Thread safe."""
 
@@ -242,6 +246,8 @@ class SingleLogPuller:
             try:
                 self._read()
                 error = None
+            except _RefusedError:
+                return
             except PenstockError as failed:
                 error = failed
             except Exception as failed:  # noqa: BLE001 - whatever a driver raises must not end the thread in silence
@@ -376,7 +382,7 @@ class SingleLogPuller:
 
     def _enqueue(self, subscription: _Subscription, payload: SpanStep) -> None:
         if subscription.state is SpanState.RUNNING and not self._pipeline.enqueue_data(subscription.registration, payload):
-            self._again.set()
+            raise _RefusedError
 
     def _resolve(self, step: LogStep, position: LogPosition, routes: dict[int, tuple[_Subscription, ...]]) -> None:
         now_s = self._clock.monotonic_s()
