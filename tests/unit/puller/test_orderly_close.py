@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
 from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -57,7 +57,7 @@ class Life:
     def __init__(self, directory: Path, log: MemoryLog) -> None:
         self.log = log
         self.store = GatedStore(directory / "store")
-        self.journal = PositionJournal(sqlite_url(directory / "meta.db"), "log")
+        self.journal = LogJournal(sqlite_url(directory / "meta.db"), "log")
         settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
         self.service = LogService(cast("Upstream", log), self.store, settings, journal=self.journal).start()
         for span in (BUSY, LOSING):

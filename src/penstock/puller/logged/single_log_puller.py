@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.meta.positions import JournalEntry
+from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
@@ -58,7 +58,7 @@ class SingleLogPullerSettings:
 
 
 class Journal(Protocol):
-    """Where positions, marks and table versions are kept; see ``meta/positions.py``."""
+    """Where positions, marks and table versions are kept; see ``meta/log_journal.py``."""
 
     def save(self, entry: JournalEntry) -> None:
         """Make a position or mark durable."""
