@@ -1,7 +1,8 @@
 """The tables of the meta database, as SQLAlchemy Core knows them.
 
 ``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
-run all tables of a feed together, ``pending_window`` the window that is being written. Only plain column types, so that the same
+run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``, ``log_schema`` and
+``table_state`` what a source with one log must know again after a restart. Only plain column types, so that the same
 definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
@@ -17,6 +18,7 @@ metadata = sa.MetaData()
 
 _NAME = sa.String(190).with_variant(mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 """Names that differ in case are different names. Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
+_SOURCE = sa.String(190)
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 meta_version = sa.Table(
@@ -126,4 +128,41 @@ sink_report = sa.Table(
     sa.Column("feed", _NAME, primary_key=True),
     sa.Column("report", _TEXT, nullable=False),
     comment="What the sinks of a feed's tasks counted, added up over its committed windows.",
+)
+
+log_position = sa.Table(
+    "log_position",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("mark", sa.Integer, nullable=False),
+    sa.Column("position", _TEXT, nullable=False),
+    sa.Column("written_ms", sa.BigInteger, nullable=False),
+)
+log_schema = sa.Table(
+    "log_schema",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("document", _TEXT, nullable=False),
+)
+
+table_state = sa.Table(
+    "table_state",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("db_name", _NAME, primary_key=True),
+    sa.Column("table_name", _NAME, primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", _TEXT, nullable=False),
+    sa.Column("code", sa.String(64), nullable=False),
+    sa.Column("hint", _TEXT, nullable=False),
+    sa.Column("since_ms", sa.BigInteger, nullable=False),
+    sa.Column("doubt_ts", sa.BigInteger, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_ms", sa.BigInteger, nullable=False),
+    sa.Column("settled_ts", sa.BigInteger, nullable=False),
+    comment="Tables of which the log does not tell every row, until they were read again. One row for each table id; names where it is 0.",
 )

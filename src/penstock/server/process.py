@@ -21,7 +21,7 @@ from penstock.config.tree import SinkConfig
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.masking import mask_uri
@@ -127,7 +127,7 @@ class ServerProcess:
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
-        journal = PositionJournal(config.effective_meta_url, source_name(config.source), clock=clock, meta=config.meta)
+        journal = LogJournal(config.effective_meta_url, source_name(config.source), clock=clock, meta=config.meta)
         parts.callback(journal.close)
         log_service = LogService(
             upstream, store, config.log_service, clock, registry=CollectorRegistry(), journal=journal, needed_from=pins.log_needed_from_ts

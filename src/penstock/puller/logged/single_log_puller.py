@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.meta.positions import JournalEntry
+from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
@@ -58,7 +58,7 @@ class SingleLogPullerSettings:
 
 
 class Journal(Protocol):
-    """Where positions, marks and table versions are kept; see ``meta/positions.py``."""
+    """Where positions, marks and table versions are kept; see ``meta/log_journal.py``."""
 
     def save(self, entry: JournalEntry) -> None:
         """Make a position or mark durable."""
@@ -102,6 +102,10 @@ class _Subscription:
         self.last_error = error
         if self._on_failed is not None:
             self._on_failed(error)
+
+
+class _RefusedError(Exception):
+    """The pipeline takes nothing more, because it closes: the step ends there, and nothing of it counts as handed over."""
 
 
 class SingleLogPuller:
@@ -242,6 +246,8 @@ class SingleLogPuller:
             try:
                 self._read()
                 error = None
+            except _RefusedError:
+                return
             except PenstockError as failed:
                 error = failed
             except Exception as failed:  # noqa: BLE001 - whatever a driver raises must not end the thread in silence
@@ -376,7 +382,7 @@ class SingleLogPuller:
 
     def _enqueue(self, subscription: _Subscription, payload: SpanStep) -> None:
         if subscription.state is SpanState.RUNNING and not self._pipeline.enqueue_data(subscription.registration, payload):
-            self._again.set()
+            raise _RefusedError
 
     def _resolve(self, step: LogStep, position: LogPosition, routes: dict[int, tuple[_Subscription, ...]]) -> None:
         now_s = self._clock.monotonic_s()

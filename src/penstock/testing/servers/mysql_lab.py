@@ -20,7 +20,7 @@ import pyarrow as pa
 import pymysql
 
 from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
 from penstock.model.batch import KEY
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -58,7 +58,7 @@ class Capture:
     def __init__(self, uri: str, directory: Path, settings: LogReaderSettings | None = None) -> None:
         self.upstream = MySqlUpstream(uri, settings)
         self.store = ColumnarEventStore(directory / "store")
-        self.journal = PositionJournal(sqlite_url(directory / "meta.db"), "mysql")
+        self.journal = LogJournal(sqlite_url(directory / "meta.db"), "mysql")
         self.service = LogService(self.upstream, self.store, SETTINGS, journal=self.journal).start()
 
     def table(self, name: str) -> TableSchema:

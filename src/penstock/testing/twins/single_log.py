@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.meta.positions import JournalEntry
+from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError

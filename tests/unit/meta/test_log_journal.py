@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import JournalEntry, JournalSettings, PositionJournal
+from penstock.meta.log_journal import JournalEntry, JournalSettings, LogJournal
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.testing.twins.clock import SimulatedClock
 
 
-def journal(path: Path, clock: SimulatedClock | None = None, source: str = "a") -> PositionJournal:
-    return PositionJournal(
-        sqlite_url(path / "meta.db"), source, JournalSettings(keep_s=100, prune_interval_s=10), clock or SimulatedClock()
-    )
+def journal(path: Path, clock: SimulatedClock | None = None, source: str = "a") -> LogJournal:
+    return LogJournal(sqlite_url(path / "meta.db"), source, JournalSettings(keep_s=100, prune_interval_s=10), clock or SimulatedClock())
 
 
 def test_positions_and_marks_are_found_again_by_their_ts(tmp_path: Path) -> None:

@@ -13,31 +13,10 @@ from dataclasses import dataclass
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import tables
 from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.tables import log_position, log_schema
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.table import TableSchema
-
-_SOURCE = sa.String(190)
-_TEXT = tables._TEXT
-
-log_position = sa.Table(
-    "log_position",
-    tables.metadata,
-    sa.Column("source", _SOURCE, primary_key=True),
-    sa.Column("ts", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("mark", sa.Integer, nullable=False),
-    sa.Column("position", _TEXT, nullable=False),
-    sa.Column("written_ms", sa.BigInteger, nullable=False),
-)
-log_schema = sa.Table(
-    "log_schema",
-    tables.metadata,
-    sa.Column("source", _SOURCE, primary_key=True),
-    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("document", _TEXT, nullable=False),
-)
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
@@ -56,7 +35,7 @@ class JournalSettings:
     prune_interval_s: float = 600.0
 
 
-class PositionJournal:
+class LogJournal:
     """The journal of one source in the meta database. One writer; any number of readers."""
 
     def __init__(
