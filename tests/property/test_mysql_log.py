@@ -3,7 +3,7 @@ and damaged logs, which give an error or the rows before the damage, never a cra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
+from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.single_log import LogPosition, LogStep
@@ -96,12 +97,18 @@ def folded(done: list[list[Change]]) -> list[Given]:
     return sorted(out, key=str)
 
 
-def reader_of(stream: MemoryEventStream, start: LogPosition = START, marks: Sequence[LogPosition] = (), piece: int = 1 << 20) -> LogReader:
+def reader_of(
+    stream: MemoryEventStream,
+    start: LogPosition = START,
+    marks: Sequence[LogPosition] = (),
+    piece: int = 1 << 20,
+    clock: SimulatedClock | None = None,
+    ends_at: Callable[[LogPlace], bool] = lambda _: True,
+) -> LogReader:
     tables = TableVersions(lambda schema, table: server_table(table))
     tables.load([server_table(name) for name in TABLES], 1)
-    return LogReader(
-        stream, tables, start, marks, lambda _: True, LogReaderSettings(piece_bytes=piece, mark_interval_s=0.0), SimulatedClock()
-    )
+    settings_ = LogReaderSettings(piece_bytes=piece, mark_interval_s=0.0)
+    return LogReader(stream, tables, start, marks, lambda _: True, settings_, clock or SimulatedClock(), ends_at)
 
 
 def read(stream: MemoryEventStream, reader: LogReader) -> list[LogStep]:
@@ -165,6 +172,62 @@ def test_a_log_gives_the_same_ts_from_any_position_and_over_marks(plan: list, si
     later = [r for r in with_mark if r[0] > mark.ts]
     assert sorted(resumed, key=str) == sorted(later, key=str)
     assert sorted((r[1:] for r in with_mark), key=str) == sorted((r[1:] for r in given_rows(first, names_of())), key=str)
+
+
+class SlowLog:
+    """A log of which a reader sees pauses at any place: some where the log ended then, some where the server was slow to send."""
+
+    def __init__(self, data: bytes, clock: SimulatedClock) -> None:
+        self._data = data
+        self._clock = clock
+        self._ends = [0]
+        """The places behind each whole transaction."""
+        at = 0
+        while at < len(data):
+            kind, size = data[at + 4], int.from_bytes(data[at + 9 : at + 13], "little")
+            at += size
+            if kind in {wire.XID, wire.QUERY}:
+                self._ends.append(at)
+
+    def read(self, sizes: Sequence[int], start: LogPosition, marks: Sequence[LogPosition], grows: bool) -> list[LogStep]:
+        """Read from a position on; where the log ``grows`` while it is read, it ends behind the transaction that was sent last."""
+        skipped = LogPlace.parse(start.text)
+        begin = skipped.offset - 4 if skipped.offset > 4 else 0
+        head = self._data[: int.from_bytes(self._data[9:13], "little")] if begin else b""
+        stream = MemoryEventStream(head + self._data[begin:], sizes, 4, self._clock.advance)
+
+        def ends_at(place: LogPlace) -> bool:
+            sent = begin + stream.given - len(head) if grows else len(self._data)
+            number = next((n for n, end in enumerate(self._ends) if end >= sent), len(self._ends) - 1)
+            return place.reached(LogPlace.parse(f"bin.000001:4@0-1-{number}"))
+
+        reader = reader_of(stream, start, [m for m in marks if m.ts > start.ts], clock=self._clock, ends_at=ends_at)
+        return read(stream, reader)
+
+
+pauses = st.lists(st.one_of(st.just(0), st.integers(1, 200)), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(transactions, pauses, pauses, st.integers(0, 40), st.booleans())
+def test_a_log_gives_the_same_ts_wherever_its_reading_pauses(
+    plan: list, first_sizes: list[int], again_sizes: list[int], pick: int, grows: bool
+) -> None:
+    log, _ = write(plan, True)
+    clock = SimulatedClock()
+    slow = SlowLog(bytes(log.data), clock)
+    first = slow.read(first_sizes, START, [], grows)
+    marks = [s.position for s in first if s.mark and s.position is not None]
+    places = [START, *(s.position for s in first if s.position is not None)]
+    start = places[pick % len(places)]
+    clock.advance(7.0)
+    again = slow.read(again_sizes, start, marks, False)
+    later = [r for r in given_rows(first, names_of()) if r[0] > start.ts]
+    assert sorted(given_rows(again, names_of()), key=str) == sorted(later, key=str)
+    # The order by ts is the order of the log, over both readings.
+    known = [*places, *(s.position for s in again if s.position is not None)]
+    numbers = [LogPlace.parse(p.text).offset for p in sorted(known, key=lambda p: p.ts)]
+    assert numbers == sorted(numbers)
 
 
 @settings(max_examples=50, deadline=None)

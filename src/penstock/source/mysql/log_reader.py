@@ -307,17 +307,23 @@ class LogReader:
         return any(v.version == change.header.schema_version and is_bag(v) for v in versions)
 
     def _mark(self) -> LogStep | None:
-        """Raise the chain to the present while the log is quiet; None while that is not due."""
+        """Raise the chain to the present where the log ends; None while that is not due.
+
+        A server that is slow to send looks quiet too: behind a mark where the log goes on, commits would get other ts than those
+        under which they may be stored already. So the server is asked, and no mark is put before one that is known.
+        """
         now_s = self._clock.monotonic_s()
-        now_ts = compose_ts(self._clock.now_ms())
         quiet = not self._state[framing.OPEN] and not self._counts.any() and not self._held
-        if quiet and now_s - self._marked_s >= self._settings.mark_interval_s and now_ts > self._chain.last_ts:
-            while self._marks and self._place.reached(self._marks[0][0]):
-                self._chain.raise_to(self._marks.popleft()[1])
-            self._marked_s = now_s
-            self._chain.raise_to(now_ts)
-            return LogStep(position=self.position, mark=True)
-        return None
+        if not quiet or now_s - self._marked_s < self._settings.mark_interval_s:
+            return None
+        self._marked_s = now_s
+        while self._marks and self._place.reached(self._marks[0][0]):
+            self._chain.raise_to(self._marks.popleft()[1])
+        now_ts = compose_ts(self._clock.now_ms())
+        if self._marks or now_ts <= self._chain.last_ts or not self._ends_at(self._place):
+            return None
+        self._chain.raise_to(now_ts)
+        return LogStep(position=self.position, mark=True)
 
     # -- events
 

@@ -45,19 +45,23 @@ class Server:
     def log_end(self) -> LogPlace:
         """Return the end of the log."""
         with self.session() as session:
-            status = session.records(self._status_statement())
-            if not status:
-                raise PenstockError(
-                    "UPSTREAM_MISCONFIGURED",
-                    f"{self.address.shown} writes no binlog",
-                    "Start the server with log_bin; see `penstock doctor`.",
-                )
-            file, offset = str(status[0]["file"]), int(status[0]["position"])
-            if self.mariadb:
-                # The position is that of the whole state of GTIDs; reading it after the file's end only makes it later.
-                return LogPlace(file, offset, MariadbGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_binlog_pos")[0][0] or "")))
-            executed = str(status[0].get("executed_gtid_set") or "")
-            return LogPlace(file, offset, MysqlGtids.parse(executed) if self._gtid_mode(session) else None)
+            return self.log_end_in(session)
+
+    def log_end_in(self, session: Session) -> LogPlace:
+        """Return the end of the log, asked over a connection that is open."""
+        status = session.records(self._status_statement())
+        if not status:
+            raise PenstockError(
+                "UPSTREAM_MISCONFIGURED",
+                f"{self.address.shown} writes no binlog",
+                "Start the server with log_bin; see `penstock doctor`.",
+            )
+        file, offset = str(status[0]["file"]), int(status[0]["position"])
+        if self.mariadb:
+            # The position is that of the whole state of GTIDs; reading it after the file's end only makes it later.
+            return LogPlace(file, offset, MariadbGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_binlog_pos")[0][0] or "")))
+        executed = str(status[0].get("executed_gtid_set") or "")
+        return LogPlace(file, offset, MysqlGtids.parse(executed) if self._gtid_mode(session) else None)
 
     def visible_place(self) -> LogPlace:
         """Return a place of the log at or before which every commit is seen by every query that begins from now on.
@@ -126,3 +130,28 @@ class Server:
     @staticmethod
     def _gtid_mode(session: Session) -> bool:
         return str(session.rows("SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
+
+
+class LogEnd:
+    """Tells again and again whether the log ends at a place, over one connection. One thread asks; it closes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._session: Session | None = None
+
+    def __call__(self, place: LogPlace) -> bool:
+        """Return whether everything that the log holds now stands before a place."""
+        if self._session is not None:
+            try:
+                return place.reached(self._server.log_end_in(self._session))
+            except PenstockError:
+                # The server ends connections that ask too rarely.
+                self.close()
+        self._session = self._server.session()
+        return place.reached(self._server.log_end_in(self._session))
+
+    def close(self) -> None:
+        """Close the connection; may be called twice."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -22,7 +22,7 @@ from penstock.source.contract import Decoded, RangeInfo, RowDecoder
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.server import Server
+from penstock.source.mysql.server import LogEnd, Server
 from penstock.source.mysql.snapshot.key_ranges import read_ranges
 from penstock.source.mysql.snapshot.keyed_read import keyed_reader
 from penstock.source.mysql.snapshot.snapshot import read_rows
@@ -131,17 +131,19 @@ class MySqlUpstream:
     ) -> Iterator[LogStep]:
         place = LogPlace.parse(start.text)
         stream = BinlogStream(self._server.address, self._server.mariadb, place, self._server_id, self.settings.dump, self._clock)
+        ends_at = LogEnd(self._server)
         with self._lock:
             self._streams.add(stream)
         try:
             read_rows = keyed_reader(self._server, self._clock)
-            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, self._ends_at, read_rows)
+            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, ends_at, read_rows)
             for step in reader.steps(stop):
                 if step.position is not None:
                     self._note(step.position)
                 yield step
         finally:
             stream.close()
+            ends_at.close()
             with self._lock:
                 self._streams.discard(stream)
 
@@ -178,9 +180,6 @@ class MySqlUpstream:
         """
         if not self._tables.loaded:
             self._tables.load(self._server.tables(), self._opened_ts if ts is None else min(ts, self._opened_ts))
-
-    def _ends_at(self, place: LogPlace) -> bool:
-        return place.reached(self._server.log_end())
 
     def _newest(self, table_id: int) -> TableSchema:
         return self.schema_history(table_id)[-1]

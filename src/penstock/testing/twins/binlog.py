@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -87,23 +87,33 @@ def _image(row: Row) -> bytes:
 
 
 class MemoryEventStream:
-    """A stream of events that are there already, given in pieces of chosen sizes. Implements ``EventStream``."""
+    """A stream of events that are there already, given in pieces of chosen sizes. Implements ``EventStream``.
 
-    def __init__(self, data: bytes, sizes: Sequence[int] = (), checksum_bytes: int = 0) -> None:
+    A size of 0 is a pause: nothing comes, ``on_pause`` is told for how long, and the log may go on behind it.
+    """
+
+    def __init__(
+        self, data: bytes, sizes: Sequence[int] = (), checksum_bytes: int = 0, on_pause: Callable[[float], None] = lambda _: None
+    ) -> None:
         self.events: U8 = np.zeros(max(1, len(data)), dtype=np.uint8)
         self.begin = 0
         self.end = 0
         self.checksum_bytes = checksum_bytes
         self._data = data
         self._sizes = list(sizes)
-        self._given = 0
+        self._on_pause = on_pause
+        self.given = 0
+        """How many bytes have been given."""
         self.ended = threading.Event()
         """Set when a reader asks for more than there is."""
 
     def receive(self, wait_s: float) -> bool:
         """Give the next piece."""
-        size = max(1, self._sizes.pop(0)) if self._sizes else len(self._data)
-        piece = np.frombuffer(self._data[self._given : self._given + size], dtype=np.uint8)
+        size = self._sizes.pop(0) if self._sizes else len(self._data)
+        if size == 0:
+            self._on_pause(wait_s)
+            return False
+        piece = np.frombuffer(self._data[self.given : self.given + size], dtype=np.uint8)
         if len(piece) == 0:
             self.ended.set()
             return False
@@ -111,7 +121,7 @@ class MemoryEventStream:
             self.events = np.concatenate([self.events[: self.end], np.zeros(len(piece), dtype=np.uint8)])
         self.events[self.end : self.end + len(piece)] = piece
         self.end += len(piece)
-        self._given += len(piece)
+        self.given += len(piece)
         return True
 
     def consume(self, to: int) -> None:
