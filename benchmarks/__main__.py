@@ -22,7 +22,8 @@ BENCHMARKS = {
 @click.argument("name", type=click.Choice(sorted(BENCHMARKS)))
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="A smaller size.")
-def bench(name: str, as_json: bool, quick: bool) -> None:
+@click.option("--save", is_flag=True, help="Keep the run in benchmarks/results; make docs then renews docs/benchmarks.md.")
+def bench(name: str, as_json: bool, quick: bool, save: bool) -> None:
     """Measure NAME against its baselines, and exit 0 only if every target holds.
 
     Every figure is a ratio to a baseline that the same run measures, because machines are noisy. `feed` compares delivery through
@@ -32,6 +33,8 @@ def bench(name: str, as_json: bool, quick: bool) -> None:
     """
     module = importlib.import_module(BENCHMARKS[name])
     report = module.run(quick)
+    if save:
+        click.echo(f"  kept in {report.save('quick' if quick else 'full')}")
     sys.exit(0 if report.emit(as_json=as_json) else 1)
 
 

@@ -65,6 +65,12 @@ def test_an_error_page_that_is_not_current_is_noticed_and_mended(tmp_path: Path)
     assert page.read_bytes() == (DOCS / "errors.md").read_bytes()
 
 
+def test_the_page_of_benchmarks_is_what_the_runs_say() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "benchmarks_doc.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -104,10 +110,10 @@ def test_the_paths_in_the_docs_are_where_it_is_written() -> None:
 
 def test_make_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = re.findall(r"^([a-z]+):", makefile, re.MULTILINE)
-    assert sorted(targets) == sorted(["help", "setup", "demo", "test", "bench", "chaos", "lint", "proto", "docs"])
+    targets = re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE)
+    assert sorted(targets) == sorted(["help", "setup", "demo", "test", "test-mysql", "bench", "chaos", "lint", "proto", "docs"])
     done = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, text=True, timeout=60, check=True)
-    assert re.findall(r"^  make ([a-z]+) ", done.stdout, re.MULTILINE) == targets
+    assert re.findall(r"^  make ([a-z-]+) ", done.stdout, re.MULTILINE) == targets
 
 
 def test_pins_name_versions_and_no_addresses() -> None:

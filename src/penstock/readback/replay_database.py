@@ -197,7 +197,7 @@ def open_database(uri: str) -> ReplayDatabase:
     except PenstockError:
         raise
     except ImportError as error:
-        extra = "mysql" if scheme == "mysql" else "postgres"
+        extra = {"postgresql": "postgres"}.get(scheme, scheme)
         raise PenstockError("MISSING_DEPENDENCY", f"{error.name} is not installed; install penstock[{extra}]") from None
     except Exception as error:  # noqa: BLE001 - every driver has its own root
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
