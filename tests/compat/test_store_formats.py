@@ -17,7 +17,7 @@ from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.inspection import check_span, inspect_store
 from penstock.store.log import wal_segment
 from penstock.store.objects import checkpoints, manifest, object_file
-from penstock.store.objects.merging import write_merge
+from penstock.store.objects.merging import plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind
 from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
 from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows
@@ -88,9 +88,9 @@ def write_merged_golden() -> None:
                 writer = SpanWriter(store.objects, SPAN.span_id, ObjectSettings(1 << 20, None), random.Random(1))
                 view = store.view(SPAN.span_id)
                 merged = write_merge(view, plan.merge_ts, lambda side, kind, b, ts, w=writer: w.write(9, side, kind, b, [TABLE], ts))
-                store.commit_merge(plan, merged)
+                store._span(SPAN.span_id).commit_merge(plan, merged, [TABLE])
             store.flush(SPAN.span_id)
-            plan = store.plan_merge(SPAN.span_id)
+            plan = plan_merge(store.view(SPAN.span_id).state)
         store.expire_history({SPAN.span_id: 40})
 
 

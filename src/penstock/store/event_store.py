@@ -33,7 +33,7 @@ from penstock.store.log.schema_log import SchemaLog, ddl_record, read_schemas, s
 from penstock.store.log.wal import SpanEntry, WalSettings, WriteAheadLog, read_resolved, resolved_record, span_record
 from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
 from penstock.store.objects.manifest import load_manifests
-from penstock.store.objects.merging import MergePlan, MergeSettings
+from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.span_writer import ObjectSettings
@@ -190,15 +190,6 @@ class ColumnarEventStore:
         """Merge what a span holds now; return how many objects were replaced. The state is written again, so it takes its time."""
         store = self._span(span_id)
         return store.merge(self._schema_log.versions(store.span.table_id))
-
-    def plan_merge(self, span_id: int) -> MergePlan | None:
-        """Return what a merge of a span would do now, for a Spark job that writes the merged objects; see ``commit_merge``."""
-        return self._span(span_id).plan_merge()
-
-    def commit_merge(self, plan: MergePlan, merged: Sequence[ObjectMeta]) -> int:
-        """Commit merged objects that were written elsewhere; return how many objects they replaced, 0 where another merge came first."""
-        store = self._span(plan.span_id)
-        return store.commit_merge(plan, merged, self._schema_log.versions(store.span.table_id))
 
     def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
         """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent.

@@ -222,10 +222,6 @@ class SpanStore:
                 return 0
             return self.commit_merge(plan, write_merge(view, plan.merge_ts, self._write_for(tables)), tables)
 
-    def plan_merge(self) -> MergePlan | None:
-        """Return what a merge would do now, for someone else who writes the merged objects; None where there is nothing to merge."""
-        return plan_merge(self.view(()).state)
-
     def commit_merge(self, plan: MergePlan, merged: Sequence[ObjectMeta], tables: Sequence[TableSchema]) -> int:
         """Put merged objects in the place of what they were made of; return how many were replaced, 0 where another merge came first."""
         with self._flushing:

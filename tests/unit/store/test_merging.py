@@ -2,19 +2,16 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from penstock.feed.compaction import MergeTask, write_merged
 from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
 from penstock.store.event_store import MERGE_DUE_MAX, ColumnarEventStore, StoreSettings
-from penstock.store.flight.server import FlightService
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectKind, ObjectMeta
@@ -302,32 +299,3 @@ def test_a_merge_that_fails_changes_nothing_and_is_repeated(rig: Rig, fault: Fau
     assert rig.tail(5, 60) == [*first, *during, (50, Op.INSERT, 77, "77@50")]
     assert set(rig.state(60)) == set(range(20)) - {5} | {77}
     assert {o.path for o in rig.objects(live=False)} == set(rig.store.objects.list_names(f"spans/{SPAN_ID}/objects/"))
-
-
-def test_a_merge_that_was_written_elsewhere_gives_way_to_another(tmp_path: Path) -> None:
-    """An executor writes the merged objects; rows are deleted meanwhile, and of two merges the first one counts."""
-    with ColumnarEventStore(tmp_path) as store, closing(FlightService(store)) as flight:
-        for span in (SPAN, DDL_SPAN):
-            store.register_span(span.span_id, span, 0)
-        store.put_schemas([TABLE])
-
-        def append(rows: list[Row], resolved_ts: int) -> None:
-            durable = threading.Event()
-            store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
-            assert durable.wait(WAIT_S)
-            store.advance_resolved_ts(SPAN_ID, resolved_ts)
-            store.flush(SPAN_ID)
-
-        append(inserted(10, range(20)), 15)
-        plan = store.plan_merge(SPAN_ID)
-        assert plan is not None
-        tasks = [MergeTask(plan, flight.location, flight.token, store.objects.uri, {}, 1 << 20) for _ in range(2)]
-        written = [write_merged(task) for task in tasks]
-        assert flight.token not in repr(tasks[0])
-        append([(30, Op.DELETE, 5, "5@10")], 40)
-        assert store.commit_merge(plan, written[0]) == 1
-        assert store.view(SPAN_ID).state.transfer_ts == (40,)
-        assert store.commit_merge(plan, written[1]) == 0
-        assert {o.path for o in written[1]}.isdisjoint(store.objects.list_names("spans/"))
-        assert {r[2] for r in read_rows(store.collect_changes(SPAN_ID, 0, 40))} == set(range(20)) - {5}
-        assert read_rows(store.collect_changes(SPAN_ID, 15, 40)) == [(30, Op.DELETE, 5, "5@10")]
