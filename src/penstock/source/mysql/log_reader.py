@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from penstock.ddl.statement import Statement, parse_statement, tokens
-from penstock.kernels.jit import I64, U8, U64, binary_view
+from penstock.kernels.jit import I64, U8, U64
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -27,7 +28,6 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.rows.row_keys import hash_keys
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
 from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions
@@ -281,10 +281,7 @@ class LogReader:
         """Give a piece the next ts where it changes a key that an earlier piece at this ts has changed."""
         hashes: dict[int, list[U64]] = {}
         for change in changes:
-            data, offsets = binary_view(change.records.column(KEY))
-            out = np.empty(change.header.rows, dtype=np.uint64)
-            hash_keys(data, offsets, out)
-            hashes.setdefault(change.header.table_id, []).append(out)
+            hashes.setdefault(change.header.table_id, []).append(pl.Series(change.records.column(KEY)).hash().to_numpy())
         repeated = any(
             bool(np.isin(np.concatenate(found), np.concatenate(self._cut_keys[table])).any())
             for table, found in hashes.items()
