@@ -1,4 +1,4 @@
-"""Runs of bytes, given by address and size: whether two are equal, which comes first, and a copy of short ones.
+"""Runs of bytes: whether two are equal, which comes first, and a copy of short ones; by address and size, or as parts of arrays.
 
 Sizes may be signed or not; addresses are taken as they come from ``array.ctypes.data``. Eight bytes are looked at together as long as there
 are eight. Nothing outside the given runs is read or written. Runs anywhere.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kernels.jit import kernel
+from penstock.kernels.jit import U8, kernel
 from penstock.kernels.memory import load_u8, load_u64, store_u8, store_u64
 
 _ONE = np.uint64(1)
@@ -48,6 +48,21 @@ def compare_bytes(left: Any, left_size: Any, right: Any, right_size: Any) -> int
     if left_size == right_size:
         return 0
     return -1 if left_size < right_size else 1
+
+
+@kernel
+def same_range(left: U8, at: int, end: int, right: U8, other: int, other_end: int) -> bool:
+    """Return whether parts of two arrays are equal."""
+    if end - at != other_end - other:
+        return False
+    return same_bytes(np.uint64(left.ctypes.data) + np.uint64(at), np.uint64(right.ctypes.data) + np.uint64(other), end - at)
+
+
+@kernel
+def compare_ranges(left: U8, at: int, end: int, right: U8, other: int, other_end: int) -> int:
+    """Return how a part of an array compares with that of another, as ``compare_bytes`` does."""
+    here, there = np.uint64(left.ctypes.data) + np.uint64(at), np.uint64(right.ctypes.data) + np.uint64(other)
+    return compare_bytes(here, end - at, there, other_end - other)
 
 
 @kernel

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from penstock.kernels.jit import kernel
 
 
 def _pointer(builder: Any, address: Any, bits: int) -> Any:
@@ -58,3 +61,9 @@ def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.uint64), codegen
+
+
+@kernel
+def signed(value: Any) -> int:
+    """Return a number or an address as a signed number, because numba makes a float of the sum of a signed and an unsigned one."""
+    return np.int64(value)  # type: ignore[return-value]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.hashing import HASH128_BYTES
 from penstock.kernels.jit import I64, U8, U64, binary_array
 from penstock.model.table import TableSchema
 
-CONTENT_BYTES = 16
+CONTENT_BYTES = HASH128_BYTES
 BAG_KEY_BYTES = CONTENT_BYTES + 16
 
 

@@ -1,4 +1,4 @@
-"""Keys: memory-comparable row keys, and the full keys under which ranges are cut.
+"""Row keys: the bytes under which all sources know a row, in the order of its primary key, and the full keys under which ranges are cut.
 
 A full key is ``t``, the table id as 8 bytes big endian, ``_r``, then the row key. A row key is the encoding of the primary key's columns in
 table order: signed integers as 8 bytes big endian with the sign flipped, unsigned ones as 8 bytes big endian, everything else as its bytes
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.kernels.byte_ranges import compare_ranges, same_range
 from penstock.kernels.jit import EMPTY_U8, I64, INT32_MAX, U8, U64, binary_array, binary_view, kernel
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -189,11 +190,9 @@ def _fill_keys(rows: int, head: U8, is_text: U8, slots: I64, numbers: U64, flat:
 @kernel
 def _has_prefix(data: U8, offsets: I64, prefix: U8) -> bool:
     for row in range(len(offsets) - 1):
-        if offsets[row + 1] - offsets[row] < len(prefix):
+        begins = offsets[row]
+        if offsets[row + 1] - begins < len(prefix) or not same_range(data, begins, begins + len(prefix), prefix, 0, len(prefix)):
             return False
-        for p in range(len(prefix)):
-            if data[offsets[row] + p] != prefix[p]:
-                return False
     return True
 
 
@@ -212,13 +211,6 @@ def _in_order(commit_ts: U64, data: U8, offsets: I64) -> bool:
             continue
         if commit_ts[row - 1] > commit_ts[row]:
             return False
-        left, right = offsets[row - 1], offsets[row]
-        left_end, right_end = offsets[row], offsets[row + 1]
-        while left < left_end and right < right_end and data[left] == data[right]:
-            left += 1
-            right += 1
-        if right == right_end and left < left_end:
-            return False
-        if left < left_end and right < right_end and data[left] > data[right]:
+        if compare_ranges(data, offsets[row - 1], offsets[row], data, offsets[row], offsets[row + 1]) > 0:
             return False
     return True

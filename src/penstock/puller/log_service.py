@@ -17,6 +17,7 @@ from enum import Enum
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
@@ -224,13 +225,10 @@ class LogService:
             capture.failed_at_ts = resolved_ts
             capture.state = CaptureState.RETRYING
             capture.last_error = str(error)
-            capture.due_s = self._clock.monotonic_s() + self._backoff_s(capture.failures)
+            backoff = Backoff(self.settings.retry_min_s, self.settings.retry_max_s)
+            capture.due_s = self._clock.monotonic_s() + backoff.pause_s(capture.failures, self._rng)
         _log.warning("log service: span failed", extra={"span_id": capture.span_id, "code": error.code, "failures": capture.failures})
         self._wake.set()
-
-    def _backoff_s(self, failures: int) -> float:
-        longest_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(failures - 1, 20))
-        return longest_s * (0.75 + self._rng.random() / 4)
 
     def _supervise(self) -> None:
         while not self._closed:

@@ -15,6 +15,7 @@ import threading
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.masking import mask_text
@@ -47,6 +48,7 @@ class FeedKeeper:
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
+        self._backoff = Backoff(settings.backoff_s, settings.backoff_max_s)
         self._stop = threading.Event()
         self._fenced = threading.Event()
         self._run: FeedRun | None = None
@@ -96,7 +98,7 @@ class FeedKeeper:
             last_checkpoint_ts = checkpoint_ts
             if not self._survives(error, failures):
                 return
-            self._clock.wait(self._stop, self._pause_s(failures))
+            self._clock.wait(self._stop, self._backoff.pause_s(failures, self._jitter))
         self._reach(ReachedState.STOPPED)
 
     def _attempt(self) -> PenstockError | None:
@@ -160,10 +162,6 @@ class FeedKeeper:
             return self._meta.get_feed(self.feed.name).checkpoint_ts
         except PenstockError:
             return -1
-
-    def _pause_s(self, failures: int) -> float:
-        pause_s = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(failures - 1, 30))
-        return pause_s * self._jitter.uniform(0.75, 1.0)
 
 
 def foreign_error(error: Exception) -> PenstockError:

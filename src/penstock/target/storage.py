@@ -30,9 +30,10 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store
 
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
-from penstock.target.settings import mask_uri
+from penstock.model.masking import mask_uri
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
@@ -238,8 +239,7 @@ class ObjectTarget:
                 failure = _classify(error, f"{self.name}: cannot {verb} {path}")
                 if failure.code != "SINK_UNAVAILABLE" or attempt >= self._retry.attempts_max:
                     raise failure from None
-            pause = min(self._retry.pause_s_max, self._retry.pause_s_min * 2 ** (attempt - 1))
-            self._clock.wait(threading.Event(), pause * (0.5 + self._rng.random() / 2))
+            self._clock.wait(threading.Event(), Backoff(self._retry.pause_s_min, self._retry.pause_s_max).pause_s(attempt, self._rng))
 
 
 def _reservation(content: bytes | memoryview) -> bytes:

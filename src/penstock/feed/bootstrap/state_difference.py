@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from penstock.kernels.hashing import FNV_START, fold_hashes
+from penstock.kernels.jit import I64, byte_view
 from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, OP, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
@@ -58,31 +58,16 @@ class Buckets:
         return frame
 
 
-def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> npt.NDArray[np.int64]:
+def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> I64:
     """Return for each row the bucket of its key."""
     columns = frame.select(_text(k, frame.schema[k]).cast(pl.Binary).alias(str(at)) for at, k in enumerate(keys))
-    total = np.full(frame.height, _FNV_START, dtype=np.uint64)
+    total = np.full(frame.height, FNV_START, dtype=np.uint64)
     for name in columns.columns:
         values = columns[name].to_arrow().cast(pa.large_binary())
         offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset : values.offset + len(values) + 1]
-        data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)
-        _hash_rows(offsets, data, total)
+        data = byte_view(values.buffers()[2])
+        fold_hashes(offsets, data, total)
     return (total % np.uint64(count)).astype(np.int64)
-
-
-_FNV_START = np.uint64(0xCBF29CE484222325)
-_FNV_PRIME = np.uint64(0x100000001B3)
-_SEPARATOR = np.uint64(0xFF)
-
-
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _hash_rows(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], total: npt.NDArray[np.uint64]) -> None:
-    """Fold one value per row into its FNV-1a hash."""
-    for row in range(len(total)):
-        value = total[row]
-        for at in range(offsets[row], offsets[row + 1]):
-            value = (value ^ np.uint64(data[at])) * _FNV_PRIME
-        total[row] = (value ^ _SEPARATOR) * _FNV_PRIME
 
 
 class StateDifference:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.format.csv.tokens import CODED, NULL, PLAIN
-from penstock.kernels.byte_ranges import same_bytes
+from penstock.kernels.byte_ranges import same_range
 from penstock.kernels.jit import I64, U8, kernel
 
 BARE = 3
@@ -161,11 +161,9 @@ def _is_null(data: U8, start: int, end: int) -> bool:
 def _find_key(data: U8, start: int, end: int, parent: int, expected: int, first: I64, counts: I64, offsets: I64, names: U8) -> int:
     """Return the slot of a key, -1 where it does not matter; keys mostly come in the order of the table."""
     low, count = first[parent], counts[parent]
-    base, known = np.uint64(data.ctypes.data), np.uint64(names.ctypes.data)
     for step in range(count):
         slot = int(low + (expected - low + step) % count)
-        size = offsets[slot + 1] - offsets[slot]
-        if end - start == size and same_bytes(base + np.uint64(start), known + np.uint64(offsets[slot]), size):
+        if same_range(data, start, end, names, offsets[slot], offsets[slot + 1]):
             return slot
     return -1
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.meta.log_journal import JournalEntry
+from penstock.model.backoff import Backoff
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
@@ -266,8 +267,8 @@ class SingleLogPuller:
         if error.kind is not ErrorKind.TRANSIENT:
             for subscription in self._hit_by(error, subscriptions):
                 subscription.fail(error)
-        longest_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(self._failures - 1, 20))
-        self._clock.wait(self._stop, longest_s * (0.75 + self._rng.random() / 4))
+        backoff = Backoff(self.settings.retry_min_s, self.settings.retry_max_s)
+        self._clock.wait(self._stop, backoff.pause_s(self._failures, self._rng))
 
     def _hit_by(self, error: PenstockError, subscriptions: Sequence[_Subscription]) -> list[_Subscription]:
         """Return the spans that an error ends: of a purged log those that need the place that is gone, otherwise all."""

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import Span
@@ -177,12 +178,8 @@ class LogPuller:
         first_s = self.settings.retry_min_s
         if isinstance(error, RegionBusyError):
             first_s = max(self.settings.retry_busy_s, error.backoff_ms / 1000)
-        longest_s = max(self.settings.retry_max_s, first_s)
-
-        def delay_s(failures: int) -> float:
-            return min(longest_s, first_s * 2.0 ** min(failures - 1, 20)) * (0.75 + self._rng.random() / 4)
-
-        return delay_s
+        backoff = Backoff(first_s, max(self.settings.retry_max_s, first_s))
+        return lambda failures: backoff.pause_s(failures, self._rng)
 
     def _schedule(self, span: SubscribedSpan, delay_s: float) -> None:
         """Look the span's ranges up after a pause, or earlier if that is planned already."""
@@ -236,8 +233,8 @@ class LogPuller:
         retry_s = span.next_retry_s(now_s)
         if retry_s is not None:
             # Pieces that could not be locked wait for a neighbour's error or for the upstream's ranges to cover them.
-            busy_s = min(self.settings.retry_max_s, self.settings.retry_min_s * 2.0 ** min(span.lookup_failures, 20))
-            self._schedule(span, max(retry_s, busy_s))
+            backoff = Backoff(self.settings.retry_min_s, self.settings.retry_max_s)
+            self._schedule(span, max(retry_s, backoff.pause_s(span.lookup_failures + 1, self._rng)))
 
     def _request(self, span: SubscribedSpan, info: RangeInfo, now_s: float) -> bool:
         piece = span.lock_range(info.start_key, info.end_key, info.range_id, now_s)

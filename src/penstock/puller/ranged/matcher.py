@@ -15,32 +15,36 @@ A message is worked on by one kernel, in the order of its entries. Runs in the l
 from __future__ import annotations
 
 import msgspec
-import numba
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.kernels.memory import copy_bytes, load_u8
+from penstock.kernels.byte_ranges import compare_bytes
+from penstock.kernels.jit import I64, INT32_MAX, U8, kernel, short_kernel
+from penstock.kernels.memory import copy_bytes, signed
 from penstock.model.errors import PenstockError
 from penstock.model.raw import RAW_SCHEMA
-from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, hash_key, put_slot, word
+from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, prewrite_hash, put_slot, word
 from penstock.puller.ranged.wire_scan import (
+    COMMIT,
     COMMIT_TS,
+    COMMITTED,
     INITIALIZED,
     KEY_LEN,
     KEY_OFF,
     OLD_LEN,
     OLD_OFF,
     OP,
+    OP_DELETE,
+    OP_UNKNOWN,
+    PREWRITE,
+    ROLLBACK,
     ROW_WORDS,
+    START_TS,
     TYPE,
     VALUE_LEN,
     VALUE_OFF,
     ScannedMessage,
 )
-
-U8 = npt.NDArray[np.uint8]
-I64 = npt.NDArray[np.int64]
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -160,11 +164,16 @@ class RegionMatcher:
 _GIL_HELD_ROWS_MAX = 32
 """As for ``wire_scan.GIL_HELD_BYTES_MAX``."""
 
-_FAILURES = {1: "a committed row has no operation", 2: "a region event has more than 2 GiB in one column"}
+_NO_OPERATION, _TOO_LARGE = 1, 2
+_FAILURES = {_NO_OPERATION: "a committed row has no operation", _TOO_LARGE: "a region event has more than 2 GiB in one column"}
+
+_ROW, _OP, _VALUE, _VALUE_SIZE, _OLD, _OLD_SIZE = range(6)
+"""An emitted row: its number, its operation, and where value and old value lie."""
 
 _ROWS, _KEY_BYTES, _VALUE_BYTES, _OLD_BYTES, _VALUE_NULLS, _OLD_NULLS, _LOW_TS, _HIGH_TS = range(8)
 """What the matching kernel counts."""
 
+_Matched = tuple[int, int, I64, I64, U8, U8]
 _U64, _U8_TYPE, _BINARY = pa.uint64(), pa.uint8(), pa.binary()
 
 
@@ -214,20 +223,20 @@ def _concat(parts: list[Committed]) -> Committed | None:
     return Committed(records, min(p.low_ts for p in parts), max(p.high_ts for p in parts))
 
 
-@numba.njit(cache=True)
-def _prewrite_needs(rows):  # type: ignore[no-untyped-def]
+@short_kernel
+def _prewrite_needs(rows: I64) -> tuple[int, int]:
     """Return how many prewrites there are, and their bytes."""
     count = 0
     nbytes = 0
     for row in range(len(rows)):
-        if rows[row, TYPE] == 1:
+        if rows[row, TYPE] == PREWRITE:
             count += 1
             nbytes += rows[row, KEY_LEN] + rows[row, VALUE_LEN] + rows[row, OLD_LEN]
     return count, nbytes
 
 
-@numba.njit(nogil=True, cache=True)
-def _own_keys(data, rows):  # type: ignore[no-untyped-def]
+@kernel
+def _own_keys(data: U8, rows: I64) -> U8:
     """Return the keys of rows end to end, and let the rows point there; their values are forgotten."""
     total = 0
     for row in range(len(rows)):
@@ -243,20 +252,8 @@ def _own_keys(data, rows):  # type: ignore[no-untyped-def]
     return out
 
 
-@numba.njit(nogil=True, cache=True)
-def _compare(key, size, bound, bound_size):  # type: ignore[no-untyped-def]
-    """Return -1, 0 or 1 as a key is smaller than, equal to or larger than a bound; both are given by their addresses."""
-    for i in range(min(size, bound_size)):
-        left, right = load_u8(np.uintp(key + i)), load_u8(np.uintp(bound + i))
-        if left != right:
-            return -1 if left < right else 1
-    if size == bound_size:
-        return 0
-    return -1 if size < bound_size else 1
-
-
-@numba.njit(nogil=True, cache=True)
-def _lay_out(base, rows, emitted, counts):  # type: ignore[no-untyped-def]
+@kernel
+def _lay_out(base: int, rows: I64, emitted: I64, counts: I64) -> tuple[U8, U8]:
     """Copy the emitted rows into two pieces of memory.
 
     The first: commit ts, start ts, key offsets, operations, keys. The second: value offsets, old offsets, which values and which old
@@ -276,30 +273,30 @@ def _lay_out(base, rows, emitted, counts):  # type: ignore[no-untyped-def]
     key_offsets = narrow[16 * count : 16 * count + offsets].view(np.int32)
     value_offsets = wide[:offsets].view(np.int32)
     old_offsets = wide[offsets : 2 * offsets].view(np.int32)
-    to_narrow = np.int64(narrow.ctypes.data)
-    to_wide = np.int64(wide.ctypes.data)
+    to_narrow = signed(narrow.ctypes.data)
+    to_wide = signed(wide.ctypes.data)
     key_end = 0
     value_end = 0
     old_end = 0
     for i in range(count):
-        row = emitted[i, 0]
+        row = emitted[i, _ROW]
         ts[i] = rows[row, COMMIT_TS]
-        ts[count + i] = rows[row, 0]
-        narrow[op_at + i] = emitted[i, 1]
+        ts[count + i] = rows[row, START_TS]
+        narrow[op_at + i] = emitted[i, _OP]
         key_offsets[i] = key_end
         value_offsets[i] = value_end
         old_offsets[i] = old_end
         size = rows[row, KEY_LEN]
-        copy_bytes(np.uintp(to_narrow + key_at + key_end), np.uintp(base + rows[row, KEY_OFF]), np.uintp(size))
+        copy_bytes(np.uint64(to_narrow + key_at + key_end), np.uint64(base + rows[row, KEY_OFF]), np.uint64(size))
         key_end += size
-        if emitted[i, 1] != 2:
-            size = emitted[i, 3]
-            copy_bytes(np.uintp(to_wide + value_at + value_end), np.uintp(emitted[i, 2]), np.uintp(size))
+        if emitted[i, _OP] != OP_DELETE:
+            size = emitted[i, _VALUE_SIZE]
+            copy_bytes(np.uint64(to_wide + value_at + value_end), np.uint64(emitted[i, _VALUE]), np.uint64(size))
             value_end += size
             wide[2 * offsets + (i >> 3)] |= np.uint8(1 << (i & 7))
-        size = emitted[i, 5]
+        size = emitted[i, _OLD_SIZE]
         if size > 0:
-            copy_bytes(np.uintp(to_wide + old_at + old_end), np.uintp(emitted[i, 4]), np.uintp(size))
+            copy_bytes(np.uint64(to_wide + old_at + old_end), np.uint64(emitted[i, _OLD]), np.uint64(size))
             old_end += size
             wide[2 * offsets + bits + (i >> 3)] |= np.uint8(1 << (i & 7))
     key_offsets[count] = key_end
@@ -308,19 +305,19 @@ def _lay_out(base, rows, emitted, counts):  # type: ignore[no-untyped-def]
     return narrow, wide
 
 
-@numba.njit(nogil=True, cache=True)
-def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0915
-    data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat
-):
+@kernel
+def _match_entries(  # noqa: C901, PLR0912, PLR0915
+    data: U8, rows: I64, initialized: bool, floor_ts: int, start_key: U8, end_key: U8, slots: I64, arena_bytes: U8, stat: I64
+) -> _Matched:
     """Match rows in their order; return (failure, missing prewrites, rows that wait, counts, and the two pieces of ``_lay_out``)."""
-    base = np.int64(data.ctypes.data)
-    arena = np.int64(arena_bytes.ctypes.data)
-    first_slot = np.int64(slots.ctypes.data)
-    mask = np.int64(len(slots) - 1)
-    stats = np.int64(stat.ctypes.data)
-    first_row = np.int64(rows.ctypes.data)
-    low, low_size = np.int64(start_key.ctypes.data), len(start_key)
-    high, high_size = np.int64(end_key.ctypes.data), len(end_key)
+    base = signed(data.ctypes.data)
+    arena = signed(arena_bytes.ctypes.data)
+    first_slot = signed(slots.ctypes.data)
+    mask = signed(len(slots) - 1)
+    stats = signed(stat.ctypes.data)
+    first_row = signed(rows.ctypes.data)
+    low, low_size = signed(start_key.ctypes.data), len(start_key)
+    high, high_size = signed(end_key.ctypes.data), len(end_key)
     floor = np.uint64(floor_ts)
     emitted = np.empty((len(rows), 6), dtype=np.int64)
     waiting = np.empty(len(rows) if not initialized else 0, dtype=np.int64)
@@ -338,28 +335,28 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
     old_nulls = 0
     for at in range(len(rows)):
         what = rows[at, TYPE]
-        if what == 5:
+        if what == INITIALIZED:
             continue
         row = first_row + at * (ROW_WORDS * 8)
         key = base + rows[at, KEY_OFF]
         size = rows[at, KEY_LEN]
         op = rows[at, OP]
         commit_ts = np.uint64(rows[at, COMMIT_TS])
-        slot = np.int64(0)
-        empty = np.int64(0)
-        hashed = np.int64(0)
-        if what != 4:
-            hashed = hash_key(rows[at, 0], key, size)
-            slot, empty = find_slot(first_slot, mask, arena, rows[at, 0], key, size, hashed)
-        if what == 1:
+        slot = signed(0)
+        empty = signed(0)
+        hashed = signed(0)
+        if what != COMMITTED:
+            hashed = prewrite_hash(rows[at, START_TS], key, size)
+            slot, empty = find_slot(first_slot, mask, arena, rows[at, START_TS], key, size, hashed)
+        if what == PREWRITE:
             if slot != 0:
                 if rows[at, VALUE_LEN] == 0:
                     continue
                 drop_slot(first_slot, mask, slot, stats)
-                slot, empty = find_slot(first_slot, mask, arena, rows[at, 0], key, size, hashed)
+                slot, empty = find_slot(first_slot, mask, arena, rows[at, START_TS], key, size, hashed)
             put_slot(empty, arena, stats, base, row, hashed)
             continue
-        if what == 3:
+        if what == ROLLBACK:
             if not initialized:
                 waiting[waits] = at
                 waits += 1
@@ -368,7 +365,7 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
             continue
         value, value_size = base + rows[at, VALUE_OFF], rows[at, VALUE_LEN]
         old, old_size = base + rows[at, OLD_OFF], rows[at, OLD_LEN]
-        if what == 2:
+        if what == COMMIT:
             if not initialized and (slot == 0 or word(slot, VALUE_LEN) == 0):
                 waiting[waits] = at
                 waits += 1
@@ -377,51 +374,53 @@ def _match_entries(  # type: ignore[no-untyped-def]  # noqa: C901, PLR0912, PLR0
                 if commit_ts > floor:
                     missing += 1
                 continue
-            if word(slot, OP) != 0:
+            if word(slot, OP) != OP_UNKNOWN:
                 op = word(slot, OP)
             value, value_size = arena + word(slot, VALUE_OFF), word(slot, VALUE_LEN)
             old, old_size = arena + word(slot, OLD_OFF), word(slot, OLD_LEN)
             drop_slot(first_slot, mask, slot, stats)
         if commit_ts <= floor:
             continue
-        if _compare(key, size, low, low_size) < 0 or (high_size > 0 and _compare(key, size, high, high_size) >= 0):
+        if compare_bytes(key, size, low, low_size) < 0 or (high_size > 0 and compare_bytes(key, size, high, high_size) >= 0):
             continue
-        if op == 0:
-            return 1, missing, waiting[:0], counts, nothing, nothing
+        if op == OP_UNKNOWN:
+            return _NO_OPERATION, missing, waiting[:0], counts, nothing, nothing
         low_ts = min(low_ts, commit_ts)
         high_ts = max(high_ts, commit_ts)
-        emitted[count, 0] = at
-        emitted[count, 1] = op
-        emitted[count, 2] = value
-        emitted[count, 3] = value_size
-        emitted[count, 4] = old
-        emitted[count, 5] = old_size
+        emitted[count, _ROW] = at
+        emitted[count, _OP] = op
+        emitted[count, _VALUE] = value
+        emitted[count, _VALUE_SIZE] = value_size
+        emitted[count, _OLD] = old
+        emitted[count, _OLD_SIZE] = old_size
         key_bytes += size
         old_bytes += old_size
-        if op == 2:
+        if op == OP_DELETE:
             value_nulls += 1
         else:
             value_bytes += value_size
         if old_size == 0:
             old_nulls += 1
         count += 1
-    if max(key_bytes, value_bytes, old_bytes) > 0x7FFFFFFF:
-        return 2, missing, waiting[:0], counts, nothing, nothing
+    if max(key_bytes, value_bytes, old_bytes) > INT32_MAX:
+        return _TOO_LARGE, missing, waiting[:0], counts, nothing, nothing
     counts[_ROWS] = count
     counts[_KEY_BYTES] = key_bytes
     counts[_VALUE_BYTES] = value_bytes
     counts[_OLD_BYTES] = old_bytes
     counts[_VALUE_NULLS] = value_nulls
     counts[_OLD_NULLS] = old_nulls
-    counts[_LOW_TS] = np.int64(low_ts)
-    counts[_HIGH_TS] = np.int64(high_ts)
+    counts[_LOW_TS] = signed(low_ts)
+    counts[_HIGH_TS] = signed(high_ts)
     if count == 0:
         return 0, missing, waiting[:waits], counts, nothing, nothing
     narrow, wide = _lay_out(base, rows, emitted, counts)
     return 0, missing, waiting[:waits], counts, narrow, wide
 
 
-@numba.njit(cache=True)
-def _match_entries_holding_gil(data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat):  # type: ignore[no-untyped-def]
+@short_kernel
+def _match_entries_holding_gil(
+    data: U8, rows: I64, initialized: bool, floor_ts: int, start_key: U8, end_key: U8, slots: I64, arena_bytes: U8, stat: I64
+) -> _Matched:
     """Do the same, for few rows."""
     return _match_entries(data, rows, initialized, floor_ts, start_key, end_key, slots, arena_bytes, stat)

@@ -9,11 +9,12 @@ messages. Runs in the log service.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
-from penstock.kernels.memory import copy_bytes, load_u8, load_u64, store_u64
+from penstock.kernels.byte_ranges import same_bytes
+from penstock.kernels.hashing import hash64
+from penstock.kernels.jit import I64, U8, kernel
+from penstock.kernels.memory import copy_bytes, load_i64, signed, store_u64
 from penstock.puller.ranged.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
 
 HASH = 1
@@ -31,10 +32,10 @@ class PrewriteTable:
     __slots__ = ("_spare", "arena", "slots", "stat")
 
     def __init__(self) -> None:
-        self.slots: npt.NDArray[np.int64] = np.zeros((0, ROW_WORDS), dtype=np.int64)
-        self.arena: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self.slots: I64 = np.zeros((0, ROW_WORDS), dtype=np.int64)
+        self.arena: U8 = np.empty(0, dtype=np.uint8)
         self._spare = self.arena
-        self.stat: npt.NDArray[np.int64] = np.zeros(3, dtype=np.int64)
+        self.stat: I64 = np.zeros(3, dtype=np.int64)
         """Prewrites, their bytes, used bytes of the arena."""
 
     @property
@@ -77,92 +78,66 @@ def _power_of_two(at_least: int, floor: int) -> int:
     return 1 << (max(at_least, floor) - 1).bit_length()
 
 
-@numba.njit(nogil=True, cache=True)
-def hash_key(start_ts, key, size):  # type: ignore[no-untyped-def]
+@kernel
+def prewrite_hash(start_ts: int, key: int, size: int) -> int:
     """Return an odd hash of (start ts, key); the key is given by its address."""
-    h = np.uint64(start_ts) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
-    at = 0
-    while at + 8 <= size:
-        h = (h ^ load_u64(np.uintp(key + at))) * np.uint64(0xFF51AFD7ED558CCD)
-        h ^= h >> np.uint64(32)
-        at += 8
-    while at < size:
-        h = (h ^ np.uint64(load_u8(np.uintp(key + at)))) * np.uint64(1099511628211)
-        at += 1
-    h ^= h >> np.uint64(29)
-    h *= np.uint64(0xC4CEB9FE1A85EC53)
-    return np.int64(h ^ (h >> np.uint64(32))) | np.int64(1)
+    return signed(hash64(key, size, start_ts)) | signed(1)
 
 
-@numba.njit(nogil=True, cache=True)
-def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
-    """Return whether two byte strings, given by their addresses, are equal."""
-    at = 0
-    while at + 8 <= size:
-        if load_u64(np.uintp(left + at)) != load_u64(np.uintp(right + at)):
-            return False
-        at += 8
-    while at < size:
-        if load_u8(np.uintp(left + at)) != load_u8(np.uintp(right + at)):
-            return False
-        at += 1
-    return True
-
-
-@numba.njit(nogil=True, cache=True)
-def word(row, column):  # type: ignore[no-untyped-def]
+@kernel
+def word(row: int, column: int) -> int:
     """Return a column of the row or slot at an address, as a signed number."""
-    return np.int64(load_u64(np.uintp(row + column * 8)))
+    return int(load_i64(np.uint64(row + column * 8)))
 
 
-@numba.njit(nogil=True, cache=True)
-def _home(hashed, mask):  # type: ignore[no-untyped-def]
+@kernel
+def _home(hashed: int, mask: int) -> int:
     """Return where a prewrite would like to be; the lowest bit of the hash says nothing."""
     return (hashed >> 1) & mask
 
 
-@numba.njit(nogil=True, cache=True)
-def find_slot(slots, mask, arena, ts, key, size, hashed):  # type: ignore[no-untyped-def]
+@kernel
+def find_slot(slots: int, mask: int, arena: int, ts: int, key: int, size: int, hashed: int) -> tuple[int, int]:
     """Return (slot of the prewrite or 0, the empty slot where the search ended or 0); slots, arena and key are addresses."""
     if mask < 0:
-        return np.int64(0), np.int64(0)
+        return signed(0), signed(0)
     at = _home(hashed, mask)
     # The table is never more than half full, so there is an empty slot.
     while True:
         slot = slots + at * _SLOT_BYTES
         found = word(slot, HASH)
         if found == 0:
-            return np.int64(0), slot
+            return signed(0), slot
         if found == hashed and word(slot, 0) == ts and word(slot, KEY_LEN) == size and same_bytes(arena + word(slot, KEY_OFF), key, size):
-            return slot, np.int64(0)
+            return slot, signed(0)
         at = (at + 1) & mask
 
 
-@numba.njit(nogil=True, cache=True)
-def put_slot(slot, arena, stat, data, row, hashed):  # type: ignore[no-untyped-def]
+@kernel
+def put_slot(slot: int, arena: int, stat: int, data: int, row: int, hashed: int) -> None:
     """Fill an empty slot with the prewrite at ``row``, whose bytes stand at its places from the address ``data`` on."""
-    store_u64(np.uintp(slot), np.uint64(word(row, 0)))
-    store_u64(np.uintp(slot + HASH * 8), np.uint64(hashed))
-    store_u64(np.uintp(slot + OP * 8), np.uint64(word(row, OP)))
+    store_u64(np.uint64(slot), np.uint64(word(row, 0)))
+    store_u64(np.uint64(slot + HASH * 8), np.uint64(hashed))
+    store_u64(np.uint64(slot + OP * 8), np.uint64(word(row, OP)))
     began = word(stat, 2)
     used = began
     for part in range(KEY_OFF, ROW_WORDS, 2):
         size = word(row, part + 1)
-        store_u64(np.uintp(slot + part * 8), np.uint64(used))
-        store_u64(np.uintp(slot + part * 8 + 8), np.uint64(size))
-        copy_bytes(np.uintp(arena + used), np.uintp(data + word(row, part)), np.uintp(size))
+        store_u64(np.uint64(slot + part * 8), np.uint64(used))
+        store_u64(np.uint64(slot + part * 8 + 8), np.uint64(size))
+        copy_bytes(np.uint64(arena + used), np.uint64(data + word(row, part)), np.uint64(size))
         used += size
-    store_u64(np.uintp(stat), np.uint64(word(stat, 0) + 1))
-    store_u64(np.uintp(stat + 8), np.uint64(word(stat, 1) + used - began))
-    store_u64(np.uintp(stat + 16), np.uint64(used))
+    store_u64(np.uint64(stat), np.uint64(word(stat, 0) + 1))
+    store_u64(np.uint64(stat + 8), np.uint64(word(stat, 1) + used - began))
+    store_u64(np.uint64(stat + 16), np.uint64(used))
 
 
-@numba.njit(nogil=True, cache=True)
-def drop_slot(slots, mask, slot, stat):  # type: ignore[no-untyped-def]
+@kernel
+def drop_slot(slots: int, mask: int, slot: int, stat: int) -> None:
     """Remove a prewrite: slots behind it that would rather be here move up. Its bytes stay in the arena for now."""
     size = word(slot, KEY_LEN) + word(slot, VALUE_LEN) + word(slot, OLD_LEN)
-    store_u64(np.uintp(stat), np.uint64(word(stat, 0) - 1))
-    store_u64(np.uintp(stat + 8), np.uint64(word(stat, 1) - size))
+    store_u64(np.uint64(stat), np.uint64(word(stat, 0) - 1))
+    store_u64(np.uint64(stat + 8), np.uint64(word(stat, 1) - size))
     hole = (slot - slots) // _SLOT_BYTES
     at = hole
     while True:
@@ -173,13 +148,13 @@ def drop_slot(slots, mask, slot, stat):  # type: ignore[no-untyped-def]
             break
         # It may move up only if its home is not behind the hole, counted around the end of the table.
         if ((at - _home(hashed, mask)) & mask) >= ((at - hole) & mask):
-            copy_bytes(np.uintp(slots + hole * _SLOT_BYTES), np.uintp(follower), np.uintp(_SLOT_BYTES))
+            copy_bytes(np.uint64(slots + hole * _SLOT_BYTES), np.uint64(follower), np.uint64(_SLOT_BYTES))
             hole = at
-    store_u64(np.uintp(slots + hole * _SLOT_BYTES + HASH * 8), np.uint64(0))
+    store_u64(np.uint64(slots + hole * _SLOT_BYTES + HASH * 8), np.uint64(0))
 
 
-@numba.njit(nogil=True, cache=True)
-def _move_slots(source, target):  # type: ignore[no-untyped-def]
+@kernel
+def _move_slots(source: I64, target: I64) -> None:
     """Put all slots of a table into a larger one."""
     mask = len(target) - 1
     for row in range(len(source)):
@@ -190,17 +165,17 @@ def _move_slots(source, target):  # type: ignore[no-untyped-def]
             target[at, :] = source[row, :]
 
 
-@numba.njit(nogil=True, cache=True)
-def _move_bytes(slots, source, target):  # type: ignore[no-untyped-def]
+@kernel
+def _move_bytes(slots: I64, source: U8, target: U8) -> int:
     """Copy the bytes of all prewrites to another arena, end to end; return how many there are."""
-    from_bytes = np.int64(source.ctypes.data)
-    to_bytes = np.int64(target.ctypes.data)
+    from_bytes = signed(source.ctypes.data)
+    to_bytes = signed(target.ctypes.data)
     used = 0
     for row in range(len(slots)):
         if slots[row, HASH] != 0:
             began = slots[row, KEY_OFF]
             size = slots[row, KEY_LEN] + slots[row, VALUE_LEN] + slots[row, OLD_LEN]
-            copy_bytes(np.uintp(to_bytes + used), np.uintp(from_bytes + began), np.uintp(size))
+            copy_bytes(np.uint64(to_bytes + used), np.uint64(from_bytes + began), np.uint64(size))
             for part in range(KEY_OFF, ROW_WORDS, 2):
                 slots[row, part] += used - began
             used += size

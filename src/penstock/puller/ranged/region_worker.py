@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.metrics import LogPullerMetrics
@@ -146,6 +147,7 @@ class RegionWorker:
 
     def _run(self) -> None:
         failures = 0
+        backoff = Backoff(self._settings.backoff_min_s, self._settings.backoff_max_s)
         while self._cache.wait_for_work():
             heard_before_s = self._heard_at_s
             try:
@@ -165,11 +167,7 @@ class RegionWorker:
             _log.warning("region worker: stream ended", extra={"store": self.store_addr, "code": error.code, "regions": self.regions()})
             for state in self._cache.take_all():
                 self._processor.dispatch_error(state, error)
-            self._clock.wait(self._stop, self._backoff_s(failures))
-
-    def _backoff_s(self, failures: int) -> float:
-        longest_s = min(self._settings.backoff_max_s, self._settings.backoff_min_s * 2.0 ** min(failures, 20))
-        return longest_s * (0.5 + self._rng.random() / 2)
+            self._clock.wait(self._stop, backoff.pause_s(failures + 1, self._rng))
 
     def _run_stream(self) -> None:
         """Run one stream to its end."""

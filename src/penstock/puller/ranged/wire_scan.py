@@ -5,24 +5,19 @@ pass counts and checks, the second fills. Every read is checked against the end 
 bytes give ``DECODE_FAILED``: never a crash, a hang or bytes of a neighbour. Unknown fields are skipped, as protobuf does; groups,
 an event with two different bodies and unknown entry types are refused, because no store sends them. Key, value and old value stay
 where they are: the columns hold offsets into the message. The helpers of the kernel get addresses instead of arrays, see
-``raw_memory.py``. Runs in the log service.
+``kernels/memory.py``. Runs in the log service.
 """
 
-# ruff: noqa: C901, PLR0911, PLR0912, PLR1714 - kernels are flat on purpose, and numba compares numbers faster than it builds sets
+# ruff: noqa: C901, PLR0911, PLR0912, PLR1714, SIM109 - kernels are flat on purpose, and numba compares numbers faster than it builds sets
 
 from __future__ import annotations
 
 import msgspec
-import numba
 import numpy as np
-import numpy.typing as npt
 
-from penstock.kernels.memory import load_u8, store_u64
+from penstock.kernels.jit import I64, U8, U64, kernel, short_kernel
+from penstock.kernels.memory import load_u8, signed, store_u64
 from penstock.model.errors import PenstockError
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 KIND_NONE = 0
 KIND_ENTRIES = 3
@@ -42,7 +37,7 @@ EVENT_WORDS = 8
 
 
 GIL_HELD_BYTES_MAX = 4096
-"""Letting other threads run pays only for kernels that take longer than the change of threads: for smaller input they hold the GIL."""
+"""For smaller input kernels hold the GIL, see ``short_kernel``."""
 
 
 class ScannedMessage(msgspec.Struct, frozen=True):
@@ -70,7 +65,7 @@ def scan_message(payload: bytes) -> ScannedMessage:
     failure, events, rows, regions, batch_ts, batch_request_id = scan(data)
     if failure:
         raise PenstockError("DECODE_FAILED", f"change-data message of {len(payload)} bytes: {_FAILURES[failure]}")
-    return ScannedMessage(payload, data, events, rows, batch_ts, batch_request_id, regions)
+    return ScannedMessage(payload, data, events, rows, int(batch_ts), int(batch_request_id), regions)
 
 
 _FAILURES = {
@@ -81,54 +76,55 @@ _FAILURES = {
     5: "an entry has an unknown type or operation",
 }
 
+_Scanned = tuple[int, U64, I64, U64, np.uint64, np.uint64]
 _ROW_BYTES = ROW_WORDS * 8
 _EVENT_BYTES = EVENT_WORDS * 8
 
 # The kernels pass a position in and out as a signed number: a negative one is the failure's number. An address of 0 means: only count.
 
 
-@numba.njit(nogil=True, cache=True)
-def _varint(base, pos, end):  # type: ignore[no-untyped-def]
+@kernel
+def _varint(base: int, pos: int, end: int) -> tuple[np.uint64, int]:
     """Read a varint; return (value, next position)."""
     value = np.uint64(0)
     shift = np.uint64(0)
     stop = min(end, pos + 10)
     while pos < stop:
-        byte = np.uint64(load_u8(np.uintp(base + pos)))
+        byte = np.uint64(load_u8(np.uint64(base + pos)))
         pos += 1
         if shift == np.uint64(63) and byte > np.uint64(1):
-            return np.uint64(0), np.int64(-1)
+            return np.uint64(0), signed(-1)
         value |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
             return value, pos
         shift += np.uint64(7)
-    return np.uint64(0), np.int64(-1)
+    return np.uint64(0), signed(-1)
 
 
-@numba.njit(nogil=True, cache=True)
-def _tag(base, pos, end):  # type: ignore[no-untyped-def]
+@kernel
+def _tag(base: int, pos: int, end: int) -> tuple[int, int, int]:
     """Read a field's tag; return (field number, wire type, next position)."""
     tag, pos = _varint(base, pos, end)
     if pos < 0:
         return 0, 0, pos
     if tag >= np.uint64(1 << 32) or tag < np.uint64(8):
         return 0, 0, -3
-    return np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7)), pos
+    return signed(tag >> np.uint64(3)), signed(tag & np.uint64(7)), pos
 
 
-@numba.njit(nogil=True, cache=True)
-def _length(base, pos, end):  # type: ignore[no-untyped-def]
+@kernel
+def _length(base: int, pos: int, end: int) -> tuple[int, int]:
     """Read a length prefix; return (start of the content, its end), the start negative on failure."""
     size, pos = _varint(base, pos, end)
     if pos < 0:
         return pos, pos
     if size > np.uint64(end - pos):
         return -2, -2
-    return pos, pos + np.int64(size)
+    return pos, pos + signed(size)
 
 
-@numba.njit(nogil=True, cache=True)
-def _skip(base, pos, end, wire):  # type: ignore[no-untyped-def]
+@kernel
+def _skip(base: int, pos: int, end: int, wire: int) -> int:
     """Step over a field's value."""
     if wire == 0:
         _, pos = _varint(base, pos, end)
@@ -142,15 +138,15 @@ def _skip(base, pos, end, wire):  # type: ignore[no-untyped-def]
     return -3
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan_row(base, pos, end, row):  # type: ignore[no-untyped-def]
+@kernel
+def _scan_row(base: int, pos: int, end: int, row: int) -> int:
     """Scan one ``Event.Row`` into the ten words at an address; return 0 or the failure."""
     start_ts = np.uint64(0)
     commit_ts = np.uint64(0)
     kind = np.uint64(0)
     op = np.uint64(0)
     for word in range(KEY_OFF, ROW_WORDS):
-        store_u64(np.uintp(row + word * 8), np.uint64(0))
+        store_u64(np.uint64(row + word * 8), np.uint64(0))
     while pos < end:
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
@@ -172,8 +168,8 @@ def _scan_row(base, pos, end, row):  # type: ignore[no-untyped-def]
             if start < 0:
                 return -start
             place = row + (KEY_OFF + 2 * (field - 5)) * 8
-            store_u64(np.uintp(place), np.uint64(start))
-            store_u64(np.uintp(place + 8), np.uint64(stop - start))
+            store_u64(np.uint64(place), np.uint64(start))
+            store_u64(np.uint64(place + 8), np.uint64(stop - start))
             pos = stop
         else:
             pos = _skip(base, pos, end, wire)
@@ -181,15 +177,15 @@ def _scan_row(base, pos, end, row):  # type: ignore[no-untyped-def]
                 return -pos
     if kind < np.uint64(1) or kind > np.uint64(5) or op > np.uint64(2):
         return 5
-    store_u64(np.uintp(row), start_ts)
-    store_u64(np.uintp(row + 8), commit_ts)
-    store_u64(np.uintp(row + 16), kind)
-    store_u64(np.uintp(row + 24), op)
+    store_u64(np.uint64(row), start_ts)
+    store_u64(np.uint64(row + 8), commit_ts)
+    store_u64(np.uint64(row + 16), kind)
+    store_u64(np.uint64(row + 24), op)
     return 0
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan_entries(base, pos, end, rows):  # type: ignore[no-untyped-def]
+@kernel
+def _scan_entries(base: int, pos: int, end: int, rows: int) -> tuple[int, int]:
     """Scan one ``Event.Entries``; return (failure, number of rows)."""
     count = 0
     while pos < end:
@@ -214,10 +210,10 @@ def _scan_entries(base, pos, end, rows):  # type: ignore[no-untyped-def]
     return 0, count
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan_event(base, pos, end, event, rows, first):  # type: ignore[no-untyped-def]
+@kernel
+def _scan_event(base: int, pos: int, end: int, event: int, rows: int, first: int) -> tuple[int, int]:
     """Scan one ``Event`` whose rows are numbered from ``first``; return (failure, number of rows)."""
-    kind = 0
+    kind = KIND_NONE
     count = 0
     region = np.uint64(0)
     request = np.uint64(0)
@@ -228,17 +224,17 @@ def _scan_event(base, pos, end, event, rows, first):  # type: ignore[no-untyped-
         field, wire, pos = _tag(base, pos, end)
         if pos < 0:
             return -pos, count
-        is_body = (wire == 2 and (field == 3 or field == 5)) or (wire == 0 and field == 6)
+        is_body = (wire == 2 and (field == KIND_ENTRIES or field == KIND_ERROR)) or (wire == 0 and field == KIND_RESOLVED)
         if is_body:
             # Protobuf lets the last body win, and merges two errors; a store sends one.
-            if kind != 0 and (kind != field or field == 5):
+            if kind != KIND_NONE and (kind != field or field == KIND_ERROR):
                 return 4, count
             kind = field
-        if wire == 2 and (field == 3 or field == 5):
+        if wire == 2 and (field == KIND_ENTRIES or field == KIND_ERROR):
             start, stop = _length(base, pos, end)
             if start < 0:
                 return -start, count
-            if field == 3:
+            if field == KIND_ENTRIES:
                 failure, more = _scan_entries(base, start, stop, rows + count * _ROW_BYTES if rows != 0 else rows)
                 if failure:
                     return failure, count
@@ -255,26 +251,26 @@ def _scan_event(base, pos, end, event, rows, first):  # type: ignore[no-untyped-
                 region = value
             elif field == 7:
                 request = value
-            elif field == 6:
+            elif field == KIND_RESOLVED:
                 resolved = value
         else:
             pos = _skip(base, pos, end, wire)
             if pos < 0:
                 return -pos, count
     if event != 0:
-        store_u64(np.uintp(event), region)
-        store_u64(np.uintp(event + 8), request)
-        store_u64(np.uintp(event + 16), np.uint64(kind))
-        store_u64(np.uintp(event + 24), resolved)
-        store_u64(np.uintp(event + 32), np.uint64(error_off))
-        store_u64(np.uintp(event + 40), np.uint64(error_len))
-        store_u64(np.uintp(event + 48), np.uint64(first))
-        store_u64(np.uintp(event + 56), np.uint64(first + count))
+        store_u64(np.uint64(event), region)
+        store_u64(np.uint64(event + 8), request)
+        store_u64(np.uint64(event + 16), np.uint64(kind))
+        store_u64(np.uint64(event + 24), resolved)
+        store_u64(np.uint64(event + 32), np.uint64(error_off))
+        store_u64(np.uint64(event + 40), np.uint64(error_len))
+        store_u64(np.uint64(event + 48), np.uint64(first))
+        store_u64(np.uint64(event + 56), np.uint64(first + count))
     return 0, count
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan_resolved(base, pos, end, regions, ts, request):  # type: ignore[no-untyped-def]
+@kernel
+def _scan_resolved(base: int, pos: int, end: int, regions: int, ts: np.uint64, request: np.uint64) -> tuple[int, int, np.uint64, np.uint64]:
     """Scan the batched ``ResolvedTs``, whose regions may be packed or not; return (failure, number of regions, ts, request id)."""
     count = 0
     while pos < end:
@@ -292,7 +288,7 @@ def _scan_resolved(base, pos, end, regions, ts, request):  # type: ignore[no-unt
                 if pos < 0:
                     return -pos, count, ts, request
                 if regions != 0:
-                    store_u64(np.uintp(regions + count * 8), value)
+                    store_u64(np.uint64(regions + count * 8), value)
                 count += 1
                 if wire == 0:
                     break
@@ -311,10 +307,10 @@ def _scan_resolved(base, pos, end, regions, ts, request):  # type: ignore[no-unt
     return 0, count, ts, request
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan(base, size, events, rows, regions):  # type: ignore[no-untyped-def]
+@kernel
+def _scan(base: int, size: int, events: int, rows: int, regions: int) -> tuple[int, int, int, int, np.uint64, np.uint64]:
     """Walk a whole message; return (failure, events, rows, regions, ts, request id)."""
-    pos = np.int64(0)
+    pos = signed(0)
     event_count = 0
     row_count = 0
     region_count = 0
@@ -348,12 +344,12 @@ def _scan(base, size, events, rows, regions):  # type: ignore[no-untyped-def]
     return 0, event_count, row_count, region_count, ts, request
 
 
-@numba.njit(nogil=True, cache=True)
-def _scan_message(data):  # type: ignore[no-untyped-def]
+@kernel
+def _scan_message(data: U8) -> _Scanned:
     """Count, allocate, fill; return (failure, events, rows, regions, ts, request id)."""
-    base = np.int64(data.ctypes.data)
-    size = np.int64(len(data))
-    nowhere = np.int64(0)
+    base = signed(data.ctypes.data)
+    size = signed(len(data))
+    nowhere = signed(0)
     failure, event_count, row_count, region_count, ts, request = _scan(base, size, nowhere, nowhere, nowhere)
     if failure:
         event_count = row_count = region_count = 0
@@ -362,12 +358,12 @@ def _scan_message(data):  # type: ignore[no-untyped-def]
     rows = np.empty((row_count + 1, ROW_WORDS), dtype=np.int64)
     regions = np.empty(region_count + 1, dtype=np.uint64)
     if not failure:
-        at_events, at_rows, at_regions = np.int64(events.ctypes.data), np.int64(rows.ctypes.data), np.int64(regions.ctypes.data)
+        at_events, at_rows, at_regions = signed(events.ctypes.data), signed(rows.ctypes.data), signed(regions.ctypes.data)
         failure, _, _, _, ts, request = _scan(base, size, at_events, at_rows, at_regions)
     return failure, events[:event_count], rows[:row_count], regions[:region_count], ts, request
 
 
-@numba.njit(cache=True)
-def _scan_message_holding_gil(data):  # type: ignore[no-untyped-def]
+@short_kernel
+def _scan_message_holding_gil(data: U8) -> _Scanned:
     """Do the same, for a small message."""
     return _scan_message(data)

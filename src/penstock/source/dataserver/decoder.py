@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import U64
+from penstock.kernels.jit import I64, U8, U64, Flags
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
@@ -30,7 +29,6 @@ from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 
 HistoryFetcher = Callable[[int], tuple[Sequence[TableSchema], int]]
 """Returns all versions of a table and a ts at or below which no further one will come."""
-Indices = npt.NDArray[np.int64]
 
 
 class SchemaCache:
@@ -112,7 +110,7 @@ class DataServerDecoder:
         columns = self._columns(table, values)
         yield from _slices(span_id, table, BatchKind.DATA, _records(table, commit_ts, _repeat(Op.INSERT, len(keys)), row_keys, columns))
 
-    def _target_versions(self, table_id: int, puts: Indices, deletes: Indices, values: pa.Array, commit_ts: U64) -> U64:
+    def _target_versions(self, table_id: int, puts: I64, deletes: I64, values: pa.Array, commit_ts: U64) -> U64:
         versions = np.zeros(len(commit_ts), dtype=np.uint64)
         if len(puts):
             versions[puts] = schema_versions(_take(values, puts))
@@ -131,7 +129,7 @@ class DataServerDecoder:
         distinct = np.unique(versions)
         if len(distinct) == 1:
             return self._projected(table, int(distinct[0]), values)
-        order: list[Indices] = []
+        order: list[I64] = []
         parts: list[list[pa.Array]] = []
         for version in distinct:
             rows = np.flatnonzero(versions == version)
@@ -160,7 +158,7 @@ def _decode_ddls(entries: pa.RecordBatch) -> tuple[DdlEvent, ...]:
     return tuple(sorted(events, key=lambda e: e.commit_ts))
 
 
-def _check_shape(rows: int, puts: Indices, deletes: Indices, values: pa.Array, has_old: npt.NDArray[np.bool_]) -> None:
+def _check_shape(rows: int, puts: I64, deletes: I64, values: pa.Array, has_old: Flags) -> None:
     if len(puts) + len(deletes) != rows:
         raise PenstockError("DECODE_FAILED", "an entry is neither a put nor a delete")
     if len(puts) and values.null_count and _take(values, puts).null_count:
@@ -169,22 +167,22 @@ def _check_shape(rows: int, puts: Indices, deletes: Indices, values: pa.Array, h
         raise PenstockError("DECODE_FAILED", "a delete has no old value: register with old values")
 
 
-def _take(array: pa.Array, rows: Indices) -> pa.Array:
+def _take(array: pa.Array, rows: I64) -> pa.Array:
     """Return chosen rows; all of them costs nothing."""
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
-def _repeat(op: Op, rows: int) -> npt.NDArray[np.uint8]:
+def _repeat(op: Op, rows: int) -> U8:
     return np.full(rows, int(op), dtype=np.uint8)
 
 
-def _records(table: TableSchema, commit_ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, columns: list[pa.Array]) -> pa.RecordBatch:
+def _records(table: TableSchema, commit_ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]) -> pa.RecordBatch:
     arrays = [pa.array(commit_ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *columns]
     return pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
 
 
 def _batches(
-    span_id: int, table: TableSchema, kind: BatchKind, commit_ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, columns: list[pa.Array]
+    span_id: int, table: TableSchema, kind: BatchKind, commit_ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]
 ) -> Iterator[ChangeBatch]:
     records = _records(table, commit_ts, ops, keys, columns)
     if not in_order(commit_ts, keys):

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ddl.statement import Statement, parse_statement, tokens
-from penstock.kernels.jit import I64, U8, U64, binary_view
+from penstock.kernels.jit import I64, U8, U64
 from penstock.model.bag_key import CONTENT_BYTES, is_bag
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
@@ -29,7 +30,6 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.rows.row_keys import hash_keys
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
 from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions
@@ -285,10 +285,8 @@ class LogReader:
         for change in changes:
             keys = change.records.column(KEY)
             # Which copy of a row changed cannot be told, so of a bag any two changes to one content are apart.
-            data, offsets = binary_view(pc.binary_slice(keys, 0, CONTENT_BYTES) if self._is_bag(change) else keys)
-            out = np.empty(change.header.rows, dtype=np.uint64)
-            hash_keys(data, offsets, out)
-            hashes.setdefault(change.header.table_id, []).append(out)
+            named = pc.binary_slice(keys, 0, CONTENT_BYTES) if self._is_bag(change) else keys
+            hashes.setdefault(change.header.table_id, []).append(pl.Series(named).hash().to_numpy())
         repeated = any(
             bool(np.isin(np.concatenate(found), np.concatenate(self._cut_keys[table])).any())
             for table, found in hashes.items()

@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.kernels.jit import binary_view
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.mysql.log_reader import BEGIN_TEXT, COMMIT_TEXT
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.images import ImageLayout, WireColumn
-from penstock.source.mysql.rows.row_keys import hash_keys, row_contents, row_keys
+from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.rows_decoder import decode_rows
 from penstock.source.mysql.rows.shown_values import shown
 from penstock.source.mysql.snapshot.text_rows import split_rows, unpack_rows
@@ -58,10 +57,7 @@ def _warm_rows() -> None:
     body = bytes([2, 255, 255]) + image + image
     events = np.frombuffer(body, dtype=np.uint8).copy()
     rows = np.array([[0, 0, wire.UPDATE_ROWS_V1, 0, len(body), 0]], dtype=np.int64)
-    batches = decode_rows(events, Binding(table, layout), rows, np.array([5], dtype=np.uint64), lambda *_: "latin1")
-    for batch in batches:
-        keys = batch.records.column(2)
-        hash_keys(*binary_view(keys), np.empty(len(keys), dtype=np.uint64))
+    list(decode_rows(events, Binding(table, layout), rows, np.array([5], dtype=np.uint64), lambda *_: "latin1"))
     arrays = (pa.array([1, 2]), pa.array(["a", None]))
     text_keyed = tuple(Column(c.id, c.name, c.type, nullable=c.id == 1, primary_key=c.id == 2) for c in columns)
     row_keys(TableSchema(1, "warm", "kernels", 1, text_keyed), (arrays[0], pa.array(["a", "b"])))

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.byte_ranges import compare_ranges
 from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
 from penstock.model.batch import Op
 
@@ -59,19 +60,10 @@ def _prefix(data: U8, start: int, end: int) -> int:
 
 @kernel
 def _rest(left: U8, left_at: int, left_end: int, right: U8, right_at: int, right_end: int) -> int:
-    """Compare two keys behind their first eight bytes."""
+    """Compare two keys whose first eight bytes are equal."""
     if left_end - left_at == 8 and right_end - right_at == 8:
         return 0
-    at, other = left_at + 8, right_at + 8
-    while at < left_end and other < right_end:
-        if left[at] != right[other]:
-            return -1 if left[at] < right[other] else 1
-        at += 1
-        other += 1
-    left_size, right_size = left_end - left_at, right_end - right_at
-    if left_size == right_size:
-        return 0
-    return -1 if left_size < right_size else 1
+    return compare_ranges(left, left_at, left_end, right, right_at, right_end)
 
 
 @kernel

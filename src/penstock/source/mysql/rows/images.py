@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
+from penstock.kernels.jit import I32, I64, INT32_MAX, U8, U64, Flags, kernel
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.rows.texts import (
     DIGIT_BYTES,
@@ -118,7 +118,7 @@ class SideColumns(msgspec.Struct, frozen=True):
     """The columns of one side, and for each the rows whose image does not hold it (None where all do)."""
 
     arrays: tuple[pa.Array, ...]
-    missing: npt.NDArray[np.bool_] | None
+    missing: Flags | None
     """``missing[column, row]``; such a value stands as NULL."""
 
 
@@ -318,10 +318,10 @@ def _fill(  # noqa: C901, PLR0912, PLR0915 - as above
     flat: U8,
     flat2: npt.NDArray[np.uint16],
     flat4: npt.NDArray[np.uint32],
-    flat8: npt.NDArray[np.uint64],
-    offsets: npt.NDArray[np.int32],
+    flat8: U64,
+    offsets: I32,
     sparse: bool,
-    missing: npt.NDArray[np.bool_],
+    missing: Flags,
 ) -> int:
     """Return the number of the first image that holds an impossible value, or -1. ``walk`` has checked every bound."""
     for row in range(len(image_at)):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import I64, U8, U64, binary_array, binary_view, kernel
-from penstock.model.bag_key import CONTENT_BYTES
+from penstock.kernels.hashing import HASH128_BYTES, content_hashes
+from penstock.kernels.jit import binary_array, binary_view
 from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
@@ -72,9 +72,9 @@ def row_contents(table: TableSchema, arrays: tuple[pa.Array, ...]) -> pa.Array:
         columns += [Column(0, column.name, _UNSIGNED_KEY, False, True), column]
         parts += [flag, _filled(array)]
     data, offsets = binary_view(_encoded(table, columns, parts))
-    out = np.empty((len(offsets) - 1) * CONTENT_BYTES, dtype=np.uint8)
-    hash_rows(data, offsets, out)
-    return binary_array(out, np.arange(len(offsets), dtype=np.int64) * CONTENT_BYTES)
+    out = np.empty((len(offsets) - 1) * HASH128_BYTES, dtype=np.uint8)
+    content_hashes(data, offsets, out)
+    return binary_array(out, np.arange(len(offsets), dtype=np.int64) * HASH128_BYTES)
 
 
 def _filled(array: pa.Array) -> pa.Array:
@@ -82,31 +82,3 @@ def _filled(array: pa.Array) -> pa.Array:
         return array
     empty = "" if pa.types.is_string(array.type) else b"" if pa.types.is_binary(array.type) else 0
     return pc.fill_null(array, pa.scalar(empty, array.type))
-
-
-@kernel
-def hash_keys(data: U8, offsets: I64, out: U64) -> None:
-    """Write a 64-bit hash of each value."""
-    for row in range(len(out)):
-        value = np.uint64(0xCBF29CE484222325)
-        for p in range(offsets[row], offsets[row + 1]):
-            value = (value ^ np.uint64(data[p])) * np.uint64(0x100000001B3)
-        value ^= value >> np.uint64(32)
-        value *= np.uint64(0x9E3779B97F4A7C15)
-        out[row] = value ^ (value >> np.uint64(29))
-
-
-@kernel
-def hash_rows(data: U8, offsets: I64, out: U8) -> None:
-    """Write a 128-bit hash of each value: two multiplicative hashes with different primes and seeds."""
-    for row in range(len(offsets) - 1):
-        one = np.uint64(0xCBF29CE484222325)
-        two = np.uint64(0x9AE16A3B2F90404F)
-        for p in range(offsets[row], offsets[row + 1]):
-            byte = np.uint64(data[p])
-            one = (one ^ byte) * np.uint64(0x100000001B3)
-            two = (two + byte + np.uint64(1)) * np.uint64(0xC6A4A7935BD1E995)
-            two ^= two >> np.uint64(47)
-        for p in range(8):
-            out[row * 16 + p] = np.uint8((one >> np.uint64(56 - 8 * p)) & np.uint64(255))
-            out[row * 16 + 8 + p] = np.uint8((two >> np.uint64(56 - 8 * p)) & np.uint64(255))

@@ -10,11 +10,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import I64, U8, U64
+from penstock.kernels.jit import I64, U8, U64, Flags
 from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
@@ -116,7 +115,7 @@ def _finished(table: TableSchema, forms: Sequence[int], side: SideColumns, chars
 def _completed(
     table: TableSchema,
     sides: U8,
-    updated: npt.NDArray[np.bool_],
+    updated: Flags,
     ceased: SideColumns,
     before: tuple[pa.Array, ...],
     became: SideColumns,
@@ -165,7 +164,7 @@ def _batches(
     return [ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX)) for start in range(0, records.num_rows, BATCH_ROWS_MAX)]
 
 
-def _records(table: TableSchema, ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, arrays: tuple[pa.Array, ...]) -> pa.RecordBatch:
+def _records(table: TableSchema, ts: U64, ops: U8, keys: pa.Array, arrays: tuple[pa.Array, ...]) -> pa.RecordBatch:
     columns = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *arrays]
     return pa.RecordBatch.from_arrays(columns, schema=table.batch_schema())
 

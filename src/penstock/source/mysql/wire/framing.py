@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.kernels.byte_ranges import same_range
 from penstock.kernels.jit import I64, U8, kernel
 from penstock.source.mysql.rows.texts import little_endian
 from penstock.source.mysql.wire import constants as wire
@@ -135,26 +136,6 @@ def table_slot(ids: I64, table_id: int) -> int:
 
 
 @kernel
-def _same(events: U8, at: int, end: int, known: U8, from_: int, to: int) -> bool:
-    if end - at != to - from_:
-        return False
-    for p in range(end - at):  # noqa: SIM110 - numba compiles no generators
-        if events[at + p] != known[from_ + p]:
-            return False
-    return True
-
-
-@kernel
-def _text_is(events: U8, at: int, end: int, text: U8) -> bool:
-    if end - at != len(text):
-        return False
-    for p in range(len(text)):  # noqa: SIM110 - as above
-        if events[at + p] != text[p]:
-            return False
-    return True
-
-
-@kernel
 def _open(state: I64, at: int, time_ms: int, rows: int) -> None:
     state[OPEN] = 1
     state[STANDALONE] = 0
@@ -220,7 +201,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             if ids[place] == 0:
                 return at, STOP_TABLE
             slot = id_slot[place]
-            if not _same(events, body + 6, body_end, maps, map_from[slot], map_to[slot]):
+            if not same_range(events, body + 6, body_end, maps, map_from[slot], map_to[slot]):
                 return at, STOP_TABLE
         elif action == A_ROWS:
             head = 8 if kind <= 25 or 166 <= kind <= 168 else 10
@@ -288,12 +269,12 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             text = body + 13 + little_endian(events, body + 11, 2) + int(events[body + 8]) + 1
             if text > body_end:
                 return at, STOP_BAD
-            if _text_is(events, text, body_end, begin_text):
+            if same_range(events, text, body_end, begin_text, 0, len(begin_text)):
                 if state[OPEN] == 0:
                     _open(state, at, little_endian(events, at, 4) * 1000, counts[0])
                     state[DOMAIN] = -1
                 state[STANDALONE] = 0
-            elif _text_is(events, text, body_end, commit_text) and state[OPEN] == 1:
+            elif same_range(events, text, body_end, commit_text, 0, len(commit_text)) and state[OPEN] == 1:
                 ended = True
             else:
                 return at, STOP_EVENT

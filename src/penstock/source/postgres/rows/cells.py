@@ -11,17 +11,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import EMPTY_U8, I64, INT32_MAX, U8, kernel
+from penstock.kernels.jit import EMPTY_U8, I32, I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.wire.pgoutput import u32
 
 NULL, UNCHANGED = -1, -2
-I32 = npt.NDArray[np.int32]
-Rows = npt.NDArray[np.int64]
 
 
 class CellForm(IntEnum):
@@ -54,7 +51,7 @@ class CellGrid:
         """Return the number of rows."""
         return int(self.starts.shape[1])
 
-    def take(self, rows: Rows) -> CellGrid:
+    def take(self, rows: I64) -> CellGrid:
         """Return chosen rows."""
         return CellGrid(self.buffer, self.starts[:, rows], self.lengths[:, rows])
 
@@ -66,11 +63,6 @@ class CellGrid:
         except (pa.ArrowInvalid, ValueError, OverflowError) as error:
             raise PenstockError("DECODE_FAILED", f"column {at + 1} holds a value that does not read as {arrow}") from error
         return array
-
-    def unchanged(self, at: int) -> npt.NDArray[np.bool_]:
-        """Return which rows of a column an update left as they were."""
-        mask: npt.NDArray[np.bool_] = self.lengths[at] == UNCHANGED
-        return mask
 
 
 def tuple_grid(buffer: U8, at: I64, ends: I64, columns: int, table: str) -> CellGrid:
@@ -104,7 +96,7 @@ def _validity(lengths: I32) -> tuple[pa.Buffer | None, int]:
     return (pa.py_buffer(np.packbits(~nulls, bitorder="little")) if count else None), count
 
 
-def _offsets(sizes: npt.NDArray[np.int64]) -> I64:
+def _offsets(sizes: I64) -> I64:
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     if offsets[-1] > INT32_MAX:

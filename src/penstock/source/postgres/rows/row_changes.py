@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
+from penstock.kernels.byte_ranges import compare_ranges
+from penstock.kernels.jit import I32, I64, U8, U64, Flags, binary_view, kernel
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.source.bags import fold_bag
-from penstock.source.postgres.rows.cells import I32, UNCHANGED, CellGrid, tuple_grid
+from penstock.source.postgres.rows.cells import UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.rows.row_keys import ordinal_keys, row_contents, row_keys
 from penstock.source.postgres.tables.schema_book import KnownRelation
 from penstock.source.postgres.wire.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 
-Mask = npt.NDArray[np.bool_]
 Fetch = Callable[[TableSchema, pa.Array, list[pa.Array], list[Column]], tuple[pa.Array, list[pa.Array]]]
 """Reads columns of rows by key: given keys and key columns, returns the keys found and the columns of those rows."""
 
@@ -50,8 +49,8 @@ class Folded(msgspec.Struct, frozen=True):
 
     ts: U64
     key: I64
-    existed: Mask
-    alive: Mask
+    existed: Flags
+    alive: Flags
     before: I64
     after: I64
 
@@ -86,7 +85,7 @@ def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals
     return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
 
 
-def _fill_unchanged(new: CellGrid, old: CellGrid, at_new: I64, at_old: I64, full: Mask) -> None:
+def _fill_unchanged(new: CellGrid, old: CellGrid, at_new: I64, at_old: I64, full: Flags) -> None:
     """Let cells that an update left in place point at the same cell of a full before-image: both stand in one buffer."""
     if not full.any() or not bool((new.lengths == UNCHANGED).any()):
         return
@@ -196,7 +195,7 @@ def fold(events: Events, keys: pa.Array) -> Folded:
     )
 
 
-def _tombstones(known: KnownRelation, old: CellGrid, is_full: Mask, keys: pa.Array, folded: Folded) -> Iterator[ChangeBatch]:
+def _tombstones(known: KnownRelation, old: CellGrid, is_full: Flags, keys: pa.Array, folded: Folded) -> Iterator[ChangeBatch]:
     has_image = folded.before >= 0
     image_full = np.zeros(len(folded.ts), dtype=np.bool_)
     image_full[has_image] = is_full[folded.before[has_image]]
@@ -237,26 +236,12 @@ def _read_unchanged(table: TableSchema, grid: CellGrid, keys: pa.Array, columns:
         columns[at] = pc.replace_with_mask(columns[at], mask, read.take(pc.index_in(keys.filter(mask), found)))
 
 
-def batches(
-    table: TableSchema, kind: BatchKind, ts: U64, ops: npt.NDArray[np.uint8], keys: pa.Array, columns: list[pa.Array]
-) -> Iterator[ChangeBatch]:
+def batches(table: TableSchema, kind: BatchKind, ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]) -> Iterator[ChangeBatch]:
     """Yield rows as batches of bounded size, in the order in which they are given."""
     arrays = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *columns]
     records = pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
     for start in range(0, records.num_rows, BATCH_ROWS_MAX):
         yield ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX))
-
-
-@kernel
-def _compare(data: U8, left: int, left_end: int, right: int, right_end: int) -> int:
-    while left < left_end and right < right_end:
-        if data[left] != data[right]:
-            return -1 if data[left] < data[right] else 1
-        left += 1
-        right += 1
-    if left < left_end:
-        return 1
-    return -1 if right < right_end else 0
 
 
 @kernel
@@ -269,7 +254,7 @@ def _order_state(ts: U64, key: I64, data: U8, offsets: I64) -> int:
         if ts[row - 1] > ts[row]:
             return 2
         a, b = key[row - 1], key[row]
-        order = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1])
+        order = compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1])
         if order > 0:
             return 2
         if order == 0:
@@ -278,11 +263,11 @@ def _order_state(ts: U64, key: I64, data: U8, offsets: I64) -> int:
 
 
 @kernel
-def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Mask) -> None:
+def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Flags) -> None:
     for row in range(1, len(ts)):
         if ts[row - 1] == ts[row]:
             a, b = key[row - 1], key[row]
-            begins[row] = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0
+            begins[row] = compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1]) != 0
 
 
 @kernel
@@ -293,7 +278,7 @@ def _carry_unchanged(ts: U64, key: I64, after: I64, data: U8, offsets: I64, star
         if mine < 0 or before < 0 or ts[at - 1] != ts[at]:
             continue
         a, b = key[at - 1], key[at]
-        if _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0:
+        if compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1]) != 0:
             continue
         for column in range(starts.shape[0]):
             if lengths[column, mine] == UNCHANGED:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.kernels.jit import I64, U8, U64, binary_array, kernel
-from penstock.model.bag_key import CONTENT_BYTES
+from penstock.kernels.hashing import HASH128_BYTES, cell_hashes
+from penstock.kernels.jit import I64, U64, binary_array
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
-from penstock.source.postgres.rows.cells import I32, CellForm, CellGrid
+from penstock.source.postgres.rows.cells import CellForm, CellGrid
 from penstock.source.postgres.tables.schema_book import KnownRelation
 
 FROM_TABLE, FROM_LOG = 0, 1
@@ -44,9 +44,9 @@ def key_type(form: CellForm, arrow: pa.DataType) -> pa.DataType:
 
 def row_contents(grid: CellGrid) -> pa.Array:
     """Return hashes of the whole content of rows."""
-    out = np.zeros(grid.rows * CONTENT_BYTES, dtype=np.uint8)
-    _hash_rows(grid.buffer, grid.starts, grid.lengths, out)
-    return binary_array(out, np.arange(grid.rows + 1, dtype=np.int64) * CONTENT_BYTES)
+    out = np.zeros(grid.rows * HASH128_BYTES, dtype=np.uint8)
+    cell_hashes(grid.buffer, grid.starts, grid.lengths, out)
+    return binary_array(out, np.arange(grid.rows + 1, dtype=np.int64) * HASH128_BYTES)
 
 
 def ordinal_keys(ts: U64, ordinals: I64) -> pa.Array:
@@ -66,36 +66,3 @@ def place_keys(table_oids: I64, blocks: I64, offsets: I64) -> pa.Array:
     grid[:, 5:9] = blocks.astype(">u4").view(np.uint8).reshape(-1, 4)
     grid[:, 9:13] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
     return binary_array(grid.reshape(-1), np.arange(len(blocks) + 1, dtype=np.int64) * _PLACE_KEY_BYTES)
-
-
-@kernel
-def _mix(value: np.uint64) -> np.uint64:
-    value ^= value >> np.uint64(33)
-    value *= np.uint64(0xFF51AFD7ED558CCD)
-    value ^= value >> np.uint64(33)
-    value *= np.uint64(0xC4CEB9FE1A85EC53)
-    return value ^ (value >> np.uint64(33))
-
-
-@kernel
-def _hash_rows(buf: U8, starts: I64, lengths: I32, out: U8) -> None:
-    for row in range(starts.shape[1]):
-        one, two = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
-        for column in range(starts.shape[0]):
-            length = lengths[column, row]
-            one = _mix(one ^ np.uint64(length + 3))
-            two = _mix(two + np.uint64(length + 3))
-            word, filled = np.uint64(0), 0
-            for p in range(max(length, 0)):
-                word = (word << np.uint64(8)) | np.uint64(buf[starts[column, row] + p])
-                filled += 1
-                if filled == 8:
-                    one = _mix(one ^ word)
-                    two = _mix(two + word)
-                    word, filled = np.uint64(0), 0
-            if filled:
-                one = _mix(one ^ word)
-                two = _mix(two + word)
-        for k in range(8):
-            out[row * 16 + k] = (one >> np.uint64(56 - 8 * k)) & np.uint64(255)
-            out[row * 16 + 8 + k] = (two >> np.uint64(56 - 8 * k)) & np.uint64(255)
