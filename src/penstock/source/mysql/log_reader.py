@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.ddl.statement import Statement, parse_statement, tokens
+from penstock.ddl.statement import Statement, parse_statement
+from penstock.ddl.tokens import tokens
 from penstock.kernels.jit import I64, U8, U64, binary_view
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.clock import Clock
