@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.feed.bootstrap.state_difference import StateDifference, bucket_of
 from penstock.model.batch import COMMIT_TS, KEY, OP, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.state_difference import StateDifference, bucket_of
 
 TS = 77
 VALUES = st.one_of(st.none(), st.sampled_from(["", "a", "b", "\x00", "ü"]))
