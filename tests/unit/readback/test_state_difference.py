@@ -99,6 +99,13 @@ def test_rows_without_a_key_are_counted(old: list, new: list, buckets: int) -> N
     assert len(changes) == (Counter(old) - Counter(new)).total() + (Counter(new) - Counter(old)).total()
 
 
+def test_updates_of_rows_without_a_key_are_explained_by_their_old_values_wherever_those_lie() -> None:
+    """The old and the new row of an update have hashes of their own."""
+    shown = table(keyed=False)
+    old = [(int(op), n, b"x", v, None) for n in range(20) for op, v in ((Op.INSERT, "a"), (Op.BEFORE, "a"), (Op.UPDATE, "b"))]
+    assert difference(shown, old, [(n, b"x", "b", None) for n in range(20)], 5, []) == []
+
+
 def test_updates_without_old_values_of_a_table_without_a_key_are_refused() -> None:
     shown = table(keyed=False)
     with pytest.raises(PenstockError, match="no primary key") as raised:
