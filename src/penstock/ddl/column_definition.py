@@ -49,6 +49,11 @@ def has_clock_default(column: Column) -> bool:
     return column.default is not None and column.default.upper().startswith("CURRENT_")
 
 
+def is_first(position: exp.Expression) -> bool:
+    """Return whether a position is FIRST; keywords stand in the parsed text as they were written."""
+    return str(position.args.get("position") or "").upper() == "FIRST"
+
+
 def check_modify(old: Column, new: Column) -> None:
     """Refuse a MODIFY that would need to rewrite stored rows."""
     if old.primary_key:

@@ -21,13 +21,12 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.readback.lineage import origin_of
+from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
 from penstock.readback.reader import StorageReader, TableVersion
-from penstock.readback.replay import default_value, keyless_updates, last_of_each, project
+from penstock.readback.replay import default_value, project
 from penstock.readback.replay_database import ReplayDatabase, shown
 
 _DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
-_ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
-_COUNT = "_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +172,11 @@ class StorageConsumer:
         parts = self._reader.partition_changes(table.schema, table.table, gone, version - 1)
         frames = [project(frame, directory, table) for directory, frame in parts]
         if frames:
-            flipped = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(int(Op.DELETE)).otherwise(int(Op.INSERT)).cast(pl.UInt8).alias(OP)
+            flipped = pl.when(alive()).then(int(Op.DELETE)).otherwise(int(Op.INSERT)).cast(pl.UInt8).alias(OP)
             changes = pl.concat(frames)
             keys = [c.field_name for c in table.handle_columns]
             if keys:
-                held = last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS))
+                held = last_of_each(changes, keys).filter(alive())
                 self._database.apply_rows(table, held.clear(), held)
             else:
                 self._apply_rows(table, changes.with_columns(flipped))
@@ -220,7 +219,7 @@ class StorageConsumer:
         with self._database.transaction():
             if frames and target is not None:
                 # Tombstones come first at one ts.
-                self._apply_rows(target, pl.concat(frames).sort(pl.col(COMMIT_TS), pl.col(OP).is_in(_ROW_OPS), maintain_order=True))
+                self._apply_rows(target, pl.concat(frames).sort(pl.col(COMMIT_TS), alive(), maintain_order=True))
             for item, note in notes.items():
                 self._note(item, note)
         return files, sum(frame.height for frame in frames)
@@ -245,20 +244,17 @@ class StorageConsumer:
     def _apply_rows(self, table: TableSchema, changes: pl.DataFrame) -> None:
         keys = [c.field_name for c in table.handle_columns]
         if keys:
-            last, alive = last_of_each(changes, keys), pl.col(OP).is_in(_ROW_OPS)
-            self._database.apply_rows(table, last.filter(alive), last.filter(~alive))
+            last = last_of_each(changes, keys)
+            self._database.apply_rows(table, last.filter(alive()), last.filter(~alive()))
             return
-        updates = changes.filter(pl.col(OP) == int(Op.UPDATE)).height
-        if updates != changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
+        if unexplained_updates(changes):
             raise keyless_updates(table)
         columns = [c.field_name for c in table.columns]
-        sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
-        net = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())
-        gone = net.filter(pl.col(_COUNT) < 0)
-        self._database.delete_copies(table, gone.select(columns), -gone[_COUNT])
-        come = net.filter(pl.col(_COUNT) > 0)
+        net = net_copies(changes, columns)
+        gone, come = net.filter(pl.col(COUNT) < 0), net.filter(pl.col(COUNT) > 0)
+        self._database.delete_copies(table, gone.select(columns), -gone[COUNT])
         if come.height:
-            self._database.insert_rows(table, come.select(pl.col(c).repeat_by(pl.col(_COUNT)) for c in columns).explode(columns))
+            self._database.insert_rows(table, repeated(come, columns))
 
     def _structure(self, schema: str, table: str) -> TableSchema | None:
         text = self._notes.get(f"table/{schema}/{table}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.ddl.ddl_names import renamed_tables
+from penstock.ddl.statement import renamed_tables
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.projection import shown

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import polars as pl
 
-from penstock.ddl.ddl_names import renamed_columns
+from penstock.ddl.statement import column_origins
 from penstock.format.data_file import decode_file
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.index_file import parse_index
@@ -228,13 +228,17 @@ class StorageReader:
 
 
 def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> tuple[tuple[Column, ...], int]:
-    """Return the file's columns with the ids that they had before, by name or by the DDL's rename; new ones are numbered on."""
+    """Return the file's columns with the ids that they had before, by name or by the DDL's rename; new ones are numbered on.
+
+    Files without column ids tell a column by its name only. Where the DDL's text says that a name was dropped or given away, the column
+    that has it afterwards is another; where the text does not say so, one that was added again is taken for the one that was dropped.
+    """
     old = {c.name.lower(): c.id for c in before.columns} if before is not None else {}
-    renames = renamed_columns(file.query)
+    renames, free = column_origins(file.query)
     columns = []
     for column in file.columns or ():
         name = column.name.lower()
-        known = old.get(renames.get(name, name))
+        known = old.get(renames[name]) if name in renames else None if name in free else old.get(name)
         if known is None:
             known, next_id = next_id, next_id + 1
         columns.append(msgspec.structs.replace(column, id=known))

@@ -7,23 +7,21 @@ order and under their names. Runs anywhere; used by verification.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.batch import Op
-from penstock.model.errors import PenstockError
 from penstock.model.projection import converted, default_of, is_converted
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.readback.lineage import lineage
+from penstock.readback.lineage import Lineage, lineage
+from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
 from penstock.readback.reader import StorageReader
 
 COMPACT_ROWS_MIN = 2_000_000
 
 _SHARE_SEED = 0x5EED
-_ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
-_COUNT = "_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +49,22 @@ def replay_table(reader: StorageReader, schema: str, table: str, up_to_ts: int |
         return pl.DataFrame()
     names = keys or [c.field_name for c in newest.columns]
     changes, unexplained = _Changes(newest, keys), 0
-    for segment in life.segments:
-        for directory, frame in reader.changes(segment.schema, segment.table, segment.to_ts):
-            version = segment.version(directory.version)
-            if version is not None:
-                shown = project(under_ids(frame, directory, version), version, newest)
-                unexplained += shown.filter(pl.col(OP) == int(Op.UPDATE)).height - shown.filter(pl.col(OP) == int(Op.BEFORE)).height
-                changes.add(share.keep(shown, names))
+    for frame in table_changes(reader, life):
+        unexplained += unexplained_updates(frame)
+        changes.add(share.keep(frame, names))
     if unexplained and not keys:
         raise keyless_updates(newest)
     rows = _net(changes.all(), newest, keys)
     return rows.select(pl.col(c.field_name).alias(c.name) for c in newest.columns)
 
 
-def keyless_updates(table: TableSchema) -> PenstockError:
-    """Return the error for updates of a table whose rows must be counted, where files do not show what an update replaced."""
-    return PenstockError(
-        "TYPE_UNSUPPORTED", f"{table.full_name} has no primary key and its updates carry no old values", "Set output-old-value."
-    )
+def table_changes(reader: StorageReader, life: Lineage) -> Iterator[pl.DataFrame]:
+    """Yield all changes that a table is made of, in order, under its newest version."""
+    for segment in life.segments:
+        for directory, frame in reader.changes(segment.schema, segment.table, segment.to_ts):
+            version = segment.version(directory.version)
+            if version is not None:
+                yield project(under_ids(frame, directory, version), version, life.newest)
 
 
 def under_ids(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
@@ -100,11 +96,6 @@ class _Changes:
         return pl.concat(self._parts)
 
 
-def last_of_each(changes: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the last change of each key, in order."""
-    return changes.unique(subset=keys, keep="last", maintain_order=True)
-
-
 def project(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
     """Return rows of one version with the columns of another, as ``penstock.model.projection`` shows them."""
     present = {c.id: c for c in source.columns if c.field_name in frame.columns}
@@ -134,17 +125,9 @@ def polars_type(column: Column) -> pl.DataType:
 
 def _net(changes: pl.DataFrame, table: TableSchema, keys: list[str]) -> pl.DataFrame:
     if keys:
-        return last_of_each(changes, keys).filter(pl.col(OP).is_in(_ROW_OPS)).drop(COMMIT_TS, OP)
-    return _net_without_key(changes, table)
-
-
-def _net_without_key(changes: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
-    """Count equal rows that came and went."""
+        return last_of_each(changes, keys).filter(alive()).drop(COMMIT_TS, OP)
     columns = [c.field_name for c in table.columns]
-    sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(1).otherwise(-1)
-    counted = changes.with_columns(sign.alias(_COUNT)).group_by(columns, maintain_order=True).agg(pl.col(_COUNT).sum())
-    repeated = counted.filter(pl.col(_COUNT) > 0).select(pl.all().exclude(_COUNT).repeat_by(pl.col(_COUNT)))
-    return repeated.explode(columns)
+    return repeated(net_copies(changes, columns).filter(pl.col(COUNT) > 0), columns)
 
 
 def _no_rows(table: TableSchema) -> pl.DataFrame:

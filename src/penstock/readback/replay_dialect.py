@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from penstock.ddl.type_names import mysql_type
 from penstock.format.csv.dialect import BinaryEncoding
 from penstock.format.csv.encoder import text_values
-from penstock.format.type_names import mysql_type
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
 

@@ -6,7 +6,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.ddl.ddl_names import dropped_tables, renamed_columns, renamed_tables
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
@@ -211,30 +210,3 @@ def test_column_ids_in_schema_files_are_used() -> None:
     swapped = version(T0 + 5, ID, Column(9, "name", NAME.type), Column(2, "old_name", NAME.type))
     bench.ddl(T0 + 5, DdlType.MULTI_SCHEMA_CHANGE, "ALTER TABLE t ...", swapped)
     assert bench.state().rows(named=True) == [{"id": 1, "name": None, "old_name": "a"}]
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("RENAME TABLE a TO b", [(("s", "a"), ("s", "b"))]),
-        ("rename table `x`.`a b` to y.c, d TO e;", [(("x", "a b"), ("y", "c")), (("s", "d"), ("s", "e"))]),
-        ("ALTER TABLE a RENAME TO b", [(("s", "a"), ("s", "b"))]),
-        ("ALTER TABLE `x`.`a` RENAME AS `b``c`", [(("x", "a"), ("x", "b`c"))]),
-        ("ALTER TABLE a RENAME b", [(("s", "a"), ("s", "b"))]),
-        ("ALTER TABLE a RENAME COLUMN b TO c", []),
-        ("ALTER TABLE a RENAME INDEX b TO c", []),
-        ("CREATE TABLE a (id INT)", []),
-    ],
-)
-def test_renamed_tables(query: str, expected: list[object]) -> None:
-    assert renamed_tables(query, "s") == expected
-
-
-def test_renamed_columns() -> None:
-    assert renamed_columns("ALTER TABLE t RENAME COLUMN `A b` TO c, CHANGE COLUMN d e INT NOT NULL, CHANGE f f BIGINT") == {
-        "c": "a b",
-        "e": "d",
-    }
-    assert renamed_columns("ALTER TABLE t ADD x INT") == {}
-    assert dropped_tables("DROP TABLE IF EXISTS `a`, b.c", "s") == [("s", "a"), ("b", "c")]
-    assert dropped_tables("not sql at all (", "s") == []

@@ -36,7 +36,10 @@ A, B = ("shop", "a"), ("other", "b c")
         ("ALTER TABLE a RENAME TO other.`b c`", Statement(DdlType.RENAME_TABLE, "other", (B,), ((A, B),))),
         ("ALTER TABLE a ADD COLUMN x DECIMAL(10,2) DEFAULT 'a,b' AFTER y", Statement(DdlType.ADD_COLUMN, "shop", (A,))),
         ("ALTER TABLE a CHANGE `x` `y` INT", Statement(DdlType.MODIFY_COLUMN, "shop", (A,), columns=(("x", "y"),))),
-        ("ALTER TABLE a RENAME COLUMN x TO y, DROP z", Statement(DdlType.MULTI_SCHEMA_CHANGE, "shop", (A,), columns=(("x", "y"),))),
+        (
+            "ALTER TABLE a RENAME COLUMN x TO y, DROP z",
+            Statement(DdlType.MULTI_SCHEMA_CHANGE, "shop", (A,), columns=(("x", "y"),), dropped=("z",)),
+        ),
         ("ALTER ONLINE TABLE a ADD INDEX (x)", Statement(DdlType.ADD_INDEX, "shop", (A,))),
         ("SET STATEMENT max_statement_time=1 FOR ALTER TABLE a DROP PARTITION p", Statement(DdlType.DROP_PARTITION, "shop", (A,))),
         ("CREATE UNIQUE INDEX i ON a (x)", Statement(DdlType.ADD_INDEX, "shop", (A,))),
@@ -74,6 +77,9 @@ def test_columns_from_the_text_of_statements() -> None:
     ]
     assert altered_columns(made, "ALTER TABLE t ADD COLUMN (x INT, y INT)") is None
     assert altered_columns(made, "ALTER TABLE t DROP COLUMN nowhere") is None
+    first = altered_columns(made, "alter table t add column f tinyint first, modify d decimal(12,3) first")
+    assert first is not None
+    assert [c.name for c in first] == ["d", "f", "id", "e", "g"]
 
 
 def test_a_reader_that_is_behind_follows_the_text_and_one_at_the_end_the_server() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.feed.bootstrap.state_difference import StateDifference
 from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
 from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.readback.contract import TargetState
+from penstock.readback.state_difference import StateDifference
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import ChangesHandle, EndOfRange
 from penstock.store.flight.client import FlightStoreClient

@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 from penstock.feed.formats.storage_reader import AT, FORMAT, ROW, Request
 from penstock.feed.formats.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN
 from penstock.readback.lineage import lineage
-from penstock.readback.replay import keyless_updates
+from penstock.readback.net_rows import keyless_updates
 
 _CHANGE, _COUNT, _COPY = "_change", "_count", "_copy"
 

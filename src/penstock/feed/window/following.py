@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from penstock.ddl.compose import create_text
+from penstock.ddl.tokens import statements
 from penstock.feed.window.assignment import Dispatcher, FeedContext
-from penstock.format.layout.create_text import create_text
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType
@@ -162,7 +163,7 @@ def _begin(table: TableSchema, ddl: DdlEvent) -> Dispatcher:
 
 def _chosen_text(ddl: DdlEvent, kept: Sequence[TableSchema]) -> str:
     """Return the statements of the tables that are kept, where one DDL makes several tables."""
-    parts = [part.strip() for part in ddl.query.split(";") if part.strip()]
+    parts = statements(ddl.query)
     if ddl.type is not DdlType.CREATE_TABLES or len(parts) != len(ddl.tables):
         return ddl.query
     return "; ".join(part for part, table in zip(parts, ddl.tables, strict=True) if table in kept)

@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ddl.type_names import mysql_type
 from penstock.format.csv.dialect import row_columns
 from penstock.format.json.rows import ALL_OPS, MessageSheet, escape_text
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import CanalSettings
 from penstock.format.sheet_kernels import Space
-from penstock.format.type_names import mysql_type
 from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, KEY, OP, Column, TableSchema

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.ddl.ddl_names import dropped_tables
+from penstock.ddl.compose import rename_text
+from penstock.ddl.statement import dropped_tables
+from penstock.ddl.tokens import statements
 from penstock.format.column_selection import select_columns
 from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.layout.partition_record import partition_records
@@ -21,7 +23,6 @@ from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
-from penstock.model.table import TableSchema
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
@@ -161,16 +162,11 @@ def _single(event: DdlEvent) -> tuple[DdlType, list[str]]:
     """Return type and text per table: statements over several tables are written as one per table."""
     count = len(event.tables)
     if event.type is DdlType.CREATE_TABLES:
-        parts = [q.strip() for q in event.query.split(";") if q.strip()]
+        parts = statements(event.query)
         return DdlType.CREATE_TABLE, parts if len(parts) == count else [event.query] * count
     if event.type is DdlType.RENAME_TABLES:
         old = {table_id: (schema, table) for table_id, schema, table in event.old_names}
-        return DdlType.RENAME_TABLE, [_rename_text(old.get(t.table_id), t, event.query) for t in event.tables]
+        return DdlType.RENAME_TABLE, [
+            rename_text(old[t.table_id], (t.schema, t.table)) if t.table_id in old else event.query for t in event.tables
+        ]
     return event.type, [event.query] * count
-
-
-def _rename_text(old: tuple[str, str] | None, table: TableSchema, query: str) -> str:
-    if old is None:
-        return query
-    names = [name.replace("`", "``") for name in (*old, table.schema, table.table)]
-    return "RENAME TABLE `{}`.`{}` TO `{}`.`{}`".format(*names)

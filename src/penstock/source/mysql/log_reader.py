@@ -20,7 +20,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ddl.statement import Statement, parse_statement, tokens
+from penstock.ddl.statement import Statement, parse_statement
+from penstock.ddl.tokens import tokens
 from penstock.kernels.jit import I64, U8, U64
 from penstock.model.bag_key import CONTENT_BYTES, is_bag
 from penstock.model.batch import KEY, ChangeBatch

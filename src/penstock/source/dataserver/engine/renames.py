@@ -6,32 +6,23 @@ data server.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from penstock.ddl.statement import renamed_tables
+from penstock.ddl.tokens import TableName as Name
+from penstock.ddl.tokens import tokens
 from penstock.model.errors import PenstockError
-
-Name = tuple[str, str]
-
-_IDENTIFIER = r"(?:`(?:[^`]|``)+`|[^\s`.,;()]+)"
-_NAME = rf"({_IDENTIFIER})\s*\.\s*({_IDENTIFIER})"
-_STATEMENT = re.compile(r"^\s*RENAME\s+TABLES?\s+(.*?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
-_STEP = re.compile(rf"\s*{_NAME}\s+TO\s+{_NAME}\s*(,|$)", re.IGNORECASE)
 
 
 def parse_renames(query: str) -> list[tuple[Name, Name]] | None:
     """Return old and new name of each step, or None where the statement is no RENAME TABLE."""
-    statement = _STATEMENT.match(query)
-    if statement is None:
+    words = [w for w in tokens(query) if w != ";"]
+    if [w.upper() for w in words[:2]] not in (["RENAME", "TABLE"], ["RENAME", "TABLES"]):
         return None
-    text, at, steps = statement.group(1), 0, []
-    while at < len(text):
-        step = _STEP.match(text, at)
-        if step is None:
-            raise PenstockError("UPSTREAM_REFUSED", "RENAME TABLE expects <database>.<table> TO <database>.<table>, ...")
-        parts = [_unquoted(part) for part in step.groups()[:4]]
-        steps.append(((parts[0], parts[1]), (parts[2], parts[3])))
-        at = step.end()
+    steps = renamed_tables(query, "")
+    # Each step is two names of three words with TO between them; a comma follows all but the last.
+    if len(words) != 8 * len(steps) + 1 or not all(part for step in steps for name in step for part in name):
+        raise PenstockError("UPSTREAM_REFUSED", "RENAME TABLE expects <database>.<table> TO <database>.<table>, ...")
     return steps
 
 
@@ -57,7 +48,3 @@ def follow_renames(steps: list[tuple[Name, Name]], known: Callable[[Name], bool]
 
 def _folded(name: Name) -> Name:
     return name[0].lower(), name[1].lower()
-
-
-def _unquoted(identifier: str) -> str:
-    return identifier[1:-1].replace("``", "`") if identifier.startswith("`") else identifier

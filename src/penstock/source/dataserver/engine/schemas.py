@@ -13,15 +13,17 @@ import msgspec
 import sqlglot
 from sqlglot import exp
 
-from penstock.ddl.column_definition import build_column, check_modify, has_clock_default
+from penstock.ddl.column_definition import build_column, check_modify, has_clock_default, is_first
+from penstock.ddl.partition_statement import PartitionChange, PartitionDdl, parse_partition_ddl, take_clause
+from penstock.ddl.tokens import TableName as Name
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.projection import constant
 from penstock.model.row_key import check_key_column
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import Column, SchemaHistory, TableSchema
-from penstock.source.dataserver.engine.partitions import PartitionChange, PartitionDdl, check_partitions, parse_partition_ddl, take_clause
-from penstock.source.dataserver.engine.renames import Name, follow_renames, parse_renames
+from penstock.source.dataserver.engine.partitions import check_partitions
+from penstock.source.dataserver.engine.renames import follow_renames, parse_renames
 
 _ACTION_TYPES: list[tuple[type, DdlType]] = [
     (exp.ColumnDef, DdlType.ADD_COLUMN),
@@ -393,7 +395,7 @@ def _add(columns: list[Column], definition: exp.ColumnDef, next_id: int) -> list
     position = definition.args.get("position")
     if position is None:
         return [*columns, new]
-    if position.args.get("position") == "FIRST":
+    if is_first(position):
         return [new, *columns]
     after = position.this.name.lower()
     names = [c.name.lower() for c in columns]

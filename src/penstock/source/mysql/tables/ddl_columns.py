@@ -12,8 +12,8 @@ import msgspec
 import sqlglot
 from sqlglot import exp
 
-from penstock.ddl.column_definition import build_column
-from penstock.ddl.statement import tokens
+from penstock.ddl.column_definition import build_column, is_first
+from penstock.ddl.tokens import tokens
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
 from penstock.source.mysql.tables.columns import FIXED_TYPES
@@ -116,7 +116,7 @@ def _place(columns: list[Column], name: str) -> int:
 def _insert(columns: list[Column], column: Column, position: exp.Expression | None, otherwise: int) -> None:
     if position is None:
         columns.insert(otherwise, column)
-    elif position.args.get("position") == "FIRST":
+    elif is_first(position):
         columns.insert(0, column)
     else:
         columns.insert(_place(columns, position.this.name) + 1, column)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from penstock.ddl.statement import Statement, TableName
+from penstock.ddl.statement import Statement
+from penstock.ddl.tokens import TableName
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, SchemaHistory, TableSchema

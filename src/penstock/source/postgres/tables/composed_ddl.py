@@ -6,9 +6,10 @@ or MULTI_SCHEMA_CHANGE. The same two versions always give the same text. Runs in
 
 from __future__ import annotations
 
+from penstock.ddl.compose import column_text, create_text, names_text, rename_text, short_type, table_text
+from penstock.ddl.tokens import quoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType
 
 
 def compose_ddl(before: TableSchema, after: TableSchema) -> DdlEvent:
@@ -35,20 +36,12 @@ def compose_drop(table: TableSchema, commit_ts: int) -> DdlEvent:
 
 def compose_create(table: TableSchema, commit_ts: int, replaced: tuple[int, ...] = ()) -> DdlEvent:
     """Return the event that makes a table, in the place of others that had its name."""
-    keys = ", ".join(_name(c.name) for c in table.key_columns)
-    parts = [*(_definition(c) for c in table.columns), *([f"PRIMARY KEY ({keys})"] if keys else [])]
-    query = f"CREATE TABLE {_table(table)} ({', '.join(parts)})"
+    query = create_text(table, short_type)
     return DdlEvent(commit_ts, DdlType.CREATE_TABLE, query, table.schema, (table,), replaced)
 
 
-def type_text(kind: ColumnType) -> str:
-    """Return a type as MySQL writes it."""
-    sizes = [str(n) for n in (kind.length, kind.scale) if n is not None]
-    return kind.kind.value + (f"({','.join(sizes)})" if sizes else "") + (" UNSIGNED" if kind.unsigned else "")
-
-
 def _renamed(before: TableSchema, after: TableSchema) -> DdlEvent:
-    query = f"RENAME TABLE {_table(before)} TO {_table(after)}"
+    query = rename_text((before.schema, before.table), (after.schema, after.table))
     old_names = ((before.table_id, before.schema, before.table),)
     return DdlEvent(after.version, DdlType.RENAME_TABLE, query, after.schema, (after,), old_names=old_names)
 
@@ -56,20 +49,20 @@ def _renamed(before: TableSchema, after: TableSchema) -> DdlEvent:
 def _actions(before: TableSchema, after: TableSchema) -> list[tuple[DdlType, str]]:
     old = {c.id: c for c in before.columns}
     new = {c.id: c for c in after.columns}
-    actions = [(DdlType.DROP_COLUMN, f"DROP COLUMN {_name(c.name)}") for c in before.columns if c.id not in new]
+    actions = [(DdlType.DROP_COLUMN, f"DROP COLUMN {quoted(c.name)}") for c in before.columns if c.id not in new]
     for column in after.columns:
         known = old.get(column.id)
         if known is None:
             actions.append((DdlType.ADD_COLUMN, f"ADD COLUMN {_definition(column)}"))
         elif known.name != column.name and known.type == column.type:
-            actions.append((DdlType.MODIFY_COLUMN, f"RENAME COLUMN {_name(known.name)} TO {_name(column.name)}"))
+            actions.append((DdlType.MODIFY_COLUMN, f"RENAME COLUMN {quoted(known.name)} TO {quoted(column.name)}"))
         elif known.name != column.name:
-            actions.append((DdlType.MODIFY_COLUMN, f"CHANGE COLUMN {_name(known.name)} {_definition(column)}"))
+            actions.append((DdlType.MODIFY_COLUMN, f"CHANGE COLUMN {quoted(known.name)} {_definition(column)}"))
         elif (known.type, known.nullable) != (column.type, column.nullable):
             actions.append((DdlType.MODIFY_COLUMN, f"MODIFY COLUMN {_definition(column)}"))
     keys = [[c.id for c in t.columns if c.primary_key] for t in (before, after)]
     if keys[0] != keys[1]:
-        names = ", ".join(_name(c.name) for c in after.columns if c.primary_key)
+        names = names_text(c.name for c in after.columns if c.primary_key)
         drop = "DROP PRIMARY KEY" if keys[0] else ""
         add = f"ADD PRIMARY KEY ({names})" if names else ""
         actions.append((DdlType.MULTI_SCHEMA_CHANGE, ", ".join(part for part in (drop, add) if part)))
@@ -77,14 +70,8 @@ def _actions(before: TableSchema, after: TableSchema) -> list[tuple[DdlType, str
 
 
 def _definition(column: Column) -> str:
-    null = "" if column.nullable else " NOT NULL"
-    default = "" if column.default is None else f" DEFAULT '{column.default.replace(chr(39), chr(39) * 2)}'"
-    return f"{_name(column.name)} {type_text(column.type)}{null}{default}"
+    return column_text(column, short_type)
 
 
 def _table(table: TableSchema) -> str:
-    return f"{_name(table.schema)}.{_name(table.table)}"
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return table_text((table.schema, table.table))

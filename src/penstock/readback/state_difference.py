@@ -18,12 +18,10 @@ import pyarrow as pa
 from penstock.kernels.hashing import FNV_START, fold_hashes
 from penstock.kernels.jit import I64, byte_view
 from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, OP, Op
-from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, sum_copies, unexplained_updates
 
-_ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
 _OLD = "\0old"
-_COUNT = "\0count"
 _NULL = "\0"
 
 
@@ -88,10 +86,15 @@ class StateDifference:
         self._directory = directory
 
     def add_old(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take in the changes that make up the old state, in order."""
+        """Take in the changes that make up the old state, in order; raises where rows are counted and updates show no old values."""
+        unexplained = 0
         for batch in batches:
+            if not self._keys:
+                unexplained += unexplained_updates(pl.DataFrame(batch.select([OP])))
             self._old.add(batch)
         self._old.finish()
+        if unexplained:
+            raise keyless_updates(self._table)
 
     def add_new(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Take in the rows of the new state: change batches of the table version."""
@@ -116,8 +119,7 @@ class StateDifference:
 
     def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes, and then before-images, updates and inserts, of one bucket."""
-        last = old_changes.unique(subset=self._keys, keep="last", maintain_order=True)
-        old = last.filter(pl.col(OP).is_in(_ROW_OPS)).drop(OP)
+        old = last_of_each(old_changes, self._keys).filter(alive()).drop(OP)
         gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True).sort(self._keys)
@@ -130,22 +132,15 @@ class StateDifference:
 
     def _count_rows(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes and inserts of one bucket where equal rows are told apart by their number only."""
-        if old_changes.filter(pl.col(OP) == int(Op.UPDATE)).height != old_changes.filter(pl.col(OP) == int(Op.BEFORE)).height:
-            raise PenstockError(
-                "TYPE_UNSUPPORTED",
-                f"{self._table.full_name} has no primary key and its updates carry no old values, so the target cannot be compared",
-                "Set output-old-value, or create a new feed into a prefix of its own.",
-            )
-        sign = pl.when(pl.col(OP).is_in(_ROW_OPS)).then(-1).otherwise(1)
-        held = old_changes.select(*self._columns, sign.alias(_COUNT))
-        wanted = new.select(*self._columns, pl.lit(1).alias(_COUNT))
-        net = pl.concat([held, wanted], how="vertical_relaxed").group_by(self._columns, maintain_order=True).agg(pl.col(_COUNT).sum())
-        gone = _repeated(net.filter(pl.col(_COUNT) < 0), self._columns)
+        held = net_copies(old_changes, self._columns).with_columns(-pl.col(COUNT))
+        wanted = new.select(*self._columns, pl.lit(1).alias(COUNT))
+        net = sum_copies(pl.concat([held, wanted], how="vertical_relaxed"), self._columns)
+        gone = repeated(net.filter(pl.col(COUNT) < 0), self._columns)
         # Which of several equal rows is new cannot be told and does not matter; only columns that the target does not hold may differ.
-        missing = net.filter(pl.col(_COUNT) > 0)
+        missing = net.filter(pl.col(COUNT) > 0)
         number = pl.int_range(pl.len()).over(self._columns)
-        fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(_COUNT))
-        return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(_COUNT), Op.INSERT)
+        fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(COUNT))
+        return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(COUNT), Op.INSERT)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Give rows that are gone a key: the target does not hold the upstream's, and nothing pairs with a delete."""
@@ -168,9 +163,3 @@ class StateDifference:
 def _text(name: str, kind: pl.DataType) -> pl.Expr:
     """Return a column as text; bytes as digits, because they need not be text."""
     return pl.col(name).bin.encode("hex") if kind == pl.Binary else pl.col(name).cast(pl.String)
-
-
-def _repeated(net: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return each row as often as its count says."""
-    times = net[_COUNT].abs().to_numpy()
-    return net.select(columns)[np.repeat(np.arange(net.height), times)]
