@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from penstock.kernels.memory import copy_bytes, load_u8
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RAW_SCHEMA
 from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, hash_key, put_slot, word
 from penstock.puller.ranged.wire_scan import (
     COMMIT_TS,
@@ -38,6 +37,7 @@ from penstock.puller.ranged.wire_scan import (
     VALUE_OFF,
     ScannedMessage,
 )
+from penstock.source.raw import RAW_SCHEMA
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
