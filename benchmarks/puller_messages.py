@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.model.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA
 from penstock.source.proto import cdc_pb2
+from penstock.source.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA
 
 BASE_TS = 1_790_000_000_000 << 18
 REQUEST_ID = 1

@@ -16,12 +16,12 @@ import msgspec
 from penstock.model.batch import BatchKind
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
-from penstock.source.single_log import LogPosition, SingleLogUpstream
+from penstock.source.single_log import LoggedUpstream, LogPosition
 
 
 def main(uri: str, position: str, rows: int) -> None:
     """Read until so many changes have come: rows that came to be, and rows that ceased without another in their place."""
-    upstream = cast("SingleLogUpstream", open_upstream(uri))
+    upstream = cast("LoggedUpstream", open_upstream(uri))
     stop = threading.Event()
     start = msgspec.json.decode(position, type=LogPosition)
     seen, nbytes, first = 0, 0, 0.0

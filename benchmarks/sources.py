@@ -179,7 +179,7 @@ def _begin_mysql(server: Server, workload: Workload, folder: Path) -> tuple[str,
     import pymysql
 
     from penstock.source.catalog import open_upstream
-    from penstock.source.single_log import SingleLogUpstream
+    from penstock.source.single_log import LoggedUpstream
 
     _start_feed(server, folder, f"{DATABASE}.{workload.table}")
     connection = pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True)
@@ -188,7 +188,7 @@ def _begin_mysql(server: Server, workload: Workload, folder: Path) -> tuple[str,
         cursor.execute("SHOW MASTER STATUS")
         row = cursor.fetchone()
     assert row is not None
-    upstream = cast("SingleLogUpstream", open_upstream(server.uri))
+    upstream = cast("LoggedUpstream", open_upstream(server.uri))
     try:
         return msgspec.json.encode(upstream.first_position()).decode(), str(row[0])
     finally:

@@ -7,12 +7,12 @@ import pytest
 
 from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
 from penstock.model.row_key import with_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.proto import dataserver_pb2 as pb
+from penstock.source.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
 
 
 @contextlib.contextmanager

@@ -14,15 +14,15 @@ import grpc
 import pytest
 from google.protobuf.message import DecodeError
 
-from penstock.model.raw import RawBatch
 from penstock.model.span import Span
 from penstock.puller import quota, span_pipeline
 from penstock.puller.ranged import event_processor, log_puller, region_worker, request_cache, subscribed_span
 from penstock.puller.ranged.event_processor import EventProcessorSettings
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.source.contract import RangeEpoch, RangeInfo
 from penstock.source.proto import cdc_pb2 as pb
+from penstock.source.ranged import RangeEpoch, RangeInfo
+from penstock.source.raw import RawBatch
 from penstock.testing.checks.interleaving import Interleaving
 
 MODULES = (event_processor, log_puller, quota, region_worker, request_cache, span_pipeline, subscribed_span)

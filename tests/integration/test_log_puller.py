@@ -10,7 +10,6 @@ import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
 from penstock.model.row_key import table_prefix
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -19,6 +18,7 @@ from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSett
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.source.raw import RawBatch
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60

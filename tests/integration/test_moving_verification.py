@@ -31,11 +31,10 @@ class Present:
     def list_tables(self) -> Sequence[TableSchema]:
         return self._path.upstream.list_tables()
 
-    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
-        del ts
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
         self.reads += 1
         self.before()
-        yield from self._path.upstream.read_table(span, self._path.upstream.current_ts())
+        yield from self._path.upstream.read_now(span)
         self.after()
 
 

@@ -102,7 +102,7 @@ def check_capture(uri: str, writer: Any, name: str) -> None:
         if step.position is not None and upstream.reached(step.position.text, end):
             break
     assert sorted(found) == list(range(3000))
-    assert [n for b in upstream.read_table(Span(table.table_id), 5) for n in b.records.column("c1").to_pylist()] == list(range(3000))
+    assert [n for b in upstream.read_now(Span(table.table_id)) for n in b.records.column("c1").to_pylist()] == list(range(3000))
     upstream.close()
 
 

@@ -113,7 +113,7 @@ def test_a_lost_connection_a_purged_log_and_names_that_move(tmp_path: Path) -> N
         wait_until(lambda: purged(writer), "the server does not purge its log")
         again = Capture(server, tmp_path / "capture")
         again.service.ensure_span(spans[tables[0].table_id][0], TS_ZERO)
-        wait_until(lambda: any("LOG_PURGED" in s.last_error for s in again.service.status()), "the purged log is not noticed")
+        wait_until(lambda: any("LOG_PURGED" in str(s.last_error) for s in again.service.status()), "the purged log is not noticed")
         again.close()
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_does_not_answer_and_statements_in_the_log_are_refused(tmp
         capture = Capture(server, tmp_path / "capture")
         capture.service.ensure_span(Span(capture.table("few.t").table_id), TS_ZERO)
         run(writer, "INSERT INTO t VALUES (1, 1)")
-        wait_until(lambda: any("binlog_format" in s.last_error for s in capture.service.status()), "the statement is not noticed")
+        wait_until(lambda: any("binlog_format" in str(s.last_error) for s in capture.service.status()), "the statement is not noticed")
         capture.close()
         with pytest.raises(PenstockError) as wrong:
             Capture("mysql://root@127.0.0.1:1/", tmp_path / "none")

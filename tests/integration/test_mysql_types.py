@@ -160,7 +160,7 @@ def test_vectors_of_mysql_keep_every_bit(tmp_path: Path) -> None:
         logged = rows_of_log(upstream, start, table.table_id, BatchKind.DATA)
         assert [r[1] for r in logged] == [*VECTORS, None]
         assert [(r[0], floats(r[1]), floats(r[2])) for r in logged] == list(answers)
-        snapshot = [tuple(r.values())[3:] for b in upstream.read_table(Span(table.table_id), 5) for r in b.records.to_pylist()]
+        snapshot = [tuple(r.values())[3:] for b in upstream.read_now(Span(table.table_id)) for r in b.records.to_pylist()]
         assert snapshot == logged
 
 
@@ -229,7 +229,7 @@ def check_types(server: str, types: list[tuple[str, list[str]]]) -> None:
     inserted = [(r[0] - 1000, *r[1:]) for r in answers]
     assert [r for r in logged[BatchKind.DATA] if r[0] < 1000] == inserted
     assert logged[BatchKind.TOMBSTONE] == inserted
-    snapshot = [tuple(r.values())[3:] for b in upstream.read_table(Span(table.table_id), 5) for r in b.records.to_pylist()]
+    snapshot = [tuple(r.values())[3:] for b in upstream.read_now(Span(table.table_id)) for r in b.records.to_pylist()]
     assert snapshot == answers
 
 

@@ -16,7 +16,7 @@ from penstock.feed.bootstrap.part import BootstrapPart
 from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
-from penstock.source.single_log import shares_one_log
+from penstock.source.single_log import has_log
 from penstock.testing.paths.one_log_path import OneLogPath
 from penstock.testing.servers.live_database import Database, live_database
 from penstock.testing.servers.mysql_server import mysql
@@ -140,7 +140,7 @@ def test_mysql_without_gtids_is_followed_by_file_and_offset(tmp_path: Path) -> N
         check_state_and_changes(database, tmp_path)
         # A file that holds no transaction yet: its end is reached all the same.
         with contextlib.closing(open_upstream(uri)) as upstream:
-            assert shares_one_log(upstream)
+            assert has_log(upstream)
             start = upstream.first_position()
             database.run("FLUSH BINARY LOGS")
             end = upstream.log_end()
@@ -149,7 +149,7 @@ def test_mysql_without_gtids_is_followed_by_file_and_offset(tmp_path: Path) -> N
             assert any(s.position is not None and upstream.reached(s.position.text, end) for s in itertools.islice(steps, 40))
         database.run("CREATE USER modest", "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO modest")
         with contextlib.closing(open_upstream(uri.replace("root@", "modest@"))) as upstream:
-            assert shares_one_log(upstream)
+            assert has_log(upstream)
             with pytest.raises(PenstockError, match="UPSTREAM_REFUSED") as refused:
                 upstream.begin_snapshot()
             assert "RELOAD" in (refused.value.hint or "")

@@ -5,9 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.doctor import doctor, examine
+from penstock.cli.doctor import doctor
 from penstock.cli.main import run
 from penstock.model.errors import PenstockError
+from penstock.source.catalog import examine
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.testing.servers.postgres_lab import PostgresLab

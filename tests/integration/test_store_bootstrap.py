@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, divide
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings
 from penstock.feed.bootstrap.part import BootstrapPart, Pace, pull_part
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -16,6 +16,7 @@ from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService
+from penstock.source.contract import SnapshotTicket
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPuller
@@ -54,17 +55,17 @@ class Rig:
         with self.upstream.txn() as txn:
             txn.delete(self.table, encode_row_keys(self.table, {"c1": pa.array(numbers, pa.int64())}))
 
-    def capture(self) -> int:
-        """Begin to capture at the upstream's ts of now; return it."""
-        start_ts = self.upstream.current_ts()
+    def capture(self) -> SnapshotTicket:
+        """Begin to capture where a snapshot begins."""
+        ticket = self.upstream.begin_snapshot()
         self.service.start()
-        self.service.ensure_span(self.span, start_ts)
-        return start_ts
+        self.service.ensure_span(self.span, ticket.start.ts)
+        return ticket
 
-    def parts(self, start_ts: int, page_rows: int = 64) -> list[BootstrapPart]:
-        pieces = enumerate(divide(self.upstream, self.span))
-        uris = (self.upstream.uri, self.store.objects.uri)
-        return [BootstrapPart(uris[0], self.span, piece, start_ts, uris[1], {}, number, page_rows) for number, piece in pieces]
+    def parts(self, ticket: SnapshotTicket, page_rows: int = 64) -> list[BootstrapPart]:
+        source, objects = self.upstream.uri, self.store.objects.uri
+        pieces = enumerate(self.upstream.divide(self.span))
+        return [BootstrapPart(source, self.span, piece, ticket, self.table, objects, {}, number, page_rows) for number, piece in pieces]
 
     def wait_resolved(self, ts: int) -> None:
         never, looks = threading.Event(), 0
@@ -99,18 +100,18 @@ def bulk_files(rig: Rig) -> int:
 
 
 def test_state_and_log_together_are_the_table_while_rows_change(rig: Rig) -> None:
-    start_ts = rig.capture()
-    parts = rig.parts(start_ts)
+    ticket = rig.capture()
+    parts = rig.parts(ticket)
     assert len(parts) == 2
     first = pull_part(parts[0])
     rig.put(range(5), "changed")
     rig.delete(range(245, 255))
     rig.put(range(600, 610), "new")
     second = pull_part(parts[1])
-    assert second.version > first.version
-    rig.store.commit_bulk(rig.span.span_id, [*first.objects, *second.objects], start_ts, second.version)
+    base_ts = rig.service.settled_ts()
+    rig.store.commit_bulk(rig.span.span_id, [*first.objects, *second.objects], ticket.start.ts, base_ts)
     rig.put(range(7), "last")
-    for ts in (second.version, rig.upstream.current_ts()):
+    for ts in (base_ts, rig.upstream.current_ts()):
         assert rig.stored(ts) == rig.upstream_rows(ts)
     rig.store.flush(rig.span.span_id)
     assert rig.store.merge(rig.span.span_id) > 0
@@ -121,8 +122,8 @@ def test_state_and_log_together_are_the_table_while_rows_change(rig: Rig) -> Non
 @pytest.mark.parametrize("event", ["split", "move", "evict"])
 def test_a_lost_snapshot_begins_again_and_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
     """The range is cut, or moves, or its iterator is pushed out, after the first page was pulled."""
-    start_ts = rig.capture()
-    part = rig.parts(start_ts)[0]
+    ticket = rig.capture()
+    part = rig.parts(ticket)[0]
     pages = SnapshotPuller.pages
     happened = threading.Event()
 
@@ -149,10 +150,10 @@ def test_a_lost_snapshot_begins_again_and_leaves_nothing(rig: Rig, monkeypatch: 
     monkeypatch.setattr(SnapshotPuller, "pages", disturbed)
     first = pull_part(part)
     assert first.restarts == 1
-    second = pull_part(rig.parts(start_ts)[-1])
+    second = pull_part(rig.parts(ticket)[-1])
     objects = [*first.objects, *second.objects]
     assert bulk_files(rig) == len(objects)
-    rig.store.commit_bulk(rig.span.span_id, objects, start_ts, max(first.version, second.version))
+    rig.store.commit_bulk(rig.span.span_id, objects, ticket.start.ts, rig.service.settled_ts())
     ts = rig.upstream.current_ts()
     assert rig.stored(ts) == rig.upstream_rows(ts)
     assert sum(o.rows for o in objects) == ROWS - 3

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.raw import RAW_SCHEMA
 from penstock.puller.ranged.repeats import DeliveredLog, Prior, drop_replayed, relevant
+from penstock.source.raw import RAW_SCHEMA
 
 Row = tuple[int, bytes]
 rows = st.lists(st.tuples(st.integers(1, 12), st.sampled_from([b"a", b"b", b"c", b"d", b"e"])), min_size=1, max_size=12)

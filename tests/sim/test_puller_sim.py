@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
 from penstock.model.row_key import full_span, table_prefix
 from penstock.model.span import Span
 from penstock.puller import quota, span_pipeline
@@ -27,12 +26,13 @@ from penstock.puller.ranged import event_processor, log_puller, region_worker, r
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import Finish, Payload, Registration, SpanPipeline, SpanPipelineSettings
-from penstock.source.contract import RangeInfo
 from penstock.source.dataserver.engine import engine as engine_module
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.service import eventfeed
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
+from penstock.source.ranged import RangeInfo
+from penstock.source.raw import RawBatch
 from penstock.testing.checks.interleaving import Interleaving, SimulationError
 
 MODULES = (event_processor, log_puller, quota, region_worker, request_cache, span_pipeline, subscribed_span, engine_module, eventfeed)

@@ -93,7 +93,7 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     from penstock.server.moving_verification import verify_standing
     from penstock.server.verification import open_reader, verify_target
     from penstock.source.catalog import open_upstream
-    from penstock.source.single_log import shares_one_log
+    from penstock.source.contract import reads_past
 
     given: dict[str, Any] = {"name": "verify", "tables": list(tables), "sink": {"uri": sink}}
     config = load_feed_config(merge(read_assignments(assignments), given))
@@ -101,8 +101,8 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     upstream = open_upstream(source)
     try:
         table_ids = sorted(t.table_id for t in match_tables(config.tables, upstream.list_tables()))
-        if shares_one_log(upstream):
-            return verify_standing(reader, upstream, table_ids)
-        return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts)
+        if reads_past(upstream):
+            return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts)
+        return verify_standing(reader, upstream, table_ids)
     finally:
         upstream.close()

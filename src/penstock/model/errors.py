@@ -100,6 +100,7 @@ CODES: dict[str, CodeEntry] = {
     "EPOCH_NOT_MATCH": CodeEntry(ErrorKind.TRANSIENT, "A range was split, merged or moved.", "Ranges are looked up again."),
     "NOT_LEADER": CodeEntry(ErrorKind.TRANSIENT, "The store does not lead the range.", "The leader is looked up again."),
     "REGION_NOT_FOUND": CodeEntry(ErrorKind.TRANSIENT, "The store does not hold the range.", "Ranges are looked up again."),
+    "SNAPSHOT_LOST": CodeEntry(ErrorKind.TRANSIENT, "The upstream gave up a snapshot that is being read.", "It is read again."),
     "CONGESTED": CodeEntry(ErrorKind.TRANSIENT, "The store or the log service is congested.", "It is retried after a pause."),
     "TXN_CONFLICT": CodeEntry(ErrorKind.TRANSIENT, "A transaction met a lock or a newer write.", "Retry the whole transaction."),
     "STALE_READ": CodeEntry(ErrorKind.BLOCKED, "History does not reach back to the requested ts.", "Take a new snapshot of the table."),

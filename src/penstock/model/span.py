@@ -7,6 +7,8 @@ Keys inside a span are row keys without the table prefix: memory-comparable byte
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterable
 
 import msgspec
 
@@ -42,6 +44,15 @@ class Span(msgspec.Struct, frozen=True, order=True):
     def covers(self, other: Span) -> bool:
         """Return whether the other span lies wholly in this one."""
         return self.intersect(other) == other
+
+
+def cut(span: Span, keys: Iterable[bytes], pieces_max: int | None = None) -> tuple[Span, ...]:
+    """Return a span cut at the row keys that lie inside it, in key order; at as many of them as make so many pieces, evenly chosen."""
+    inside = sorted({key for key in keys if span.contains(key) and key > span.start_key})
+    count = len(inside) + 1 if pieces_max is None else max(1, min(pieces_max, len(inside) + 1))
+    chosen = [inside[(number * (len(inside) + 1)) // count - 1] for number in range(1, count)]
+    borders = [span.start_key, *chosen, span.end_key]
+    return tuple(Span(span.table_id, start, end) for start, end in itertools.pairwise(borders))
 
 
 DDL_TABLE_ID = 0

@@ -19,19 +19,17 @@ from prometheus_client import CollectorRegistry
 
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.logged.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
-from penstock.puller.logged.step_capture import StepCapture
+from penstock.puller.catalog import PullerParts, PullerSettings, open_puller
+from penstock.puller.contract import Capture
+from penstock.puller.logged.single_log_puller import Journal, SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
-from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.ranged.region_worker import Channels
-from penstock.puller.ranged.span_capture import SpanCapture
-from penstock.puller.ranged.warm_kernels import warm_kernels
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.contract import Upstream
-from penstock.source.single_log import shares_one_log
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ class CaptureState(Enum):
 
 
 class SpanStatus(msgspec.Struct, frozen=True):
-    """Where a captured span stands. ``resolved_ts`` is the store's; ``regions`` counts the ranges that are fed now."""
+    """Where a captured span stands. ``resolved_ts`` is the store's; the regions are those of ``SpanProgress``."""
 
     span_id: int
     span: Span
@@ -66,13 +64,13 @@ class SpanStatus(msgspec.Struct, frozen=True):
     regions_waiting: int
     state: CaptureState
     failures: int
-    last_error: str
+    last_error: PenstockError | None
 
 
 class _Supervised:
     """A capture and how it fares; the service's lock guards the latter."""
 
-    def __init__(self, capture: SpanCapture | StepCapture, start_ts: int) -> None:
+    def __init__(self, capture: Capture, start_ts: int) -> None:
         self.capture = capture
         self.span = capture.span
         self.span_id = capture.span_id
@@ -80,7 +78,7 @@ class _Supervised:
         self.state = CaptureState.PULLING
         self.failures = 0
         self.due_s = 0.0
-        self.last_error = ""
+        self.last_error: PenstockError | None = None
         self.failed_at_ts = -1
 
 
@@ -99,11 +97,7 @@ class LogService:
         journal: Journal | None = None,
         needed_from: Callable[[], int] | None = None,
     ) -> None:
-        """Make the parts.
-
-        ``journal`` is where positions are kept; an upstream with one log needs it, others do not. ``needed_from`` tells from which ts on
-        someone may want that log again, whatever is durable here.
-        """
+        """Make the parts; ``channels``, ``journal`` and ``needed_from`` are for the puller, see ``PullerParts``."""
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
         self._upstream = upstream
@@ -111,7 +105,9 @@ class LogService:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
-        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal, needed_from)
+        parts = PullerParts(self._clock, self._rng, LogPullerMetrics(self.registry), channels, journal, needed_from)
+        pullers = PullerSettings(self.settings.puller, self.settings.single_log)
+        self._puller, self._capture_of = open_puller(upstream, store, self._pipeline, pullers, parts)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
@@ -130,7 +126,7 @@ class LogService:
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
-        capture = _Supervised(self._make_capture(span), start_ts)
+        capture = _Supervised(self._capture_of(span), start_ts)
         with self._changing:
             with self._lock:
                 if self._closed:
@@ -139,8 +135,7 @@ class LogService:
                     return capture.span_id
             if span != DDL_SPAN:
                 versions = self._upstream.schema_history(span.table_id)
-                if isinstance(self._puller, SingleLogPuller):
-                    self._puller.keep_schemas(versions)
+                self._puller.keep_schemas(versions)
                 self._store.put_schemas(versions)
             # The capture is known before it is pulled, so that an early failure finds it.
             with self._lock:
@@ -162,11 +157,15 @@ class LogService:
 
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call; the captured spans resolve up to it by themselves."""
-        return self._puller.settled_ts() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
+        return self._puller.settled_ts()
 
     def begin_log_again(self) -> int:
         """Go on at the end of a log that was purged before; return its ts, from which on spans can be captured."""
-        return self._puller.begin_again() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
+        return self._puller.begin_again()
+
+    def release_upstream(self) -> None:
+        """Give back what was made at the upstream for capture, because no feed needs it any more. May be called twice."""
+        self._puller.release()
 
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
@@ -185,25 +184,6 @@ class LogService:
         self._puller.close()
         if self._supervisor.is_alive():
             self._supervisor.join()
-
-    def _make_puller(
-        self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None, needed_from: Callable[[], int] | None
-    ) -> LogPuller | SingleLogPuller:
-        upstream, settings = self._upstream, self.settings
-        if not shares_one_log(upstream):
-            warm_kernels()
-            return LogPuller(upstream, self._pipeline, settings.puller, self._clock, self._rng, metrics, channels)
-        if journal is None:
-            raise InvariantError("an upstream with one log needs a journal of positions")
-        publish = self._store.put_schemas
-        return SingleLogPuller(
-            upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish, needed_from
-        )
-
-    def _make_capture(self, span: Span) -> SpanCapture | StepCapture:
-        if isinstance(self._puller, SingleLogPuller):
-            return StepCapture(span, self._store)
-        return SpanCapture(span, self._upstream.key_span(span), self._upstream.decoder(), self._store)
 
     def _pull(self, capture: _Supervised) -> None:
         """Register with the store and pull from what it answers."""
@@ -224,7 +204,7 @@ class LogService:
             capture.failures = capture.failures + 1 if resolved_ts == capture.failed_at_ts else 1
             capture.failed_at_ts = resolved_ts
             capture.state = CaptureState.RETRYING
-            capture.last_error = str(error)
+            capture.last_error = error
             backoff = Backoff(self.settings.retry_min_s, self.settings.retry_max_s)
             capture.due_s = self._clock.monotonic_s() + backoff.pause_s(capture.failures, self._rng)
         _log.warning("log service: span failed", extra={"span_id": capture.span_id, "code": error.code, "failures": capture.failures})
@@ -265,5 +245,5 @@ class LogService:
             regions_waiting=progress.regions_waiting if progress else 0,
             state=capture.state,
             failures=capture.failures,
-            last_error=capture.last_error or (progress.last_error if progress else ""),
+            last_error=capture.last_error or (progress.last_error if progress else None),
         )

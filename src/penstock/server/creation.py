@@ -27,8 +27,7 @@ from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import SinkMaintainer
-from penstock.source.contract import Upstream
-from penstock.source.single_log import shares_one_log
+from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced
 
 _NEAR_MATCHES_MAX = 3
@@ -123,7 +122,7 @@ class FeedCreator:
 
 def reads_state_by_job(upstream: Upstream, settings: FeedSettings) -> bool:
     """Return whether the state that a feed begins with is read by Spark tasks."""
-    return settings.start_ts == TS_ZERO and (settings.bootstrap == "job" or shares_one_log(upstream))
+    return settings.start_ts == TS_ZERO and (settings.bootstrap == "job" or Capability.RANGES not in upstream.capabilities)
 
 
 def claimant(name: str, uid: str) -> str:

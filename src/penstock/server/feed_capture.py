@@ -21,22 +21,31 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import BootstrapLog
 
 log = logging.getLogger(__name__)
-_PURGED = "[LOG_PURGED]"
 
 
 class FeedCapture:
     """The capture of one run of a feed. One thread calls ``begin`` and another one ``capture``; the rest may be called by any."""
 
     def __init__(
-        self, start_ts: int, log_service: LogService, store: ColumnarEventStore, bootstrap: Bootstrap | None, *, by_job: bool, one_log: bool
+        self,
+        start_ts: int,
+        log_service: LogService,
+        store: ColumnarEventStore,
+        bootstrap: Bootstrap | None,
+        *,
+        by_job: bool,
+        stream_gives_state: bool,
     ) -> None:
-        """``bootstrap`` is None where the feed begins without a state; ``by_job`` says whether it is used for spans that are new."""
+        """``bootstrap`` is None where the feed begins without a state; ``by_job`` says whether it is used for spans that are new.
+
+        ``stream_gives_state`` says whether a span that is captured from ts 0 is given its state by the upstream's change stream.
+        """
         self._start_ts = start_ts
         self._log_service = log_service
         self._store = store
         self._bootstrap = bootstrap
         self._by_job = by_job
-        self._one_log = one_log
+        self._stream_gives_state = stream_gives_state
         self._span_ids = {DDL_SPAN.span_id}
         self._reading = threading.Event()
 
@@ -59,8 +68,8 @@ class FeedCapture:
             self._read(self._bootstrap, [span], frozenset())
         elif dispatcher.begin_ts == TS_ZERO:
             self._log_service.ensure_span(span, self._start_ts)
-        elif not self._one_log:
-            # A table that came later is captured whole: its state may be wanted, and an upstream with ranges gives it from the beginning.
+        elif self._stream_gives_state:
+            # A table that came later is captured whole: its state may be wanted.
             self._log_service.ensure_span(span, TS_ZERO)
         else:
             self._log_service.ensure_span(span, dispatcher.begin_ts)
@@ -97,7 +106,7 @@ class FeedCapture:
 
     def _purged(self) -> list[SpanStatus]:
         failing = [s for s in self._log_service.status() if s.span_id in self._span_ids and s.state is CaptureState.RETRYING]
-        return [s for s in failing if s.last_error.startswith(_PURGED)]
+        return [s for s in failing if s.last_error is not None and s.last_error.code == "LOG_PURGED"]
 
     def _let_go_of_purged(self) -> frozenset[int]:
         """Stop capturing spans whose log is gone, forget what was read of their state, and go on at the end of the log."""

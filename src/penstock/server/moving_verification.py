@@ -15,10 +15,11 @@ import polars as pl
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
-from penstock.server.verification import TableVerdict, Verdict, compare_states, read_state
+from penstock.server.verification import TableVerdict, Verdict, compare_states, state_of
 from penstock.source.contract import Upstream
 
 ATTEMPTS_MAX = 5
@@ -47,7 +48,7 @@ class MovingVerifier:
     def _verify_table(self, reader: StorageReader, table: TableSchema) -> tuple[TableVerdict, int]:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             before_ts = self._settled_ts()
-            expected = read_state(self._upstream, table, before_ts)
+            expected = state_of(table, self._upstream.read_now(Span(table.table_id)))
             # The snapshot that a target begins with may lie later than anything that was ever committed.
             reader.refresh()
             after_ts = max(self._settled_ts(), reader.limit_ts())
@@ -85,7 +86,7 @@ def verify_standing(reader: StorageReader, upstream: Upstream, table_ids: Sequen
     if checkpoint_ts is None:
         raise PenstockError("CHECKPOINT_MISSING", "the target has no `metadata` yet")
     verdicts = [
-        compare_states(table, replay_table(reader, table.schema, table.table), read_state(upstream, table, checkpoint_ts))
+        compare_states(table, replay_table(reader, table.schema, table.table), state_of(table, upstream.read_now(Span(table.table_id))))
         for table in _tables(upstream, table_ids)
     ]
     return Verdict(checkpoint_ts, tuple(verdicts), stops_at_checkpoint=False)

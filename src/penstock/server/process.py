@@ -40,7 +40,6 @@ from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
 from penstock.source.catalog import open_upstream
-from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
 from penstock.store.flight.server import FlightService
@@ -158,8 +157,8 @@ class ServerProcess:
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
-        moving = MovingVerifier(upstream, log_service.settled_ts, clock).verify if shares_one_log(upstream) else None
-        verifier = FeedVerifier(meta, upstream, config.source, moving)
+        moving = MovingVerifier(upstream, log_service.settled_ts, clock)
+        verifier = FeedVerifier(meta, upstream, config.source, moving.verify)
         app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)

@@ -34,8 +34,7 @@ from penstock.server.feed_capture import FeedCapture, purge_error
 from penstock.server.keeper import foreign_error
 from penstock.server.ports import RunStatus, SnapshotStatus
 from penstock.sink.contract import SinkMaintainer
-from penstock.source.contract import Upstream
-from penstock.source.single_log import shares_one_log
+from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
 from penstock.store.event_store import ColumnarEventStore
 from penstock.target.storage import Guard
@@ -208,7 +207,7 @@ class SparkFeedRunFactory:
             self._store,
             bootstrap,
             by_job=reads_state_by_job(self._upstream, config.settings),
-            one_log=shares_one_log(self._upstream),
+            stream_gives_state=Capability.RANGES in self._upstream.capabilities,
         )
         return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
 
@@ -224,5 +223,5 @@ class SparkFeedRunFactory:
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
                 self._log_service.remove_span(span.span_id)
         mine = self._source.rstrip("/")
-        if shares_one_log(self._upstream) and not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
-            self._upstream.release()
+        if not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
+            self._log_service.release_upstream()

@@ -9,7 +9,7 @@ server, in the CLI or in tests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +19,7 @@ import polars as pl
 
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
+from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.masking import mask_uri
 from penstock.model.span import Span
@@ -27,7 +28,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
 from penstock.server.creation import FeedDocument
-from penstock.source.contract import Upstream
+from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import from_uri
 from penstock.target.storage import TargetAddress
 
@@ -95,7 +96,7 @@ class FeedVerifier:
         meta: MetaDatabase,
         upstream: Upstream,
         source_uri: str,
-        verify_moving: Callable[[StorageReader, Sequence[int]], Verdict] | None = None,
+        verify_moving: Callable[[StorageReader, Sequence[int]], Verdict],
     ) -> None:
         """``verify_moving`` compares where the upstream cannot read the past."""
         self._meta = meta
@@ -120,7 +121,7 @@ class FeedVerifier:
             live = document.dispatchers if records is None else [from_record(r) for r in records]
             # A table whose state is still being read is not in the target yet.
             table_ids = sorted({d.id.table_id for d in live if not d.with_state})
-            if self._verify_moving is not None:
+            if not reads_past(self._upstream):
                 return self._verify_moving(reader, table_ids)
             return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts)
         finally:
@@ -138,7 +139,7 @@ def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader
 
 def verify_target(
     reader: StorageReader,
-    upstream: Upstream,
+    upstream: PastReader,
     table_ids: Sequence[int],
     on_table: Callable[[TableVerdict], None] = lambda _: None,
     start_ts: int = TS_ZERO,
@@ -162,7 +163,7 @@ def verify_target(
 
 
 def _verify_table(
-    reader: StorageReader, upstream: Upstream, partitions: Sequence[TableSchema], checkpoint_ts: int, start_ts: int
+    reader: StorageReader, upstream: PastReader, partitions: Sequence[TableSchema], checkpoint_ts: int, start_ts: int
 ) -> TableVerdict:
     """Compare one table, which is one physical table or one per partition."""
     table = partitions[0]
@@ -178,11 +179,16 @@ def _verify_table(
     return compare_states(table, found, expected)
 
 
-def read_state(upstream: Upstream, table: TableSchema, ts: int, start_ts: int = TS_ZERO) -> pl.DataFrame:
+def read_state(upstream: PastReader, table: TableSchema, ts: int, start_ts: int = TS_ZERO) -> pl.DataFrame:
     """Return the upstream's rows as of a ts, columns by name; of those, only what was written after the start ts."""
+    return state_of(table, upstream.read_table(Span(table.table_id), ts), start_ts)
+
+
+def state_of(table: TableSchema, batches: Iterable[ChangeBatch], start_ts: int = TS_ZERO) -> pl.DataFrame:
+    """Return rows of a table version as one frame, columns by name; only what was written after the start ts."""
     names = {c.field_name: c.name for c in table.columns}
     frames = [pl.DataFrame(table.row_schema().empty_table())]
-    for batch in upstream.read_table(Span(table.table_id), ts):
+    for batch in batches:
         rows = pl.DataFrame(batch.records.select([COMMIT_TS, *names]))
         frames.append(rows.filter(pl.col(COMMIT_TS) > start_ts).drop(COMMIT_TS))
     return pl.concat(frames, how="vertical").rename(names)

@@ -1,4 +1,4 @@
-"""The catalog of upstreams: from a URI to a connected ``Upstream``.
+"""The catalog of upstreams: from a URI to a connected ``Upstream``, and to what the source's doctor finds.
 
 A source adds its scheme here. An unknown scheme or a malformed URI is ``CONFIG_INVALID`` and names the field; an upstream that does not
 answer is ``UPSTREAM_UNREACHABLE`` at once, not at its first use. Runs wherever an upstream is opened: log service, server, executors.
@@ -6,11 +6,12 @@ answer is ``UPSTREAM_UNREACHABLE`` at once, not at its first use. Runs wherever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from penstock.model.errors import PenstockError
-from penstock.source.contract import Upstream
+from penstock.source.contract import Finding, Upstream
 from penstock.source.dataserver.client import ClientSettings, DataServerUpstream
 
 CONNECT_TIMEOUT_S = 3.0
@@ -24,6 +25,30 @@ def open_upstream(uri: str) -> Upstream:
         supported = ", ".join(sorted(f"{name}://" for name in _OPENERS))
         raise PenstockError("CONFIG_INVALID", f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}")
     return opener(uri)
+
+
+def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
+    """Return what the doctor of a source finds on the tables that patterns match; none means all tables."""
+    doctor = _DOCTORS.get(urlsplit(uri).scheme)
+    if doctor is None:
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"uri: scheme {urlsplit(uri).scheme or '(none)'!r} has no doctor",
+            "Give a mysql:// or a postgresql:// URI, as --source takes it.",
+        )
+    return doctor(uri, patterns)
+
+
+def _examine_postgres(uri: str, patterns: Sequence[str]) -> list[Finding]:
+    from penstock.source.postgres.doctor import check
+
+    return check(uri, patterns)
+
+
+def _examine_mysql(uri: str, patterns: Sequence[str]) -> list[Finding]:
+    with _mysql_dependencies():
+        from penstock.source.mysql.doctor import check
+    return check(uri, patterns)
 
 
 def _open_dataserver(uri: str) -> Upstream:
@@ -50,11 +75,17 @@ def _open_postgres(uri: str) -> Upstream:
 
 def _open_mysql(uri: str) -> Upstream:
     # Imported here for the same reason; opening it asks the server for its version.
-    try:
+    with _mysql_dependencies():
         from penstock.source.mysql.upstream import MySqlUpstream
+    return MySqlUpstream(uri)
+
+
+@contextlib.contextmanager
+def _mysql_dependencies() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise PenstockError("MISSING_DEPENDENCY", f"mysql:// needs {error.name}", "pip install 'penstock[mysql]'") from None
-    return MySqlUpstream(uri)
 
 
 _OPENERS: dict[str, Callable[[str], Upstream]] = {
@@ -63,4 +94,10 @@ _OPENERS: dict[str, Callable[[str], Upstream]] = {
     "mysql": _open_mysql,
     "postgres": _open_postgres,
     "postgresql": _open_postgres,
+}
+_DOCTORS: dict[str, Callable[[str, Sequence[str]], list[Finding]]] = {
+    "mariadb": _examine_mysql,
+    "mysql": _examine_mysql,
+    "postgres": _examine_postgres,
+    "postgresql": _examine_postgres,
 }

@@ -1,63 +1,61 @@
-"""What an upstream gives, whatever it is.
+"""What every upstream gives, whatever it is, and how it says what more it can do.
 
-Ranges with epochs, a snapshot per range, an ordered log per range (through the change stream), resolved ts per range, and schema
-versions keyed by ts. ``open_upstream`` in ``penstock.source.catalog`` builds one from a URI. Runs in the log service, in the
-server, and (reading snapshots) on executors, so an upstream is described by its URI and opened where it is needed.
+Every upstream lists its tables, keeps schema versions by ts, divides spans, reads a table as it is now, and gives snapshots by ticket.
+How its changes come is a capability: ``source/ranged.py`` for ranges with a change stream, ``source/single_log.py`` for one log. To read
+the past is another. An upstream declares its capabilities; nobody looks for methods. ``open_upstream`` in ``source/catalog.py`` builds one
+from a URI. Runs in the log service, in the server, and (reading snapshots) on executors: it is opened where it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from enum import Flag, auto
+from typing import Protocol, TypeGuard
 
 import msgspec
 
 from penstock.model.batch import ChangeBatch
-from penstock.model.ddl import DdlEvent
-from penstock.model.raw import RawBatch
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 
 
-class RangeEpoch(msgspec.Struct, frozen=True):
-    """``conf_ver`` grows when replicas move, ``version`` when the range splits or merges."""
+class Capability(Flag):
+    """What an upstream can do beyond what every upstream does. Each has ``RANGES`` or ``LOG``."""
 
-    conf_ver: int
-    version: int
-
-
-class RangeInfo(msgspec.Struct, frozen=True):
-    """Where a range of the key space is served. Keys are full keys, table prefix included; ``b""`` ends are open."""
-
-    range_id: int
-    table_id: int
-    start_key: bytes
-    end_key: bytes
-    epoch: RangeEpoch
-    store_id: int
-    store_addr: str
+    RANGES = auto()
+    """Implements ``RangedUpstream``; its change stream begins with the state of a span that is captured from ts 0."""
+    LOG = auto()
+    """Implements ``LoggedUpstream``."""
+    PAST = auto()
+    """Implements ``PastReader``."""
 
 
-class Decoded(msgspec.Struct, frozen=True):
-    """What a raw batch turned into."""
+class LogPosition(msgspec.Struct, frozen=True):
+    """A place between two transactions of a log, in the source's own words, and the ts of everything before it."""
 
-    changes: tuple[ChangeBatch, ...] = ()
-    ddls: tuple[DdlEvent, ...] = ()
+    ts: int
+    text: str
 
 
-class RowDecoder(Protocol):
-    """Turns raw batches into change batches, in columns."""
+class SnapshotTicket(msgspec.Struct, frozen=True):
+    """How the tasks of one bootstrap read. ``exact`` where all of them see precisely the state at ``start.ts``."""
 
-    def decode(self, span_id: int, raw: RawBatch) -> Decoded:
-        """Decode one raw batch of a span.
-
-        Called by span pipeline workers, many threads at once for different spans, one at a time for one span. Each change batch is of one
-        table version and one kind, ordered by (commit ts, key). Raises ``DECODE_FAILED`` for bytes that do not decode.
-        """
+    start: LogPosition
+    token: str = ""
+    exact: bool = False
 
 
 class Upstream(Protocol):
-    """A connected upstream. Methods may be called from any thread; each raises ``UPSTREAM_UNREACHABLE`` when nobody answers."""
+    """A connected upstream. Methods may be called from any thread; each raises ``UPSTREAM_UNREACHABLE`` when nobody answers.
+
+    A snapshot is read beside the changes. Its rows count as committed at the ticket's ts, where the capture of the span begins; a row
+    that changed while the snapshot was read is among the changes as well, and the newer event wins by key. So once everything is captured
+    that had committed when the snapshot ended, state and changes together are exactly the table.
+    """
+
+    @property
+    def capabilities(self) -> Capability:
+        """Return what this upstream can do; always the same."""
 
     def current_ts(self) -> int:
         """Return a ts that is larger than every commit that was acknowledged before the call."""
@@ -66,19 +64,54 @@ class Upstream(Protocol):
         """Return the newest version of every table."""
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
-        """Return every version of a table, oldest first."""
+        """Return every version of a table, oldest first. Raises ``TABLE_UNKNOWN``."""
 
-    def key_span(self, span: Span) -> tuple[bytes, bytes]:
-        """Return the full start and end key of a span, as ``RangeInfo`` and the change stream use them."""
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Return pieces that are the span together, in key order, as many as are worth it or as are asked for at most."""
 
-    def ranges(self, span: Span) -> Sequence[RangeInfo]:
-        """Return the ranges that cover a span now, in key order, without holes."""
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span as they are now, all seen at one moment, as INSERT in key order and in the newest table version.
 
-    def decoder(self) -> RowDecoder:
-        """Return a decoder that knows this upstream's row format and schema history."""
+        Their commit ts is their own where the upstream keeps it, else one of about now.
+        """
 
-    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
-        """Yield the state of a span as of a ts as INSERT rows in key order: what verification compares with."""
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Prepare a snapshot; changes from its start on must be captured. What it holds open is released by ``end_snapshot``."""
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span in key order as INSERT at the ticket's ts, page by page, each after the last key of the one before.
+
+        Called on executors, of an upstream opened there. Raises ``SNAPSHOT_LOST`` where what this call gave is of no use any more: the
+        caller drops it and calls again.
+        """
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Release what a snapshot held open. May be called twice."""
 
     def close(self) -> None:
         """Release connections. Called once, by the owner."""
+
+
+class PastReader(Upstream, Protocol):
+    """An upstream that keeps old versions of rows. Declares ``Capability.PAST``."""
+
+    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span as of a ts, as INSERT at their own commit ts, in key order and in the table version of that ts."""
+
+
+def reads_past(upstream: Upstream) -> TypeGuard[PastReader]:
+    """Return whether an upstream is declared to keep old versions of rows."""
+    return Capability.PAST in upstream.capabilities
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a source's doctor found: one setting or privilege of an upstream, and whether it allows capture. A doctor only reads.
+
+    ``statement`` is what an administrator runs where it is not ``ok``, if anything helps.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    wanted: str
+    statement: str = ""

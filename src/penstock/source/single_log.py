@@ -1,13 +1,11 @@
-"""What an upstream gives whose tables share one log: a binlog, a replication slot.
+"""What an upstream adds whose tables share one log: a binlog, a replication slot.
 
 Such an upstream has no ranges of its own and no resolved ts; both are made here. Commit ts are chained: a transaction gets the
 larger of its own time and the one before it plus one, so they grow, and the same log gives the same ts from any place whose ts is known.
 While the log is quiet the resolved ts moves on by marks: a mark says that at this place of the log the chain was raised to this ts. Marks
 are written down before anyone relies on them, and a reader that passes a mark again raises its chain there again.
 
-A snapshot is read beside the log. Its rows count as committed at the ticket's ts, where the span's log begins; a row that changed while
-the snapshot was read is in the log as well and the log's newer event wins by key, so that from the end of the snapshot on state and
-log together are exactly the table. Runs in the log service; ``read_snapshot`` on executors.
+Runs in the log service.
 """
 
 from __future__ import annotations
@@ -22,17 +20,11 @@ import numpy.typing as npt
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
-from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, compose_ts
-from penstock.source.contract import Upstream
+from penstock.source.contract import Capability, LogPosition, Upstream
 
-
-class LogPosition(msgspec.Struct, frozen=True):
-    """A place between two transactions of a log, in the source's own words, and the chained ts of everything before it."""
-
-    ts: int
-    text: str
+__all__ = ["CommitChain", "LogPosition", "LogStep", "LoggedUpstream", "has_log"]
 
 
 class TableDoubt(msgspec.Struct, frozen=True):
@@ -74,16 +66,8 @@ class LogStep(msgspec.Struct, frozen=True):
         return max(1, sum(c.header.nbytes for c in self.changes))
 
 
-class SnapshotTicket(msgspec.Struct, frozen=True):
-    """How the tasks of one bootstrap read. ``exact`` where all of them see precisely the state at ``start.ts``."""
-
-    start: LogPosition
-    token: str = ""
-    exact: bool = False
-
-
-class SingleLogUpstream(Upstream, Protocol):
-    """An upstream with one log for all tables. Methods may be called from any thread unless they say otherwise."""
+class LoggedUpstream(Upstream, Protocol):
+    """An upstream with one log for all tables. Declares ``Capability.LOG``."""
 
     def log_end(self) -> str:
         """Return the end of the log now, in the words of ``LogPosition.text``: every commit acknowledged before stands before it."""
@@ -114,15 +98,6 @@ class SingleLogUpstream(Upstream, Protocol):
     def confirm(self, position: LogPosition) -> None:
         """Tell the upstream that everything before a position is durable here, so that it need not keep it."""
 
-    def begin_snapshot(self) -> SnapshotTicket:
-        """Prepare a snapshot; the log from its start on must be captured. What it holds open is released by ``end_snapshot``."""
-
-    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
-        """Yield the rows of a span in key order as INSERT at the ticket's ts, page by page, each after the last key of the one before."""
-
-    def end_snapshot(self, ticket: SnapshotTicket) -> None:
-        """Release what a snapshot held open. May be called twice."""
-
     def release(self) -> None:
         """Give back what was made at the upstream for capture, because nobody needs its log any more. May be called twice.
 
@@ -130,9 +105,9 @@ class SingleLogUpstream(Upstream, Protocol):
         """
 
 
-def shares_one_log(upstream: Upstream) -> TypeGuard[SingleLogUpstream]:
-    """Return whether the tables of an upstream share one log: whoever can begin a snapshot beside a log has one."""
-    return hasattr(upstream, "begin_snapshot")
+def has_log(upstream: Upstream) -> TypeGuard[LoggedUpstream]:
+    """Return whether an upstream is declared to have one log."""
+    return Capability.LOG in upstream.capabilities
 
 
 class CommitChain:

@@ -4,7 +4,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
+from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span, cut
 
 KEYS = [b"", b"\x00", b"\x01", b"\x01\x00", b"\x02", b"\xff"]
 keys = st.sampled_from(KEYS)
@@ -64,6 +64,16 @@ def test_intersect_is_what_both_hold(a: Span, b: Span) -> None:
 def test_covers_is_set_inclusion(a: Span, b: Span) -> None:
     assert a.covers(b) == (points(b) <= points(a))
     assert a.covers(a)
+
+
+@given(spans(), st.lists(st.binary(max_size=2), max_size=8), st.one_of(st.none(), st.integers(1, 5)))
+def test_a_span_that_is_cut_is_its_pieces_in_order(span: Span, keys: list[bytes], pieces_max: int | None) -> None:
+    pieces = cut(span, keys, pieces_max)
+    assert (pieces[0].start_key, pieces[-1].end_key) == (span.start_key, span.end_key)
+    assert [p.start_key for p in pieces[1:]] == [p.end_key for p in pieces[:-1]]
+    inside = {k for k in keys if span.contains(k) and k != span.start_key}
+    assert {p.start_key for p in pieces[1:]} <= inside
+    assert len(pieces) == min(len(inside) + 1, pieces_max or len(inside) + 1)
 
 
 def test_touching_spans_have_nothing_in_common() -> None:

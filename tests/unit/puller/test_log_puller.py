@@ -10,13 +10,13 @@ import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
 from penstock.model.span import Span
+from penstock.puller.contract import SpanState
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.region_worker import RegionWorkerSettings
-from penstock.puller.ranged.subscribed_span import SpanState
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.proto import cdc_pb2 as pb
+from penstock.source.raw import RawBatch
 from penstock.testing.twins.change_stream import (
     ScriptedStore,
     ScriptedStream,

@@ -6,12 +6,12 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, generate_latest
 
 from penstock.model.clock import SystemClock
-from penstock.model.raw import RAW_SCHEMA, RawBatch
 from penstock.puller import metrics
 from penstock.puller.metrics import CellSum, LogPullerMetrics, SpanPipelineMetrics, WaitTimes
 from penstock.puller.ranged.log_puller import LogPuller
 from penstock.puller.ranged.repeats import DeliveredLog
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
+from penstock.source.raw import RAW_SCHEMA, RawBatch
 from penstock.testing.twins.change_stream import ScriptedUpstream
 
 SEVEN = {

@@ -6,7 +6,7 @@ from penstock.model.span import Span
 from penstock.puller.ranged.region_feed_state import RegionFeedState
 from penstock.puller.ranged.request_cache import RequestCache
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
-from penstock.source.contract import RangeEpoch, RangeInfo
+from penstock.source.ranged import RangeEpoch, RangeInfo
 
 
 class Owner:

@@ -14,7 +14,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.puller.logged.single_log_puller import SingleLogPuller, SingleLogPullerSettings
 from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.source.single_log import SingleLogUpstream
+from penstock.source.single_log import LoggedUpstream
 from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, key_of
 
 WAIT_S = 20.0
@@ -61,7 +61,7 @@ class Lab:
         self.order: list[tuple[str, int]] = []
         self.journal = MemoryJournal(lambda entry: self.order.append(("journal", entry.ts)))
         self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
-        self.puller = SingleLogPuller(cast("SingleLogUpstream", self.log), self.pipeline, self.journal, SETTINGS, needed_from=needed_from)
+        self.puller = SingleLogPuller(cast("LoggedUpstream", self.log), self.pipeline, self.journal, SETTINGS, needed_from=needed_from)
 
     def subscribe(self, span: Span, start_ts: int) -> Receiver:
         receiver = Receiver()

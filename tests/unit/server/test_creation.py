@@ -14,7 +14,7 @@ from penstock.server.creation import FeedCreator, FeedDocument, match_tables
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
-from penstock.testing.twins.table_catalog import TableCatalog
+from penstock.testing.twins.change_stream import ScriptedUpstream, named_tables
 
 SOURCE = "dataserver://127.0.0.1:1"
 
@@ -26,8 +26,8 @@ def meta(tmp_path: Path) -> Iterator[MetaDatabase]:
 
 
 @pytest.fixture
-def upstream() -> TableCatalog:
-    return TableCatalog("shop.orders", "shop.items", "crm.people")
+def upstream() -> ScriptedUpstream:
+    return ScriptedUpstream(tables=named_tables("shop.orders", "shop.items", "crm.people"))
 
 
 def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
@@ -35,7 +35,7 @@ def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
 
 
 @pytest.fixture
-def creator(meta: MetaDatabase, upstream: TableCatalog) -> FeedCreator:
+def creator(meta: MetaDatabase, upstream: ScriptedUpstream) -> FeedCreator:
     return FeedCreator(meta, upstream, SOURCE, open_target)
 
 
@@ -43,7 +43,7 @@ def tree(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {"name": "orders", "tables": ["shop.*"], "sink": {"uri": (tmp_path / "out").as_uri()}} | changes
 
 
-def test_created_feed_holds_what_was_decided(creator: FeedCreator, meta: MetaDatabase, upstream: TableCatalog, tmp_path: Path) -> None:
+def test_created_feed_holds_what_was_decided(creator: FeedCreator, meta: MetaDatabase, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     record = creator.create(tree(tmp_path))
     document = FeedDocument.of(meta.get_feed("orders"))
     assert record.checkpoint_ts == 0
@@ -85,7 +85,7 @@ class UnclaimableTarget:
         raise PenstockError("SINK_OCCUPIED", "another was faster")
 
 
-def test_feed_whose_target_cannot_be_claimed_is_removed_again(meta: MetaDatabase, upstream: TableCatalog, tmp_path: Path) -> None:
+def test_feed_whose_target_cannot_be_claimed_is_removed_again(meta: MetaDatabase, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     creator = FeedCreator(meta, upstream, SOURCE, lambda _sink, _guard: UnclaimableTarget())  # type: ignore[arg-type,return-value]
     with pytest.raises(PenstockError, match="another was faster"):
         creator.create(tree(tmp_path))
@@ -102,16 +102,16 @@ def test_feed_whose_target_cannot_be_claimed_is_removed_again(meta: MetaDatabase
         (["SHOP.ord?rs"], ["shop.orders"]),
     ],
 )
-def test_patterns(upstream: TableCatalog, patterns: list[str], expected: list[str]) -> None:
+def test_patterns(upstream: ScriptedUpstream, patterns: list[str], expected: list[str]) -> None:
     assert [t.full_name for t in match_tables(patterns, upstream.list_tables())] == expected
 
 
-def test_star_does_not_cross_the_dot(upstream: TableCatalog) -> None:
+def test_star_does_not_cross_the_dot(upstream: ScriptedUpstream) -> None:
     with pytest.raises(PenstockError):
         match_tables(["sh*rs.x"], upstream.list_tables())
 
 
-def test_every_pattern_without_a_match_is_named(upstream: TableCatalog) -> None:
+def test_every_pattern_without_a_match_is_named(upstream: ScriptedUpstream) -> None:
     with pytest.raises(PenstockError) as caught:
         match_tables(["shop.oders", "crm.*", "zzz.*"], upstream.list_tables())
     assert caught.value.code == "TABLE_UNKNOWN"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.readback.reader import StorageReader
 from penstock.server.creation import FeedDocument
 from penstock.server.verification import FeedVerifier, TableVerdict, Verdict, compare_states, open_reader, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
@@ -226,16 +227,20 @@ class Feeds:
         self.meta.create_feed(FeedRecord("f", "u", document.to_json(), checkpoint_ts=0), [])
 
 
+def never(reader: StorageReader, table_ids: Sequence[int]) -> Verdict:
+    raise AssertionError("the data server reads the past")
+
+
 def test_a_feed_is_verified_by_its_document(lab: Lab, tmp_path: Path) -> None:
     feeds = Feeds(tmp_path, lab, "dataserver://h:1/")
-    verifier = FeedVerifier(feeds.meta, lab.upstream, "dataserver://h:1")
+    verifier = FeedVerifier(feeds.meta, lab.upstream, "dataserver://h:1", never)
     try:
         lab.target.deliver(0, lab.put(1, 3, "x"))
         assert verifier.verify("f").tables == (TableVerdict("d.a", 3),)
         with refused("FEED_UNKNOWN"):
             verifier.verify("g")
         with refused("CONFIG_INVALID"):
-            FeedVerifier(feeds.meta, lab.upstream, "dataserver://h:2").verify("f")
+            FeedVerifier(feeds.meta, lab.upstream, "dataserver://h:2", never).verify("f")
     finally:
         feeds.meta.close()
 
@@ -256,7 +261,7 @@ def test_one_verification_at_a_time(lab: Lab, tmp_path: Path) -> None:
 
     feeds = Feeds(tmp_path, lab, "dataserver://h:1")
     lab.target.deliver(0, lab.put(1, 3, "x"))
-    verifier = FeedVerifier(feeds.meta, Slow(), "dataserver://h:1")
+    verifier = FeedVerifier(feeds.meta, Slow(), "dataserver://h:1", never)
     found: list[Verdict] = []
     first = threading.Thread(target=lambda: found.append(verifier.verify("f")))
     try:

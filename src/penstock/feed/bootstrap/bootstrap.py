@@ -26,8 +26,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory
-from penstock.source.contract import Upstream
-from penstock.source.single_log import SnapshotTicket, shares_one_log
+from penstock.source.contract import LogPosition, SnapshotTicket, Upstream
 from penstock.store.history import HistoryNeeds
 from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
 from penstock.store.objects.object_file import ObjectMeta
@@ -161,8 +160,10 @@ class Bootstrap:
         fresh = [span for span in spans if span.span_id not in planned]
         ticket = None
         if fresh:
-            ticket, start_ts = self._begin()
-            planned |= {span.span_id: (span, self._plan(span, start_ts, ticket)) for span in fresh}
+            # A place of a log gets its ts from whoever reads it, so the reader must be under way before a ticket names one.
+            self._settled_ts()
+            ticket = self._upstream.begin_snapshot()
+            planned |= {span.span_id: (span, self._plan(span, ticket)) for span in fresh}
         try:
             for span, plan in planned.values():
                 capture(span, plan.start_ts)
@@ -172,7 +173,7 @@ class Bootstrap:
         finally:
             for span in spans:
                 self._store.needs.unpin(_holder(span))
-            if ticket is not None and shares_one_log(self._upstream):
+            if ticket is not None:
                 self._upstream.end_snapshot(ticket)
 
     def _resumable(self, spans: Sequence[Span]) -> dict[int, tuple[Span, BootstrapPlan]]:
@@ -185,17 +186,9 @@ class Bootstrap:
                 found[span.span_id] = (span, plan)
         return found
 
-    def _begin(self) -> tuple[SnapshotTicket | None, int]:
-        if shares_one_log(self._upstream):
-            # A place of the log gets its ts from whoever reads it, so the reader must be under way before a ticket names one.
-            self._settled_ts()
-            ticket = self._upstream.begin_snapshot()
-            return ticket, ticket.start.ts
-        return None, self._upstream.current_ts()
-
-    def _plan(self, span: Span, start_ts: int, ticket: SnapshotTicket | None) -> BootstrapPlan:
-        encoded = msgspec.json.encode(ticket).decode() if ticket is not None else ""
-        plan = BootstrapPlan(span.span_id, start_ts, divide(self._upstream, span), encoded, resumable=ticket is None or not ticket.exact)
+    def _plan(self, span: Span, ticket: SnapshotTicket) -> BootstrapPlan:
+        pieces, encoded = tuple(self._upstream.divide(span)), msgspec.json.encode(ticket).decode()
+        plan = BootstrapPlan(span.span_id, ticket.start.ts, pieces, encoded, resumable=not ticket.exact)
         BootstrapLog(self._store.objects, span.span_id).begin(plan)
         return plan
 
@@ -221,23 +214,22 @@ class Bootstrap:
         return {part.number: pool.submit(self._pull, plan, part) for part in parts if part.number not in done}
 
     def _parts(self, span: Span, plan: BootstrapPlan) -> list[BootstrapPart]:
-        ticket = msgspec.json.decode(plan.ticket, type=SnapshotTicket) if plan.ticket else None
-        history = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id)) if ticket is not None else None
+        ticket = _ticket_of(plan)
+        history = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id))
         # A table whose first version the log has not told yet is read as it is now.
-        table = (history.at(max(plan.start_ts, history.versions()[0].version))) if history is not None else None
+        table = history.at(max(plan.start_ts, history.versions()[0].version))
         return [
             BootstrapPart(
                 source=self._source,
                 span=span,
                 piece=piece,
-                start_ts=plan.start_ts,
+                ticket=ticket,
+                table=table,
                 objects_uri=self._store.objects.uri,
                 storage_options=dict(self._settings.storage_options or {}),
                 number=number,
                 page_rows=self._settings.page_rows,
                 rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
-                ticket=ticket,
-                table=table,
             )
             for number, piece in enumerate(plan.pieces)
         ]
@@ -267,9 +259,7 @@ class Bootstrap:
     ) -> Bootstrapped:
         wait(futures.values(), return_when=FIRST_EXCEPTION)
         pulled = [*done.values(), *(future.result() for future in futures.values())]
-        base_ts = max(plan.start_ts, *(part.version for part in pulled))
-        if plan.ticket and not msgspec.json.decode(plan.ticket, type=SnapshotTicket).exact:
-            base_ts = max(base_ts, self._settled_ts())
+        base_ts = plan.start_ts if _ticket_of(plan).exact else max(plan.start_ts, self._settled_ts())
         objects = [o for part in pulled for o in part.objects]
         records = BootstrapLog(self._store.objects, span.span_id)
         try:
@@ -290,11 +280,8 @@ def _holder(span: Span) -> str:
     return f"bootstrap {span.span_id}"
 
 
-def divide(upstream: Upstream, span: Span) -> tuple[Span, ...]:
-    """Return the span cut at the borders of the ranges that cover it now, in key order."""
-    first, last = upstream.key_span(span)
-    prefix = upstream.key_span(Span(span.table_id))[0]
-    borders = sorted({r.start_key for r in upstream.ranges(span) if r.start_key > first and (not last or r.start_key < last)})
-    keys = [border[len(prefix) :] for border in borders if border.startswith(prefix)]
-    starts, ends = [span.start_key, *keys], [*keys, span.end_key]
-    return tuple(Span(span.table_id, start, end) for start, end in zip(starts, ends, strict=True))
+def _ticket_of(plan: BootstrapPlan) -> SnapshotTicket:
+    if not plan.ticket:
+        # A record of a time when ranges were read without a ticket.
+        return SnapshotTicket(LogPosition(plan.start_ts, ""))
+    return msgspec.json.decode(plan.ticket, type=SnapshotTicket)

@@ -76,22 +76,12 @@ class FeedContext(msgspec.Struct, frozen=True):
 
 
 def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_per_table: int) -> tuple[Dispatcher, ...]:
-    """Divide each table in at most the given number of spans, along the upstream's ranges."""
+    """Divide each table in at most the given number of spans, where the upstream divides it."""
     found: list[Dispatcher] = []
     for table in sorted(tables, key=lambda t: t.table_id):
-        spans = _divide(Span(table.table_id), upstream, spans_per_table)
+        whole = Span(table.table_id)
+        spans = [whole] if spans_per_table == 1 else upstream.divide(whole, spans_per_table)
         found.extend(
             Dispatcher(DispatcherId(table.table_id, index, len(spans)), span, table.schema, table.table) for index, span in enumerate(spans)
         )
     return tuple(found)
-
-
-def _divide(whole: Span, upstream: Upstream, count: int) -> list[Span]:
-    if count == 1:
-        return [whole]
-    prefix = upstream.key_span(whole)[0]
-    borders = [r.start_key[len(prefix) :] for r in upstream.ranges(whole) if r.start_key > prefix and r.start_key.startswith(prefix)]
-    count = min(count, len(borders) + 1)
-    cuts = [borders[(i * (len(borders) + 1)) // count - 1] for i in range(1, count)]
-    starts, ends = [b"", *cuts], [*cuts, b""]
-    return [Span(whole.table_id, start, end) for start, end in zip(starts, ends, strict=True)]

@@ -30,12 +30,11 @@ from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO, lag_seconds
+from penstock.puller.contract import SpanProgress, SpanState
 from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.metrics import LogPullerMetrics
-from penstock.puller.ranged.log_puller import SpanProgress
-from penstock.puller.ranged.subscribed_span import SpanState
 from penstock.puller.span_pipeline import Advance, Consume, OnError, Registration, SpanPipeline
-from penstock.source.single_log import LogPosition, LogStep, SingleLogUpstream
+from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
 
 _log = logging.getLogger(__name__)
 _JOURNALED_MAX = 65_536
@@ -110,11 +109,11 @@ class _RefusedError(Exception):
 
 
 class SingleLogPuller:
-    """Reads one log for many spans. Thread safe."""
+    """Reads one log for many spans. Thread safe. Implements ``Puller``."""
 
     def __init__(
         self,
-        upstream: SingleLogUpstream,
+        upstream: LoggedUpstream,
         pipeline: SpanPipeline,
         journal: Journal,
         settings: SingleLogPullerSettings | None = None,
@@ -196,7 +195,7 @@ class SingleLogPuller:
             if found is None:
                 return None
             reading = int(found.joined and self._last_error is None)
-            return SpanProgress(found.emitted_ts, reading, 1 - reading, found.state, str(error) if error else "")
+            return SpanProgress(found.emitted_ts, reading, 1 - reading, found.state, error)
 
     def settled_ts(self) -> int:
         """Wait until the reader has passed what the log holds now; return a ts at or above every commit acknowledged before the call."""
@@ -224,6 +223,10 @@ class SingleLogPuller:
         self._journal.save(JournalEntry(lowest, position.text, mark=True))
         _log.warning("single log puller: capture begins again at the end of the log", extra={"ts": lowest})
         return lowest
+
+    def release(self) -> None:
+        """Give back what was made at the upstream; a reading that goes on ends."""
+        self._upstream.release()
 
     def close(self) -> None:
         """Stop reading. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""

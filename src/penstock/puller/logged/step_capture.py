@@ -11,7 +11,7 @@ import msgspec
 from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
 from penstock.model.span import Span
-from penstock.puller.ranged.span_capture import after_all
+from penstock.puller.contract import after_all
 from penstock.puller.span_pipeline import Finish
 from penstock.store.contract import EventStore
 

@@ -17,21 +17,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import Span
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts, lag_seconds
+from penstock.puller.contract import SpanProgress
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.event_processor import EventProcessorSettings, RegionEventProcessor
 from penstock.puller.ranged.region_errors import RegionBusyError
 from penstock.puller.ranged.region_feed_state import RegionFeedState
 from penstock.puller.ranged.region_worker import Channels, RegionWorker, RegionWorkerSettings
-from penstock.puller.ranged.subscribed_span import SpanState, SubscribedSpan
+from penstock.puller.ranged.subscribed_span import SubscribedSpan
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
-from penstock.source.contract import RangeInfo
+from penstock.source.ranged import RangeInfo
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,10 @@ class LogPullerSettings:
 
 
 class Placement(Protocol):
-    """The part of an upstream that tells where ranges are; see ``source/contract.py``."""
+    """The part of ``RangedUpstream`` that tells where ranges are."""
+
+    def current_ts(self) -> int:
+        """Return a ts that is larger than every commit that was acknowledged before the call."""
 
     def key_span(self, span: Span) -> tuple[bytes, bytes]:
         """Return the full start and end key of a span."""
@@ -61,18 +64,8 @@ class Placement(Protocol):
         """Return the ranges that cover a span now."""
 
 
-class SpanProgress(msgspec.Struct, frozen=True):
-    """Where a subscription stands. ``regions_waiting`` counts pieces that no region feeds now."""
-
-    resolved_ts: int
-    regions: int
-    regions_waiting: int
-    state: SpanState
-    last_error: str
-
-
 class LogPuller:
-    """Pulls the logs of many spans. Thread safe."""
+    """Pulls the logs of many spans. Thread safe. Implements ``Puller``."""
 
     def __init__(
         self,
@@ -104,16 +97,7 @@ class LogPuller:
         self._thread.start()
 
     def subscribe(self, span: Span, start_ts: int, consume: Consume, advance: Advance, on_failed: OnError | None = None) -> int:
-        """Pull everything of a span with a commit ts above ``start_ts``; return the span's id.
-
-        Args:
-            span: what to pull; must not be subscribed now.
-            start_ts: rows at or below it are not delivered.
-            consume: gets ``RawBatch`` es, full keys; see the span pipeline.
-            advance: gets growing resolved ts, each after all data before it is persisted.
-            on_failed: called once, from a thread of the puller, if the span stops with an error. It must only take note: the owner
-                unsubscribes from a thread of its own.
-        """
+        """Pull a span; ``consume`` gets ``RawBatch`` es with full keys."""
         keys = self._upstream.key_span(span)
         with self._lock:
             if self._closed:
@@ -127,7 +111,7 @@ class LogPuller:
         return span.span_id
 
     def unsubscribe(self, span_id: int) -> None:
-        """Stop pulling a span: neither of its functions is called after this returns. Does nothing if it is not subscribed."""
+        """Stop pulling a span."""
         with self._lock:
             span = self._spans.pop(span_id, None)
             workers = list(self._workers.values())
@@ -145,7 +129,21 @@ class LogPuller:
         if span is None:
             return None
         regions, waiting = span.regions()
-        return SpanProgress(span.resolved_ts(), regions, waiting, span.state, str(span.last_error) if span.last_error else "")
+        return SpanProgress(span.resolved_ts(), regions, waiting, span.state, span.last_error)
+
+    def settled_ts(self) -> int:
+        """Return the upstream's ts: ranges resolve up to it by themselves."""
+        return self._upstream.current_ts()
+
+    def begin_again(self) -> int:
+        """Return the upstream's ts: ranges can be registered from any ts on, so nothing was lost."""
+        return self._upstream.current_ts()
+
+    def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Do nothing: the upstream keeps the history of its schemas."""
+
+    def release(self) -> None:
+        """Do nothing: nothing is made at the upstream."""
 
     def close(self) -> None:
         """Stop everything. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""

@@ -22,7 +22,6 @@ from penstock.kernels.byte_ranges import compare_bytes
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel, short_kernel
 from penstock.kernels.memory import copy_bytes, signed
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RAW_SCHEMA
 from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, prewrite_hash, put_slot, word
 from penstock.puller.ranged.wire_scan import (
     COMMIT,
@@ -45,6 +44,7 @@ from penstock.puller.ranged.wire_scan import (
     VALUE_OFF,
     ScannedMessage,
 )
+from penstock.source.raw import RAW_SCHEMA
 
 
 class Entries(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Protocol
 from penstock.puller.ranged.matcher import RegionMatcher
 from penstock.puller.ranged.range_lock import RangePiece
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
-from penstock.source.contract import RangeInfo
+from penstock.source.ranged import RangeInfo
 
 
 class FeedStatus(Enum):

@@ -7,13 +7,12 @@ fails is pulled again from that resolved ts and brings them once more. Runs in t
 
 from __future__ import annotations
 
-import threading
-
-from penstock.model.raw import RawBatch
 from penstock.model.span import Span
+from penstock.puller.contract import after_all
 from penstock.puller.ranged.repeats import DeliveredLog, Prior, drop_replayed, relevant
 from penstock.puller.span_pipeline import Finish
-from penstock.source.contract import RowDecoder
+from penstock.source.ranged import RowDecoder
+from penstock.source.raw import RawBatch
 from penstock.store.contract import EventStore
 
 
@@ -68,21 +67,3 @@ class SpanCapture:
     def resolved_ts(self) -> int:
         """Return the store's resolved ts of the span."""
         return self._store.resolved_ts(self.span_id)
-
-
-def after_all(parts: int, finish: Finish) -> Finish:
-    """Return a callback that calls ``finish`` on its last of so many calls."""
-    if parts == 1:
-        return finish
-    lock = threading.Lock()
-    left = parts
-
-    def part_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
-            finish()
-
-    return part_done

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
+from penstock.puller.contract import SpanState
 from penstock.puller.ranged.range_lock import PieceState, RangeLock, RangePiece
 from penstock.puller.span_pipeline import Registration
-
-
-class SpanState(Enum):
-    """Being pulled, stopped by an error, or unsubscribed."""
-
-    RUNNING = "running"
-    FAILED = "failed"
-    STOPPED = "stopped"
 
 
 class Survey(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The data server's client: an ``Upstream``, and the calls with which a workload writes.
+"""The data server's client: an upstream with ranges that reads the past, and the calls with which a workload writes.
 
 Every call has a deadline; nobody answering is ``UPSTREAM_UNREACHABLE`` with the address. Runs in the log service, the server, on
 executors, and with a workload. Safe for many threads.
@@ -14,17 +14,20 @@ from urllib.parse import urlsplit
 import grpc
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import CODES, PenstockError
 from penstock.model.row_key import full_span
-from penstock.model.span import Span
+from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
-from penstock.source.contract import RangeEpoch, RangeInfo
+from penstock.source.contract import Capability, LogPosition, SnapshotTicket
 from penstock.source.dataserver.decoder import DataServerDecoder, SchemaCache
+from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPuller
 from penstock.source.dataserver.transaction import Txn
 from penstock.source.proto import dataserver_pb2 as pb
 from penstock.source.proto import dataserver_pb2_grpc
+from penstock.source.ranged import RangeEpoch, RangeInfo
 
 T = TypeVar("T")
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -41,7 +44,9 @@ class ClientSettings:
 
 
 class DataServerUpstream:
-    """A connection to an embedded data server."""
+    """A connection to an embedded data server. Implements ``RangedUpstream`` and ``PastReader``."""
+
+    capabilities = Capability.RANGES | Capability.PAST
 
     def __init__(self, uri: str, settings: ClientSettings | None = None) -> None:
         self.uri = uri
@@ -72,6 +77,39 @@ class DataServerUpstream:
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table, oldest first."""
         return list(self._fetch_history(table_id)[0])
+
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Cut a span at the borders of the ranges that cover it now."""
+        prefix = full_span(Span(span.table_id))[0]
+        return cut(span, [r.start_key.removeprefix(prefix) for r in self.ranges(span) if r.start_key.startswith(prefix)], pieces_max)
+
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span as of the ts of the call."""
+        return self.read_table(span, self.current_ts())
+
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Take a ts: ranges answer at versions of their own, all at or after it, so the snapshot is not exact."""
+        return SnapshotTicket(LogPosition(self.current_ts(), ""))
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span range by range. A row that committed after the ticket's ts is left to the log, which has it."""
+        puller = SnapshotPuller(f"snapshot-{span.span_id}-{ticket.start.ts}", page_rows)
+        position, end_key = full_span(span)
+        try:
+            while position < end_key:
+                info = self._range_at(position, end_key)
+                for page in puller.pages(info):
+                    chosen = _rows_of(page, ticket.start.ts, position, end_key)
+                    if not len(chosen.keys):
+                        continue
+                    ts = np.full(len(chosen.keys), ticket.start.ts, dtype=np.uint64)
+                    yield from self._decoder.decode_rows(span.span_id, table, ts, chosen.keys, chosen.values)
+                position = info.end_key or end_key
+        finally:
+            puller.close()
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Do nothing: iterators that nobody reads are pushed out by others."""
 
     def key_span(self, span: Span) -> tuple[bytes, bytes]:
         """Return the full keys of a span."""
@@ -167,6 +205,12 @@ class DataServerUpstream:
 
     # -- parts
 
+    def _range_at(self, position: bytes, end_key: bytes) -> RangeInfo:
+        for info in self.list_ranges(position, end_key):
+            if info.start_key <= position and (not info.end_key or position < info.end_key):
+                return info
+        raise PenstockError("REGION_NOT_FOUND", "no range covers the position of a snapshot")
+
     def _fetch_history(self, table_id: int) -> tuple[Sequence[TableSchema], int]:
         answer = self._call(self._stub.SchemaHistory, pb.SchemaHistoryRequest(table_id=table_id))
         return [TableSchema.from_json(t) for t in answer.table_schemas], int(answer.ts)
@@ -192,6 +236,14 @@ class DataServerUpstream:
         if error.code() in _UNREACHABLE:
             return PenstockError("UPSTREAM_UNREACHABLE", f"the data server at {self.address} does not answer ({error.code().name})")
         return PenstockError("UPSTREAM_REFUSED", f"the data server at {self.address} answered {error.code().name}: {details}")
+
+
+def _rows_of(page: SnapshotPage, start_ts: int, first: bytes, last: bytes) -> SnapshotPage:
+    """Return the rows between two full keys that committed at or before a ts."""
+    wanted = pc.and_(pc.greater_equal(page.keys, pa.scalar(first, pa.binary())), pa.array(page.commit_ts <= np.uint64(start_ts)))
+    wanted = pc.and_(wanted, pc.less(page.keys, pa.scalar(last, pa.binary())))
+    kept = wanted.to_numpy(zero_copy_only=False)
+    return SnapshotPage(page.version, page.keys.filter(wanted), page.values.filter(wanted), page.commit_ts[kept])
 
 
 def parse_uri(uri: str) -> str:

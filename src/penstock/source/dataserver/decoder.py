@@ -20,12 +20,12 @@ from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.projection import project, shown_at
-from penstock.model.raw import RAW_DELETE, RAW_PUT, RawBatch
 from penstock.model.row_key import in_order, strip_prefix
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import COMMIT_TS, KEY, SchemaHistory, TableSchema
-from penstock.source.contract import Decoded
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
+from penstock.source.ranged import Decoded
+from penstock.source.raw import RAW_DELETE, RAW_PUT, RawBatch
 
 HistoryFetcher = Callable[[int], tuple[Sequence[TableSchema], int]]
 """Returns all versions of a table and a ts at or below which no further one will come."""

@@ -1,7 +1,7 @@
 """Pulling the snapshot of a range: the client's side of register and pull snapshot.
 
 Pages come in key order, each from the leader of the range; a call that nobody answers is repeated after the last key, under the same
-version. Where the answer carries another version, the iterator was lost and the snapshot begins again: that is ``SnapshotLostError``,
+version. Where the answer carries another version, the iterator was lost and the snapshot begins again: that is ``SNAPSHOT_LOST``,
 and the caller drops what it has. Every request carries the range's epoch. Runs on executors. Not safe for many threads.
 """
 
@@ -20,9 +20,9 @@ import pyarrow as pa
 from penstock.kernels.jit import U64
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
-from penstock.source.contract import RangeInfo
 from penstock.source.proto import cdc_pb2, dataserver_pb2_grpc
 from penstock.source.proto import dataserver_pb2 as pb
+from penstock.source.ranged import RangeInfo
 
 T = TypeVar("T")
 PAGE_ROWS = 16_384
@@ -30,10 +30,6 @@ ATTEMPTS_MAX = 8
 RETRY_S = 0.2
 _MESSAGE_BYTES_MAX = 64 << 20
 _MOVED = frozenset({"EPOCH_NOT_MATCH", "NOT_LEADER", "REGION_NOT_FOUND"})
-
-
-class SnapshotLostError(Exception):
-    """The range moved, was cut or merged, or its iterator is gone: the snapshot of the range begins again."""
 
 
 class SnapshotPage(msgspec.Struct, frozen=True):
@@ -56,7 +52,7 @@ class SnapshotPuller:
         self._channels: dict[str, grpc.Channel] = {}
 
     def pages(self, info: RangeInfo) -> Iterator[SnapshotPage]:
-        """Register and yield the pages of a range, all of one version; raises ``SnapshotLostError`` where that breaks."""
+        """Register and yield the pages of a range, all of one version; raises ``SNAPSHOT_LOST`` where that breaks."""
         stub = self._stub(info.store_addr)
         epoch = cdc_pb2.RegionEpoch(conf_ver=info.epoch.conf_ver, version=info.epoch.version)
         registration = pb.CdcRegisterRequest(range_id=info.range_id, range_epoch=epoch, subscriber_name=self._subscriber)
@@ -74,7 +70,7 @@ class SnapshotPuller:
             answer = self._call(partial(stub.CdcPullSnapshot, request, timeout=self._timeout_s))
             _check(answer.error)
             if version and int(answer.current_snapshot_version) != version:
-                raise SnapshotLostError(f"range {info.range_id} has a new snapshot version")
+                raise _lost(f"range {info.range_id} has a new snapshot version")
             version, end = int(answer.current_snapshot_version), bool(answer.end)
             rows = answer.snapshot_data
             if rows:
@@ -111,8 +107,13 @@ class SnapshotPuller:
         raise PenstockError("UPSTREAM_UNREACHABLE", "the snapshot's store does not answer")
 
 
+def _lost(why: str) -> PenstockError:
+    """Return that the range moved, was cut or merged, or that its iterator is gone."""
+    return PenstockError("SNAPSHOT_LOST", why)
+
+
 def _check(error: pb.CdcError) -> None:
     if error.code in _MOVED:
-        raise SnapshotLostError(f"{error.code}: {error.message}")
+        raise _lost(f"{error.code}: {error.message}")
     if error.code:
         raise PenstockError(error.code, error.message)

@@ -18,8 +18,8 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys, row_id_keys, strip_prefix, table_prefix, with_prefix
 from penstock.model.table import TableSchema
-from penstock.source.contract import RangeInfo
 from penstock.source.dataserver.rowcodec import encode_values
+from penstock.source.ranged import RangeInfo
 
 PREWRITE_BYTES_MAX = 2 << 20
 """How much one prewrite call carries; a single larger row passes alone."""

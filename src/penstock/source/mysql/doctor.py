@@ -5,10 +5,12 @@ Reads only. A server that cannot be reached or refuses the login is the usual er
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
-from penstock.source.findings import Finding
+from penstock.model.table_pattern import match_name
+from penstock.source.contract import Finding
 from penstock.source.mysql.connection import Session, parse_uri
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.tables.columns import read_tables
@@ -18,15 +20,15 @@ _GRANT = re.compile(r"^GRANT (.*?) ON (\S+) TO ", re.IGNORECASE)
 _ALL = "ALL PRIVILEGES"
 
 
-def check(uri: str, tables: Sequence[str] = ()) -> list[Finding]:
-    """Return what was found on a server; ``tables`` are full names that must be there and capturable."""
+def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
+    """Return what was found on a server; each pattern must match a table, and all that match must be capturable. None means all tables."""
     server = Server(parse_uri(uri))
     with server.session() as session:
         findings = [_version(server), *_log(session), *_images(session, server), *_retention(session, server)]
         if not server.mariadb:
             findings += _gtids(session)
         findings += _grants(session, server)
-        findings += _tables(session, tables)
+        findings += _tables(session, patterns)
     return findings
 
 
@@ -108,10 +110,12 @@ def _grants(session: Session, server: Server) -> list[Finding]:
     return findings
 
 
-def _tables(session: Session, wanted: Sequence[str]) -> list[Finding]:
+def _tables(session: Session, patterns: Sequence[str]) -> list[Finding]:
     findings = []
     found = {f"{t.schema}.{t.table}".lower(): t for t in read_tables(session)}
-    names = [w.lower() for w in wanted] or sorted(found)
+    # A pattern that matches nothing stays as it is, to be reported.
+    wanted = [[n for n in sorted(found) if match_name(p, n)] or [p.lower()] for p in patterns]
+    names = list(itertools.chain.from_iterable(wanted)) if patterns else sorted(found)
     for name in names:
         table = found.get(name)
         if table is None:
@@ -127,6 +131,6 @@ def _tables(session: Session, wanted: Sequence[str]) -> list[Finding]:
                     f"table {name}", False, "no primary key and no unique key without NULLs: equal rows count as one", "a key", statement
                 )
             )
-        elif wanted:
+        elif patterns:
             findings.append(Finding(f"table {name}", True, f"key ({', '.join(table.key_order)})", "a key"))
     return findings

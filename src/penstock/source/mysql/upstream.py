@@ -12,24 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.errors import InvariantError
-from penstock.model.raw import RawBatch
-from penstock.model.row_key import full_span
-from penstock.model.span import Span
+from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
-from penstock.source.contract import Decoded, RangeInfo, RowDecoder
+from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import LogEnd, Server
-from penstock.source.mysql.snapshot.key_ranges import read_ranges
+from penstock.source.mysql.snapshot.key_ranges import cut_keys
 from penstock.source.mysql.snapshot.keyed_read import keyed_reader
 from penstock.source.mysql.snapshot.snapshot import read_rows
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.warm_kernels import warm_kernels
 from penstock.source.mysql.wire.dump import BinlogStream
-from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
+from penstock.source.single_log import LogPosition, LogStep
 
 _PASSED_MAX = 4096
 _SERVER_IDS = range(1 << 30, (1 << 32) - 1)
@@ -37,7 +34,9 @@ _SERVER_IDS = range(1 << 30, (1 << 32) - 1)
 
 
 class MySqlUpstream:
-    """A MariaDB or MySQL server. Implements ``SingleLogUpstream``."""
+    """A MariaDB or MySQL server. Implements ``LoggedUpstream``."""
+
+    capabilities = Capability.LOG
 
     def __init__(self, uri: str, settings: LogReaderSettings | None = None, clock: Clock | None = None) -> None:
         self.settings = settings or LogReaderSettings()
@@ -75,21 +74,13 @@ class MySqlUpstream:
         """Take over table versions of earlier runs."""
         self._tables.adopt(versions)
 
-    def key_span(self, span: Span) -> tuple[bytes, bytes]:
-        """Return the full keys of a span."""
-        return full_span(span)
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Cut a span in pieces of about equal width."""
+        return cut(span, cut_keys(self._server, self._newest(span.table_id), span), pieces_max)
 
-    def ranges(self, span: Span) -> Sequence[RangeInfo]:
-        """Return key ranges of about equal width that cover a span."""
-        return read_ranges(self._server, self._newest(span.table_id), span)
-
-    def decoder(self) -> RowDecoder:
-        """Return a decoder that is never needed: the log is decoded where it is read."""
-        return _NoDecoder()
-
-    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
-        """Yield the state of a span now, seen at one moment, as INSERT rows at a ts."""
-        return read_rows(self._server, span, self._newest(span.table_id), ts, consistent=True)
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span now, seen at one moment."""
+        return read_rows(self._server, span, self._newest(span.table_id), self.current_ts(), consistent=True)
 
     def close(self) -> None:
         """End every stream."""
@@ -98,7 +89,7 @@ class MySqlUpstream:
         for stream in streams:
             stream.close()
 
-    # -- SingleLogUpstream
+    # -- LoggedUpstream
 
     def log_end(self) -> str:
         """Return the end of the log."""
@@ -189,9 +180,3 @@ class MySqlUpstream:
             if self._passed and self._passed[-1][0].ts > position.ts:
                 self._passed.clear()
             self._passed.append((position, LogPlace.parse(position.text)))
-
-
-class _NoDecoder:
-    def decode(self, span_id: int, raw: RawBatch) -> Decoded:
-        """Refuse: nothing hands raw batches to this source."""
-        raise InvariantError(f"span {span_id}: the binlog's changes are decoded where they are read")

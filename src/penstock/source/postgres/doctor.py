@@ -5,10 +5,11 @@ A doctor only reads: it makes neither slot nor publication. Privileges are those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError
-from penstock.source.findings import Finding
+from penstock.model.table_pattern import TablePatterns
+from penstock.source.contract import Finding
 from penstock.source.postgres.slot import PLUGIN, read_slot
 from penstock.source.postgres.tables.catalog import CatalogTable, read_tables
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
@@ -18,9 +19,9 @@ VERSION_MIN = 13
 _RESTART = "  -- then restart the server"
 
 
-def check(uri: str, matches: Callable[[str, str], bool] | None = None) -> list[Finding]:
-    """Return what was found; ``matches`` tells by schema and table which tables are meant, all of them where it is None."""
-    address = parse_address(uri)
+def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
+    """Return what was found; the patterns tell which tables are meant. None means all tables."""
+    address, wanted = parse_address(uri), TablePatterns(tuple(patterns))
     with Connection(address) as connection:
         findings = [
             _version(connection),
@@ -31,7 +32,7 @@ def check(uri: str, matches: Callable[[str, str], bool] | None = None) -> list[F
         ]
         publication = _publication(connection, address)
         findings += [publication, _slot(connection, address), _retention(connection)]
-        tables = [t for t in read_tables(connection) if matches is None or matches(t.schema, t.table)]
+        tables = [t for t in read_tables(connection) if not patterns or wanted.match(t.schema, t.table)]
         findings += _tables(connection, address, tables, publication.ok)
     return findings
 

@@ -7,7 +7,6 @@ made where they are missing. Runs in the log service, in the server, and (``read
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +18,10 @@ import pyarrow as pa
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
-from penstock.model.row_key import full_key, full_span
-from penstock.model.span import DDL_TABLE_ID, Span
+from penstock.model.span import Span, cut
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_MAX, compose_ts
-from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
+from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
 from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
@@ -35,7 +32,7 @@ from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook, ba
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
-from penstock.source.single_log import LogPosition, LogStep, SnapshotTicket
+from penstock.source.single_log import LogPosition, LogStep
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,16 +71,10 @@ class _Hold(NamedTuple):
     connection: Connection | None = None
 
 
-class _NoRawRows:
-    """The decoder of an upstream that gives no raw batches."""
-
-    def decode(self, span_id: int, raw: RawBatch) -> Decoded:
-        """Refuse: changes of this upstream come decoded, through ``read_log``."""
-        raise PenstockError("INTERNAL", f"a raw batch of {raw.entries.num_rows} entries for span {span_id} of a PostgreSQL upstream")
-
-
 class PostgresUpstream:
-    """Implements ``SingleLogUpstream``."""
+    """A PostgreSQL database. Implements ``LoggedUpstream``."""
+
+    capabilities = Capability.LOG
 
     def __init__(self, uri: str, settings: PostgresSettings | None = None, clock: Clock | None = None) -> None:
         self.address: PostgresAddress = parse_address(uri)
@@ -122,32 +113,16 @@ class PostgresUpstream:
         self._book.adopt(versions)
         self._book.announce(v.table_id for v in versions)
 
-    def key_span(self, span: Span) -> tuple[bytes, bytes]:
-        """Return the full start and end key of a span."""
-        return full_span(span)
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Cut a span by what the server knows of the distribution of keys."""
+        return cut(span, self._cuts(span.table_id), pieces_max)
 
-    def ranges(self, span: Span) -> Sequence[RangeInfo]:
-        """Return key ranges that cover a span, in key order, without holes."""
-        cuts: list[bytes] = []
-        if span.table_id != DDL_TABLE_ID:
-            cuts = self._cuts(span.table_id)
-        inside = [c for c in cuts if c > span.start_key and (not span.end_key or c < span.end_key)]
-        start, end = self.key_span(span)
-        borders = [start, *(full_key(span.table_id, c) for c in inside), end]
-        parts = [Span(span.table_id, a, b) for a, b in itertools.pairwise(borders)]
-        address = f"{self.address.host}:{self.address.port}"
-        return [RangeInfo(p.span_id, span.table_id, p.start_key, p.end_key, RangeEpoch(1, 1), 1, address) for p in parts]
-
-    def decoder(self) -> RowDecoder:
-        """Return a decoder for raw batches, of which there are none."""
-        return _NoRawRows()
-
-    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
-        """Yield the state of a span now, in one snapshot, as INSERT at the given ts: an older state is not kept by the server."""
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span now, in one snapshot: an older state is not kept by the server."""
         table = self.schema_history(span.table_id)[-1]
         with self._open() as connection:
             connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
+            yield from scan_table(connection, plan_scan(connection, table), span, self.current_ts(), _PAGE_ROWS)
 
     def log_end(self) -> str:
         """Return the end of the log now, all of which can be read."""

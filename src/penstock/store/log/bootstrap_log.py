@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class BootstrapPlan(msgspec.Struct, frozen=True):
-    """A bootstrap under way. ``ticket`` is the source's own, as JSON; empty where ranges give versions of their own."""
+    """A bootstrap under way. ``ticket`` is the source's own, as JSON."""
 
     span_id: int
     start_ts: int
@@ -33,7 +33,7 @@ class BootstrapPlan(msgspec.Struct, frozen=True):
 
 
 class PulledPart(msgspec.Struct, frozen=True):
-    """What a task wrote, and the largest snapshot version that it read."""
+    """What a task wrote, the ts of its rows, and how often the snapshot was lost on the way."""
 
     objects: tuple[ObjectMeta, ...]
     version: int

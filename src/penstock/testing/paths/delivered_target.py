@@ -17,14 +17,14 @@ from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, OP, SchemaHistory, TableSchema
 from penstock.sink.catalog import open_maintainer, open_sink
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
-from penstock.source.contract import Upstream
+from penstock.source.contract import PastReader
 from penstock.target.storage import unfenced
 
 
 class DeliveredTarget:
     """One folder, one dispatcher per table."""
 
-    def __init__(self, folder: Path, upstream: Upstream, table_ids: Sequence[int], options: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, upstream: PastReader, table_ids: Sequence[int], options: dict[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.uri = folder.as_uri()

@@ -134,7 +134,7 @@ class OneLogPath:
     def _new_capture(self) -> FeedCapture:
         chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, PAGE_ROWS)
         job = Bootstrap(self.tasks, self.store, self.upstream, self._uri, self.log.settled_ts, chosen)
-        return FeedCapture(0, self.log, self.store, job, by_job=True, one_log=True)
+        return FeedCapture(0, self.log, self.store, job, by_job=True, stream_gives_state=False)
 
     def _capture_all(self) -> None:
         for dispatcher in live_dispatchers(self.context, self.meta):

@@ -21,13 +21,14 @@ from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
 from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
+from penstock.server.moving_verification import verify_standing
 from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
 from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
-from penstock.testing.twins.table_catalog import TableCatalog
+from penstock.testing.twins.change_stream import ScriptedUpstream, named_tables
 
 SOURCE_URI = "dataserver://127.0.0.1:1"
 
@@ -38,14 +39,16 @@ class ApiServer:
     def __init__(self, directory: Path, *tables: str) -> None:
         clock = SystemClock()
         self.meta = MetaDatabase(sqlite_url(directory / "meta.db"), clock)
-        self.upstream = TableCatalog(*tables)
+        self.upstream = ScriptedUpstream(tables=named_tables(*tables))
         self.runs = ScriptedFeedRunFactory()
         settings = SupervisorSettings(scan_interval_s=0.05)
         self.supervisor = Supervisor("test", self.meta, self.runs, settings, clock, random.Random(0))
         registry = CollectorRegistry()
         registry.register(FeedCollector(self.meta, clock))
         creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
-        verifier = FeedVerifier(self.meta, self.upstream, SOURCE_URI)
+        verifier = FeedVerifier(
+            self.meta, self.upstream, SOURCE_URI, lambda reader, table_ids: verify_standing(reader, self.upstream, table_ids)
+        )
         self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock)
         self._listener = HttpListener(self.app, "127.0.0.1", 0)
 

@@ -88,10 +88,10 @@ class Capture:
         frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches if b.num_rows]
         return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
 
-    def expected(self, table: TableSchema, ts: int) -> pl.DataFrame:
+    def expected(self, table: TableSchema) -> pl.DataFrame:
         """Return what the server holds of a table now."""
         names = [KEY, *(c.field_name for c in table.columns)]
-        batches = [b.records for b in self.upstream.read_table(Span(table.table_id), ts)]
+        batches = [b.records for b in self.upstream.read_now(Span(table.table_id))]
         frames = [pl.DataFrame(pl.from_arrow(pa.Table.from_batches([b]).select(names))) for b in batches]
         return pl.concat(frames).sort(KEY) if frames else pl.DataFrame()
 
@@ -100,7 +100,7 @@ class Capture:
         settled = self.service.settled_ts()
         for span in spans:
             self.wait(span.span_id, settled)
-        got, expected = self.state(table, spans, settled), self.expected(table, settled)
+        got, expected = self.state(table, spans, settled), self.expected(table)
         if not got.equals(expected):
             odd = got.join(expected, on=got.columns, how="anti", nulls_equal=True).head(3) if got.height else got
             lost = expected.join(got, on=got.columns, how="anti", nulls_equal=True).head(3) if got.height else expected.head(3)

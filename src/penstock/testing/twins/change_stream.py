@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
-from penstock.model.span import Span
+from penstock.model.span import Span, cut
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.contract import Decoded, RangeEpoch, RangeInfo
+from penstock.source.contract import Capability, LogPosition, SnapshotTicket
 from penstock.source.proto import cdc_pb2
+from penstock.source.ranged import Decoded, RangeEpoch, RangeInfo
+from penstock.source.raw import RawBatch
 
 WAIT_S = 30.0
 _CUT = object()
@@ -101,11 +102,24 @@ class ScriptedStore:
 TABLE = TableSchema(1, "d", "t", 1, (Column(1, "v", ColumnType(TypeKind.VARBINARY, length=255)),))
 
 
-class ScriptedUpstream:
-    """Ranges that a test sets; full keys are the span's own keys; a decoder that keeps keys and values as they are."""
+def named_tables(*names: str) -> list[TableSchema]:
+    """Return tables of these full names, each with a BIGINT key."""
+    key = Column(1, "id", ColumnType(TypeKind.BIGINT), nullable=False, primary_key=True)
+    parts = [name.split(".") for name in names]
+    return [TableSchema(100 + at, schema, table, 1, (key,)) for at, (schema, table) in enumerate(parts)]
 
-    def __init__(self, ranges: Sequence[RangeInfo] = ()) -> None:
+
+class ScriptedUpstream:
+    """A ``RangedUpstream`` without rows of its own: tables and ranges are what a test sets, and streams say what it sends.
+
+    Full keys are the span's own keys; the decoder keeps keys and values as they are. ``down`` lets every call fail.
+    """
+
+    capabilities = Capability.RANGES
+
+    def __init__(self, ranges: Sequence[RangeInfo] = (), tables: Sequence[TableSchema] = (TABLE,)) -> None:
         self._ranges = list(ranges)
+        self._tables = list(tables)
         self._lock = threading.Lock()
         self.lookups = 0
         self.down = False
@@ -116,39 +130,65 @@ class ScriptedUpstream:
             self._ranges = list(ranges)
 
     def ranges(self, span: Span) -> Sequence[RangeInfo]:
-        """Return the ranges that a test set."""
+        """Return the ranges that a test set and that touch a span."""
         with self._lock:
             self.lookups += 1
-            if self.down:
-                raise PenstockError("UPSTREAM_UNREACHABLE", "the script says so")
-            return list(self._ranges)
+            self._answer()
+            touching = [r for r in self._ranges if not r.end_key or r.end_key > span.start_key]
+            return [r for r in touching if not span.end_key or r.start_key < span.end_key]
 
     def key_span(self, span: Span) -> tuple[bytes, bytes]:
         """Return the span's keys."""
         return span.start_key, span.end_key
 
-    def current_ts(self) -> int:
-        """Return a constant."""
-        return 1
-
-    def list_tables(self) -> Sequence[TableSchema]:
-        """Return the one table."""
-        return [TABLE]
-
-    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
-        """Return the one version."""
-        return [TABLE]
-
     def decoder(self) -> PlainDecoder:
         """Return a decoder."""
         return PlainDecoder()
 
-    def read_table(self, span: Span, ts: int) -> Iterator[ChangeBatch]:
+    def current_ts(self) -> int:
+        """Return a constant: nothing ever commits."""
+        self._answer()
+        return 1 << 50
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return the tables."""
+        self._answer()
+        return list(self._tables)
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return the only version of a table."""
+        found = [table for table in self.list_tables() if table.table_id == table_id]
+        if not found:
+            raise PenstockError("TABLE_UNKNOWN", f"no table has id {table_id}")
+        return found
+
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Cut a span at the borders of ranges."""
+        return cut(span, [r.start_key for r in self.ranges(span)], pieces_max)
+
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
         """Yield nothing: the script keeps no state."""
+        self._answer()
         return iter(())
 
-    def close(self) -> None:
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Take the ts."""
+        return SnapshotTicket(LogPosition(self.current_ts(), ""))
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield nothing."""
+        return self.read_now(span)
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release nothing."""
+
+    def close(self) -> None:
+        """Answer nothing any more."""
+        self.down = True
+
+    def _answer(self) -> None:
+        if self.down:
+            raise PenstockError("UPSTREAM_UNREACHABLE", "the script says so")
 
 
 class PlainDecoder:

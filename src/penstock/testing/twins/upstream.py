@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from penstock.source.contract import RangeInfo
 from penstock.source.proto import cdc_pb2
+from penstock.source.ranged import RangeInfo
 
 WAIT_S_MAX = 20.0
 Committed = tuple[int, bytes, bytes | None, bytes | None]

@@ -21,10 +21,10 @@ from penstock.model.row_key import full_key, table_end, table_id_of, table_prefi
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TimestampOracle, physical_ms
-from penstock.source.contract import RangeEpoch, RangeInfo
 from penstock.source.dataserver.engine.ranges import EndReason, LogKind, LogRecord, RangeState, make_record
 from penstock.source.dataserver.engine.schemas import Schemas
 from penstock.source.dataserver.rowcodec import HEADER_BYTES, value_header
+from penstock.source.ranged import RangeEpoch, RangeInfo
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from penstock.source.contract import RangeEpoch
+from penstock.source.ranged import RangeEpoch
 
 Version: TypeAlias = "tuple[int, bytes | None, Version | None]"
 """Commit ts, value (None: deleted), and the version before. A chain costs one tuple per write and shares its past."""

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.row_key import PREFIX_BYTES, table_id_of
-from penstock.source.contract import RangeInfo
 from penstock.source.dataserver.engine.engine import Engine
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.service.pull import PullService
 from penstock.source.proto import cdc_pb2, dataserver_pb2_grpc
 from penstock.source.proto import dataserver_pb2 as pb
+from penstock.source.ranged import RangeInfo
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

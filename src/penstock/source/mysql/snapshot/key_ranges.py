@@ -13,11 +13,9 @@ import itertools
 
 import pyarrow as pa
 
-from penstock.model.row_key import full_key, full_span
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, TypeKind
-from penstock.source.contract import RangeEpoch, RangeInfo
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.rows.row_keys import row_keys
 from penstock.source.mysql.server import Server
@@ -28,7 +26,6 @@ RANGE_ROWS = 250_000
 RANGES_MAX = 256
 SAMPLE_ROWS = 50
 """How many rows of a range, on average, are looked at to find where it ends."""
-_EPOCH = RangeEpoch(1, 1)
 _BINARY = frozenset({TypeKind.BINARY, TypeKind.VARBINARY})
 _MOMENTS = frozenset({TypeKind.DATE, TypeKind.DATETIME})
 _SIZED_TEXTS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR})
@@ -39,18 +36,10 @@ _ORDINARY_MIN = "!"
 """Characters below are compared with the blanks that a text is filled up with."""
 
 
-def read_ranges(server: Server, table: TableSchema, span: Span, range_rows: int = RANGE_ROWS) -> list[RangeInfo]:
-    """Return ranges of about equal width that cover a span, as many as its rows are worth."""
-    first, last = full_span(span)
-    address = f"{server.address.host}:{server.address.port}"
+def cut_keys(server: Server, table: TableSchema, span: Span, range_rows: int = RANGE_ROWS) -> list[bytes]:
+    """Return row keys that cut a span in ranges of about equal width, as many as its rows are worth; some may lie outside it."""
     with server.session() as session:
-        cuts = [full_key(table.table_id, c) for c in _cuts(session, table, span, range_rows)]
-    starts = [first, *(c for c in cuts if first < c < last)]
-    ends = [*starts[1:], last]
-    return [
-        RangeInfo(number, table.table_id, start, end, _EPOCH, 1, address)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1)
-    ]
+        return _cuts(session, table, span, range_rows)
 
 
 def span_conditions(session: Session, table: TableSchema, span: Span) -> list[str]:

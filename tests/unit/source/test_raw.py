@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from penstock.model.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
+from penstock.source.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
 
 
 def test_weight_is_that_of_the_entries_and_never_zero() -> None:

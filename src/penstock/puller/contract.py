@@ -1,0 +1,111 @@
+"""The seam between the log service and the two ways to pull: ``puller/ranged/`` for ranges, ``puller/logged/`` for one log.
+
+A puller gives each subscribed span, through the shared span pipeline, everything above a ts and then growing resolved ts. What its payloads
+are is its own: the ``Capture`` that is made with it knows how they reach the store. ``puller/catalog.py`` chooses. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.puller.span_pipeline import Advance, Consume, Finish, OnError
+
+
+class SpanState(Enum):
+    """Being pulled, stopped by an error, or unsubscribed."""
+
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class SpanProgress(msgspec.Struct, frozen=True):
+    """Where a subscription stands. ``regions`` counts the parts that are fed now, ``regions_waiting`` those that nothing feeds."""
+
+    resolved_ts: int
+    regions: int
+    regions_waiting: int
+    state: SpanState
+    last_error: PenstockError | None
+
+
+class Puller(Protocol):
+    """Pulls many spans of one upstream. Thread safe."""
+
+    def subscribe(self, span: Span, start_ts: int, consume: Consume, advance: Advance, on_failed: OnError | None = None) -> int:
+        """Pull everything of a span with a commit ts above ``start_ts``; return the span's id.
+
+        Args:
+            span: what to pull; must not be subscribed now.
+            start_ts: rows at or below it are not delivered.
+            consume: gets this puller's payloads; see the span pipeline.
+            advance: gets growing resolved ts, each after all data before it is persisted.
+            on_failed: called once, from a thread of the puller, if the span stops with an error. It must only take note: the owner
+                unsubscribes from a thread of its own.
+        """
+
+    def unsubscribe(self, span_id: int) -> None:
+        """Stop pulling a span: neither of its functions is called after this returns. Does nothing if it is not subscribed."""
+
+    def progress(self, span_id: int) -> SpanProgress | None:
+        """Return where a subscription stands, None if there is none."""
+
+    def settled_ts(self) -> int:
+        """Return a ts at or above every commit that was acknowledged before the call; subscribed spans resolve up to it by themselves."""
+
+    def begin_again(self) -> int:
+        """Go on after the upstream lost what was to be pulled next; return the ts from which on spans can be pulled."""
+
+    def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Take note of table versions that the upstream told, where it could not tell them again after a restart."""
+
+    def release(self) -> None:
+        """Give back what was made at the upstream for capture, because nobody captures it any more. May be called twice."""
+
+    def close(self) -> None:
+        """Stop everything. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""
+
+
+class Capture(Protocol):
+    """One span's way into the event store. One caller at a time: its pipeline worker, or its owner while it is not subscribed."""
+
+    span: Span
+    span_id: int
+
+    def resume(self, start_ts: int) -> int:
+        """Register with the store; return the ts to pull from."""
+
+    def consume(self, payload: Any, finish: Finish) -> bool:
+        """Append a payload of the puller; see ``span_pipeline.Consume``."""
+
+    def advance(self, ts: int) -> None:
+        """Advance the store's resolved ts."""
+
+    def resolved_ts(self) -> int:
+        """Return the store's resolved ts of the span."""
+
+
+def after_all(parts: int, finish: Finish) -> Finish:
+    """Return a callback that calls ``finish`` on its last of so many calls."""
+    if parts == 1:
+        return finish
+    lock = threading.Lock()
+    left = parts
+
+    def part_done() -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            finish()
+
+    return part_done
