@@ -129,7 +129,8 @@ class MetaEngine:
         if self._sqlite:
             return False
         with self.read() as connection:
-            if not sa.inspect(connection).has_table(tables.meta_version.name):
+            # All of them: a database of an earlier release may lack a table that was added since.
+            if not set(tables.metadata.tables) <= set(sa.inspect(connection).get_table_names()):
                 return False
             # This row comes last.
             return connection.execute(sa.select(tables.meta_version.c.version)).scalar() == tables.META_VERSION

@@ -17,6 +17,7 @@ metadata = sa.MetaData()
 
 _NAME = sa.String(190).with_variant(mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 """Names that differ in case are different names. Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
+_SOURCE = sa.String(190)
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 meta_version = sa.Table(
@@ -126,4 +127,23 @@ sink_report = sa.Table(
     sa.Column("feed", _NAME, primary_key=True),
     sa.Column("report", _TEXT, nullable=False),
     comment="What the sinks of a feed's tasks counted, added up over its committed windows.",
+)
+
+table_state = sa.Table(
+    "table_state",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("db_name", _NAME, primary_key=True),
+    sa.Column("table_name", _NAME, primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", _TEXT, nullable=False),
+    sa.Column("code", sa.String(64), nullable=False),
+    sa.Column("hint", _TEXT, nullable=False),
+    sa.Column("since_ms", sa.BigInteger, nullable=False),
+    sa.Column("doubt_ts", sa.BigInteger, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_ms", sa.BigInteger, nullable=False),
+    sa.Column("settled_ts", sa.BigInteger, nullable=False),
+    comment="Tables of which the log does not tell every row, until they were read again. One row for each table id; names where it is 0.",
 )

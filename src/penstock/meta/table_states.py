@@ -1,0 +1,183 @@
+"""How far each table of a source can be trusted: its doubts, kept in the meta database.
+
+A table without a row here is ``ok``. A doubt that the log gives is kept before the position that covers it, so it survives any crash; the
+same doubt read again is known by its ts and changes nothing. A doubt is closed only by a re-read that began behind it: a newer doubt stays
+open. A table of which the log gives only the name has the id 0, and its name tells it from others. One process writes. Runs in the server.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.tables import table_state
+from penstock.model.clock import Clock, SystemClock
+
+
+class TableCondition(StrEnum):
+    """Whether the store's state of a table is the table."""
+
+    OK = "ok"
+    DOUBTFUL = "doubtful"
+    REREADING = "rereading"
+    QUARANTINED = "quarantined"
+
+
+class TableState(msgspec.Struct, frozen=True):
+    """What is known of one table's doubts. ``since_ms`` is when the present state began."""
+
+    table_id: int
+    schema: str
+    table: str
+    state: TableCondition
+    reason: str = ""
+    """For operators: what was seen, or why the last attempt failed."""
+    code: str = ""
+    """Of ``model/errors.py``. A doubt with a code means that rows are left out: the table is quarantined."""
+    hint: str = ""
+    since_ms: int = 0
+    doubt_ts: int = 0
+    """The newest doubt; those at or below it are known."""
+    attempts: int = 0
+    """Re-reads that were begun since the doubt was opened."""
+    next_attempt_ms: int = 0
+    """No re-read before this time of the wall clock."""
+    settled_ts: int = 0
+    """The ts of the last corrections, 0 where there were none yet."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the table must be read again."""
+        return self.state is not TableCondition.OK
+
+
+class TableStates:
+    """The doubts of one source in the meta database; implements ``puller.logged.doubts.DoubtBook``. Thread safe."""
+
+    def __init__(self, url: str, source: str, clock: Clock | None = None, meta: MetaSettings | None = None) -> None:
+        self._source = source
+        self._clock = clock or SystemClock()
+        self._engine = MetaEngine(url, meta or MetaSettings())
+
+    def states(self) -> list[TableState]:
+        """Return every table that was ever in doubt, by id and name."""
+        order = (table_state.c.table_id, table_state.c.db_name, table_state.c.table_name)
+        query = sa.select(table_state).where(table_state.c.source == self._source).order_by(*order)
+        with self._engine.read() as connection:
+            return [_state(row) for row in connection.execute(query)]
+
+    def open(self, doubt: TableState) -> bool:
+        """Make a doubt durable; return False where the log gave it before. ``schema`` and ``table`` follow the newest doubt."""
+        with self._engine.write() as connection:
+            known = self._find(connection, doubt)
+            if known is None:
+                self._put(connection, None, msgspec.structs.replace(doubt, since_ms=self._clock.now_ms()))
+                return True
+            harder = known.is_open and doubt.doubt_ts == known.doubt_ts and bool(doubt.code) and not known.code
+            if doubt.doubt_ts <= known.doubt_ts and not harder:
+                return False
+            kept = known.is_open and bool(known.code) and not doubt.code
+            cause = known if kept else doubt
+            self._put(
+                connection,
+                known,
+                msgspec.structs.replace(
+                    doubt,
+                    state=known.state if kept else doubt.state,
+                    reason=cause.reason,
+                    code=cause.code,
+                    hint=cause.hint,
+                    since_ms=known.since_ms if known.is_open else self._clock.now_ms(),
+                    attempts=known.attempts if known.is_open else 0,
+                    next_attempt_ms=known.next_attempt_ms if known.is_open else 0,
+                    settled_ts=known.settled_ts,
+                ),
+            )
+            return True
+
+    def begin(self, table_id: int) -> None:
+        """Note that a re-read begins."""
+        with self._engine.write() as connection:
+            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
+            if known is not None and known.is_open:
+                begun = msgspec.structs.replace(
+                    known, state=TableCondition.REREADING, since_ms=self._clock.now_ms(), attempts=known.attempts + 1
+                )
+                self._put(connection, known, begun)
+
+    def fail(self, table_id: int, reason: str, code: str, hint: str, next_attempt_ms: int) -> None:
+        """Note that a re-read failed: the table is quarantined with the error, or doubtful where ``code`` is empty."""
+        with self._engine.write() as connection:
+            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
+            if known is not None and known.is_open:
+                state = TableCondition.QUARANTINED if code else TableCondition.DOUBTFUL
+                now_ms = self._clock.now_ms()
+                failed = msgspec.structs.replace(
+                    known, state=state, reason=reason, code=code, hint=hint, since_ms=now_ms, next_attempt_ms=next_attempt_ms
+                )
+                self._put(connection, known, failed)
+
+    def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
+        """Note that corrections are durable at ``settled_ts``; return whether the table is ``ok`` now.
+
+        ``covered_ts`` is where the re-read began: a doubt above it stays open.
+        """
+        with self._engine.write() as connection:
+            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
+            if known is None:
+                return True
+            ended = known.doubt_ts <= covered_ts
+            state = TableCondition.OK if ended else TableCondition.DOUBTFUL
+            closed = msgspec.structs.replace(known, state=state, settled_ts=settled_ts, since_ms=self._clock.now_ms(), next_attempt_ms=0)
+            if ended:
+                closed = msgspec.structs.replace(closed, reason="", code="", hint="", attempts=0)
+            self._put(connection, known, closed)
+            return ended
+
+    def identify(self, schema: str, table: str, table_id: int) -> None:
+        """Give a doubt of which only the name was known the id of its table."""
+        with self._engine.write() as connection:
+            known = self._find(connection, TableState(0, schema, table, TableCondition.OK))
+            if known is None:
+                return
+            there = self._find(connection, TableState(table_id, schema, table, TableCondition.OK))
+            if there is None or (known.is_open and not there.is_open):
+                newest = msgspec.structs.replace(known, table_id=table_id, doubt_ts=max(known.doubt_ts, there.doubt_ts if there else 0))
+                self._put(connection, there, newest)
+            connection.execute(table_state.delete().where(*self._key(known)))
+
+    def forget(self, table_id: int) -> None:
+        """Remove a table that nobody captures any more, or that was dropped."""
+        with self._engine.write() as connection:
+            connection.execute(table_state.delete().where(table_state.c.source == self._source, table_state.c.table_id == table_id))
+
+    def close(self) -> None:
+        """Close the connections. Called once, by the owner."""
+        self._engine.close()
+
+    def _key(self, state: TableState) -> list[sa.ColumnElement[bool]]:
+        key = [table_state.c.source == self._source, table_state.c.table_id == state.table_id]
+        if state.table_id == 0:
+            key += [table_state.c.db_name == state.schema, table_state.c.table_name == state.table]
+        return key
+
+    def _find(self, connection: sa.Connection, state: TableState) -> TableState | None:
+        row = connection.execute(sa.select(table_state).where(*self._key(state))).first()
+        return _state(row) if row is not None else None
+
+    def _put(self, connection: sa.Connection, known: TableState | None, state: TableState) -> None:
+        if known is not None:
+            connection.execute(table_state.delete().where(*self._key(known)))
+        values = msgspec.structs.asdict(state)
+        values["db_name"], values["table_name"], values["state"] = values.pop("schema"), values.pop("table"), state.state.value
+        connection.execute(table_state.insert().values(source=self._source, **values))
+
+
+def _state(row: sa.Row[tuple[object, ...]]) -> TableState:
+    fields = dict(row._mapping)
+    del fields["source"]
+    fields["schema"], fields["table"] = fields.pop("db_name"), fields.pop("table_name")
+    return TableState(**fields | {"state": TableCondition(fields["state"])})

@@ -1,0 +1,94 @@
+"""Doubts in the meta database: what the same log may say twice, and what closes a doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.meta.engine import sqlite_url
+from penstock.meta.table_states import TableCondition, TableState, TableStates
+from penstock.testing.twins.clock import SimulatedClock
+
+
+def doubt(ts: int, table_id: int = 7, code: str = "", table: str = "t") -> TableState:
+    state = TableCondition.QUARANTINED if code else TableCondition.DOUBTFUL
+    return TableState(table_id, "shop", table, state, f"seen at {ts}", code, "look" if code else "", doubt_ts=ts)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[TableStates]:
+    made = TableStates(sqlite_url(tmp_path / "meta.db"), "a", SimulatedClock())
+    yield made
+    made.close()
+
+
+def test_a_doubt_is_found_again_after_a_restart_and_by_its_source_only(book: TableStates, tmp_path: Path) -> None:
+    assert book.open(doubt(10))
+    again, other = (TableStates(sqlite_url(tmp_path / "meta.db"), source) for source in ("a", "b"))
+    [found] = again.states()
+    assert (found.table_id, found.table, found.state, found.doubt_ts, found.reason) == (7, "t", TableCondition.DOUBTFUL, 10, "seen at 10")
+    assert found.since_ms > 0
+    assert other.states() == []
+    again.close()
+    other.close()
+
+
+def test_a_doubt_that_is_read_again_changes_nothing_before_and_after_it_was_settled(book: TableStates) -> None:
+    assert [book.open(doubt(ts)) for ts in (10, 10, 20, 10)] == [True, False, True, False]
+    before = book.states()
+    assert not book.open(doubt(15))
+    assert book.states() == before
+    assert book.close_doubt(7, covered_ts=25, settled_ts=30)
+    assert [book.open(doubt(ts)) for ts in (10, 20)] == [False, False]
+    assert book.states()[0].state is TableCondition.OK
+    assert book.open(doubt(40)), "a new one opens it again"
+    assert book.states()[0].settled_ts == 30
+
+
+def test_a_doubt_behind_the_beginning_of_the_reread_stays_open(book: TableStates) -> None:
+    book.open(doubt(10))
+    book.begin(7)
+    assert (book.states()[0].state, book.states()[0].attempts) == (TableCondition.REREADING, 1)
+    book.open(doubt(26))
+    assert not book.close_doubt(7, covered_ts=25, settled_ts=30)
+    [found] = book.states()
+    assert (found.state, found.doubt_ts, found.settled_ts) == (TableCondition.DOUBTFUL, 26, 30)
+
+
+def test_a_code_quarantines_and_a_milder_doubt_does_not_hide_it(book: TableStates) -> None:
+    book.open(doubt(10))
+    book.open(doubt(10, code="DECODE_FAILED"))
+    book.open(doubt(11))
+    [found] = book.states()
+    assert (found.state, found.code, found.reason, found.doubt_ts) == (TableCondition.QUARANTINED, "DECODE_FAILED", "seen at 10", 11)
+    book.begin(7)
+    book.fail(7, "no SELECT", "UPSTREAM_REFUSED", "GRANT SELECT", 5_000)
+    [found] = book.states()
+    assert (found.state, found.code, found.hint, found.next_attempt_ms) == (
+        TableCondition.QUARANTINED,
+        "UPSTREAM_REFUSED",
+        "GRANT SELECT",
+        5_000,
+    )
+    book.fail(7, "busy", "", "", 6_000)
+    assert book.states()[0].state is TableCondition.DOUBTFUL
+    assert book.close_doubt(7, 11, 12)
+    assert (book.states()[0].code, book.states()[0].attempts) == ("", 0)
+
+
+def test_tables_without_an_id_are_told_apart_by_name_until_they_have_one(book: TableStates) -> None:
+    book.open(doubt(10, 0, "SCHEMA_UNKNOWN", "x"))
+    book.open(doubt(11, 0, "SCHEMA_UNKNOWN", "y"))
+    assert [s.table for s in book.states()] == ["x", "y"]
+    book.identify("shop", "x", 9)
+    assert [(s.table_id, s.table, s.doubt_ts) for s in book.states()] == [(0, "y", 11), (9, "x", 10)]
+    book.forget(9)
+    assert [s.table for s in book.states()] == ["y"]
+
+
+def test_a_renamed_table_keeps_its_one_row(book: TableStates) -> None:
+    book.open(doubt(10, table="old"))
+    book.open(doubt(12, table="new"))
+    assert [(s.table, s.doubt_ts) for s in book.states()] == [("new", 12)]
