@@ -128,16 +128,22 @@ class DoubtedTables:
             running = self._running
         return running[1].progress() if running is not None and running[0] == table_id else None
 
+    def will_settle(self, state: TableState) -> bool:
+        """Return whether a table in doubt is read again without an operator's word."""
+        return state.table_id in self._asked or (state.table_id != 0 and self._wish(state) == "resnapshot")
+
     def resnapshot(self, table_id: int, schema: str, table: str) -> None:
         """Have a table read again, in doubt or not, as soon as possible."""
         self._doubted.doubt_table(table_id, schema, table, ASKED)
         self._hurry(table_id)
 
-    def retry(self, table_id: int) -> None:
-        """Read a table that is in doubt again now rather than when its pause is over; raises where it is in none."""
-        if not any(s.table_id == table_id and s.is_open for s in self._doubted.table_states()):
+    def retry(self, table_ids: Sequence[int]) -> None:
+        """Read tables that are in doubt again now rather than when their pause is over; raises where none of them is."""
+        found = [s.table_id for s in self._doubted.table_states() if s.table_id in table_ids and s.is_open]
+        if not found:
             raise PenstockError("TABLE_UNKNOWN", "the table is not in doubt", "Use resnapshot to have it read again in any case.")
-        self._hurry(table_id)
+        for table_id in found:
+            self._hurry(table_id)
 
     def scan(self) -> bool:
         """Open the doubts that a schedule asks for and settle the oldest one that is due; return whether there was one."""
@@ -188,17 +194,21 @@ class DoubtedTables:
         return now_ms >= pause_ms and self._is_wished(state)
 
     def _is_wished(self, state: TableState) -> bool:
-        if state.code == PAUSED:
-            return False
-        if state.reason in {ASKED, SCHEDULED} or state.attempts:
-            return True
-        rule = self._rules.rule(state.schema, state.table)
-        if rule == "pause-table":
+        wish = self._wish(state)
+        if wish == "pause-table" and state.code != PAUSED:
             detail = f"{state.schema}.{state.table} is left out: {state.reason}"
             self._doubted.fail_round(state.table_id, PenstockError(PAUSED, detail), 0.0)
             log.warning("doubted table is paused", extra=_shown(state))
+        return wish == "resnapshot"
+
+    def _wish(self, state: TableState) -> OnRewrite:
+        if state.code == PAUSED:
+            return "pause-table"
+        if state.reason in {ASKED, SCHEDULED} or state.attempts:
+            return "resnapshot"
+        rule = self._rules.rule(state.schema, state.table)
         # Of a table with a code the log tells nothing at all: keeping it as it is would lose every change from now on.
-        return rule == "resnapshot" or (rule == "keep" and bool(state.code))
+        return "resnapshot" if rule == "keep" and state.code else rule
 
     def _settle(self, state: TableState) -> None:
         log.info("doubted table is read again", extra=_shown(state) | {"reason": state.reason, "attempt": state.attempts + 1})
