@@ -91,7 +91,7 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
             nbytes = max(spool.nbytes, sum(o.nbytes for o in view.state.objects if o.side is BatchKind.DATA))
             buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
             difference = StateDifference(table, table, keys, directory, buckets, keyed=True)
-            difference.add_old(_held_rows(view, read.piece, part.held_ts, table))
+            difference.add_old(held_rows(view, read.piece, part.held_ts, table))
         finally:
             client.close()
         difference.add_new(spool.read())
@@ -147,7 +147,7 @@ def _table_rows(read: BootstrapPart, ticket: SnapshotTicket, table: TableSchema,
         upstream.close()
 
 
-def _held_rows(view: SpanView, piece: Span, ts: int, table: TableSchema) -> Iterator[pa.RecordBatch]:
+def held_rows(view: SpanView, piece: Span, ts: int, table: TableSchema) -> Iterator[pa.RecordBatch]:
     """Yield the rows that the store has in a range, with their op and key."""
     names = [OP, KEY, *table.row_schema().names]
     handle = open_changes(view, TS_ZERO, ts)
