@@ -1,4 +1,4 @@
-"""The verb ``feed``: create, list, show and remove feeds at a server. Runs anywhere."""
+"""The verb ``feed``: create, list, show and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.feed_table import table_group, table_line
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import merge, read_assignments, read_toml
 from penstock.model.clock import SystemClock
@@ -36,7 +37,11 @@ def feed() -> None:
       penstock feed create orders --table shop.orders --table 'shop.item*' --sink file:///tmp/orders
       penstock feed create lake --table 'shop.*' --sink 's3://bucket/lake?region=eu-west-1' --set flush-interval=10s
       penstock feed list --output json
+      penstock feed table list orders
     """  # noqa: D301
+
+
+feed.add_command(table_group)
 
 
 @feed.command()
@@ -157,7 +162,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("tables", ", ".join(table["name"] for table in found["tables"])),
         ("source", found["source"]),
         ("sink", found["config"]["sink"]["uri"]),
-        ("checkpoint", f"{found['checkpoint_ts']} ({found['checkpoint_time'] or 'nothing delivered yet'})"),
+        ("checkpoint", _checkpoint(found)),
         ("lag", _lag(found["lag_s"])),
         ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['files']:,} files, {found['windows']:,} windows"),
         ("owner", f"{found['owner'] or 'none'} (epoch {found['epoch']})"),
@@ -167,10 +172,17 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("snapshot", f"reading: {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"))
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
+    rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
     rows += [("not captured", problem) for problem in found["capture_problems"]]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     return rows
+
+
+def _checkpoint(found: dict[str, Any]) -> str:
+    without = ", ".join(f"{table['name']} ({table['state']})" for table in found["uncovered"])
+    line = f"{found['checkpoint_ts']} ({found['checkpoint_time'] or 'nothing delivered yet'})"
+    return f"{line}, not covering {without}" if without else line
 
 
 def _lag(lag_s: float | None) -> str:

@@ -24,6 +24,8 @@ from penstock.model.errors import PenstockError
 
 POLL_S = 0.5
 DEFAULT_NAME = "run"
+EXIT_INCOMPLETE = 3
+"""Caught up, but not with every table."""
 
 
 @click.command()
@@ -103,8 +105,10 @@ def run(
         feed = ensure_feed(client, feed_tree)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
-        caught_up = follow(client, feed["name"], view, stop, until_ts)
-        view.end(caught_up)
+        caught_up, without = follow(client, feed["name"], view, stop, until_ts)
+        view.end(caught_up, without)
+    if without:
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
 def divide(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -144,14 +148,27 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def follow(client: ServerClient, name: str, view: RunView, stop: threading.Event, until_ts: int | None) -> bool:
-    """Show progress until stopped or, where a ts is given, until the checkpoint is there; return whether it is."""
+def follow(client: ServerClient, name: str, view: RunView, stop: threading.Event, until_ts: int | None) -> tuple[bool, list[str]]:
+    """Show progress until stopped or, where a ts is given, until the checkpoint is there and no table is about to be read again.
+
+    Return whether it is, and the tables that the checkpoint does not cover then.
+    """
     while True:
         feed = client.show_feed(name)
         if feed["state"] == "failed" and feed["error"]:
             raise PenstockError(feed["error"]["code"], feed["error"]["message"], feed["error"]["hint"])
         view.progress(feed)
-        if until_ts is not None and feed["checkpoint_ts"] >= until_ts:
-            return True
+        if until_ts is not None and is_caught_up(feed, until_ts):
+            return True, [f"{table['name']} ({table['state']})" for table in feed["uncovered"]]
         if stop.wait(POLL_S):
-            return False
+            return False, []
+
+
+def is_caught_up(feed: Mapping[str, Any], until_ts: int) -> bool:
+    """Return whether everything up to a ts is delivered, and the corrections of every table that was in doubt too.
+
+    A table that is in quarantine, or that waits for an operator, is not waited for.
+    """
+    settled_ts = max((table.get("settled_ts", 0) for table in feed["tables"]), default=0)
+    waited_for = any(table["state"] in {"doubtful", "rereading"} and table["settling"] for table in feed["tables"])
+    return bool(feed["checkpoint_ts"] >= max(until_ts, settled_ts)) and not waited_for

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.feed_table import table_line
 from penstock.model.clock import Clock, SystemClock
 
 _LINE_CHARS_MAX = 150
@@ -25,6 +27,7 @@ class RunView:
         self._seen: tuple[float, int] | None = None
         self._rate = 0.0
         self._problem = ""
+        self._doubts: dict[str, tuple[str, str]] = {}
         self._last = ""
 
     def step(self, text: str) -> None:
@@ -39,9 +42,8 @@ class RunView:
         problem = "; ".join([*(f"[{e['code']}] {e['message']}" for e in [feed["error"]] if e), *feed["capture_problems"]])
         if problem != self._problem:
             self._problem = problem
-            if problem:
-                self._clear()
-                self._console.print(Text("! ", "bold yellow") + Text(problem), soft_wrap=True)
+            self._warn(problem)
+        self._tell_doubts(feed)
         self._last = self._line(feed)
         if self._live:
             self._console.file.write(f"\r\x1b[2K{self._last[:_LINE_CHARS_MAX]}")
@@ -49,13 +51,31 @@ class RunView:
         elif self._last != self._said and now_s - self._said_s >= PLAIN_EVERY_S:
             self._say(now_s)
 
-    def end(self, caught_up: bool) -> None:
-        """Say how it ended."""
+    def end(self, caught_up: bool, without: Sequence[str] = ()) -> None:
+        """Say how it ended, and which tables are not in the target as they are in the source."""
         self._clear()
         self._say(self._clock.monotonic_s())
-        self.step(
-            "caught up: everything that was committed before the start is in the target" if caught_up else "stopped; run it again to go on"
-        )
+        if without:
+            self.step(f"ended: everything that was committed before the start is in the target, but not of {', '.join(without)}")
+        elif caught_up:
+            self.step("caught up: everything that was committed before the start is in the target")
+        else:
+            self.step("stopped; run it again to go on")
+
+    def _tell_doubts(self, feed: dict[str, Any]) -> None:
+        """Say in one line which table is in doubt, and when it no longer is."""
+        now = {t["name"]: t for t in feed.get("tables", ()) if t["state"] != "ok"}
+        for name, table in now.items():
+            if self._doubts.get(name) != (table["state"], table["code"]):
+                self._warn(table_line(table))
+        for name in self._doubts.keys() - now.keys():
+            self.step(f"{name}: ok again")
+        self._doubts = {name: (table["state"], table["code"]) for name, table in now.items()}
+
+    def _warn(self, text: str) -> None:
+        if text:
+            self._clear()
+            self._console.print(Text("! ", "bold yellow") + Text(text), soft_wrap=True)
 
     def _measure(self, feed: dict[str, Any], now_s: float) -> None:
         rows = int(feed["rows"])

@@ -58,6 +58,15 @@ class ServerClient:
         """Let the server compare a feed's target with the upstream; answers when every table is compared."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/verify")
 
+    def list_tables(self, name: str) -> list[dict[str, Any]]:
+        """Return the tables of a feed with their states."""
+        tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/tables")["tables"]
+        return tables
+
+    def ask_for_table(self, name: str, table: str, what: str) -> dict[str, Any]:
+        """Ask for a table of a feed to be read again: ``retry`` or ``resnapshot``; answers before it is."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}")
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
             response = self._client.request(method, path, json=body)

@@ -48,6 +48,37 @@ class SupervisorSettings:
 
 
 @dataclass(frozen=True)
+class RereadSettings:
+    """How doubted tables are read again.
+
+    Attributes:
+        delay_s: how long a doubt waits for others of its table.
+        backoff_s: the first pause after a re-read that failed; it doubles up to ``backoff_max_s``.
+        tasks: how many Spark tasks read a table at once.
+        rows_per_second: how many rows they read per second at most, all together; 0 for as many as they can.
+    """
+
+    delay_s: float = 2.0
+    backoff_s: float = 5.0
+    backoff_max_s: float = 600.0
+    tasks: int = 4
+    rows_per_second: int = 0
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        found = []
+        if not 0 <= self.delay_s <= 86_400:
+            found.append(("delay", "must be between 0 and 24 h"))
+        if not 0 < self.backoff_s <= self.backoff_max_s:
+            found.append(("backoff", "must be positive and at most backoff-max"))
+        if not 1 <= self.tasks <= 1000:
+            found.append(("tasks", "must be between 1 and 1000"))
+        if self.rows_per_second < 0:
+            found.append(("rows-per-second", "must not be negative"))
+        return found
+
+
+@dataclass(frozen=True)
 class SparkConfig:
     """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start."""
 
@@ -74,6 +105,7 @@ class ServerConfig:
     log_service: LogServiceSettings = field(default_factory=LogServiceSettings)
     meta: MetaSettings = field(default_factory=MetaSettings)
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    reread: RereadSettings = field(default_factory=RereadSettings)
 
     def __repr__(self) -> str:
         return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"

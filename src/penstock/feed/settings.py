@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.model.table_pattern import TablePatterns
+
 MIB = 1 << 20
+OnRewrite = Literal["resnapshot", "keep", "pause-table"]
+REWRITE_RULES: tuple[OnRewrite, ...] = ("resnapshot", "pause-table", "keep")
+"""What may be done about a doubted table; of several feeds' wishes the one that stands first is done."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,11 @@ class FeedSettings:
         bootstrap_rows_per_second: how many rows they read per second at most, all together; 0 for as many as they can.
         on_stale_read: what happens where the history that a feed needs is gone: ``resnapshot`` delivers what differs between the target and
             a new snapshot, deletes included; ``fail`` stops the feed.
+        on_rewrite: what happens to a table whose rows the log does not tell: ``resnapshot`` reads it again and delivers what differs,
+            ``keep`` goes on with what the log tells, ``pause-table`` leaves the table out until an operator asks for it.
+        on_rewrite_tables: the same for the tables that a pattern matches; the first pattern counts.
+        recheck_interval_s: how often the tables of ``recheck_tables`` are read again without being in doubt; 0 for never.
+        recheck_tables: patterns of tables that the server changes without logging it, such as children of cascading foreign keys.
     """
 
     flush_interval_s: float = 5.0
@@ -37,11 +47,22 @@ class FeedSettings:
     bootstrap_tasks: int = 4
     bootstrap_rows_per_second: int = 0
     on_stale_read: Literal["resnapshot", "fail"] = "resnapshot"
+    on_rewrite: OnRewrite = "resnapshot"
+    on_rewrite_tables: dict[str, str] = field(default_factory=dict)
+    recheck_interval_s: float = 0.0
+    recheck_tables: tuple[str, ...] = ()
 
     @property
     def trigger_interval_s(self) -> float:
         """Return how often Spark asks for a window: more often than one is due, because a feed that is behind does not wait."""
         return max(0.05, self.flush_interval_s / 20)
+
+    def rewrite_rule(self, schema: str, table: str) -> OnRewrite:
+        """Return what happens to a table that is in doubt."""
+        for pattern, rule in self.on_rewrite_tables.items():
+            if TablePatterns((pattern,)).match(schema, table):
+                return next(known for known in REWRITE_RULES if known == rule)
+        return self.on_rewrite
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
@@ -60,4 +81,13 @@ class FeedSettings:
             found.append(("bootstrap-tasks", "must be between 1 and 1000"))
         if self.bootstrap_rows_per_second < 0:
             found.append(("bootstrap-rows-per-second", "must not be negative"))
+        found += [
+            (f"on-rewrite-tables.{pattern}", f"must be one of {', '.join(REWRITE_RULES)}")
+            for pattern, rule in self.on_rewrite_tables.items()
+            if rule not in REWRITE_RULES
+        ]
+        if self.recheck_interval_s and not 1 <= self.recheck_interval_s <= 366 * 86_400:
+            found.append(("recheck-interval", "must be 0 (never) or between 1 s and a year"))
+        if bool(self.recheck_interval_s) != bool(self.recheck_tables):
+            found.append(("recheck-tables", "and recheck-interval are given together"))
         return found

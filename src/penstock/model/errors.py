@@ -82,6 +82,11 @@ CODES: dict[str, CodeEntry] = {
     "UPSTREAM_CHANGING": CodeEntry(
         ErrorKind.TRANSIENT, "The upstream's tables change too quickly to be looked at.", "Run it again when the DDLs have ended."
     ),
+    "TABLE_PAUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The log does not tell what rows a table has, and on-rewrite leaves it out.",
+        "Run penstock feed table resnapshot FEED TABLE when the table shall be delivered again.",
+    ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
         "A setting of the upstream does not allow capture.",

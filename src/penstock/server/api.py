@@ -22,8 +22,10 @@ from penstock.meta.records import RequestedState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.server.creation import FeedCreator
+from penstock.server.doubted_tables import DoubtedTables
 from penstock.server.metrics import render
 from penstock.server.ports import Liveness
+from penstock.server.table_routes import add_table_routes, table_views
 from penstock.server.verification import FeedVerifier
 from penstock.server.views import error_body, feed_detail, feed_summary, verdict_body
 
@@ -45,10 +47,12 @@ def build_api(
     supervisor: Liveness,
     registries: Sequence[CollectorRegistry],
     clock: Clock,
+    doubted: DoubtedTables | None = None,
 ) -> FastAPI:
-    """Return the application."""
+    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt."""
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url="/api/docs", openapi_url="/api/openapi.json")
     _answer_errors(app)
+    add_table_routes(app, meta, doubted)
 
     @app.get("/api/v1/health")
     def health() -> dict[str, Any]:
@@ -70,7 +74,8 @@ def build_api(
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name))
+        views = table_views(meta, name, doubted)
+        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views)
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
+from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds
@@ -23,6 +24,11 @@ FEED_FILES = "penstock_feed_files"
 FEED_WINDOWS = "penstock_feed_windows"
 FEED_RESNAPSHOTS = "penstock_feed_resnapshots"
 META_UP = "penstock_meta_up"
+TABLES = "penstock_tables_in_doubt"
+TABLE_STATE = "penstock_table_state"
+REREADS = "penstock_rereads"
+REREAD_SECONDS = "penstock_reread_seconds"
+CORRECTIONS = "penstock_corrections"
 
 
 class FeedCollector(Collector):
@@ -70,6 +76,41 @@ def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> li
         windows.add_metric([feed.name], feed.windows_total)
         taken.add_metric([feed.name], resnapshots[feed.name])
     return [rows, nbytes, files, windows, taken]
+
+
+class DoubtMetrics:
+    """What the re-reads of doubted tables did."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rereads = Counter(REREADS, "Re-reads of doubted tables: settled, again, failed, gone.", ["outcome"], registry=registry)
+        self.corrections = Counter(CORRECTIONS, "Rows that a re-read found to differ and that were corrected.", registry=registry)
+        self.seconds = Histogram(REREAD_SECONDS, "How long a re-read took.", registry=registry, buckets=(1, 10, 60, 600, 3600, 36000))
+
+
+class TableStateCollector(Collector):
+    """Tells which tables are in doubt."""
+
+    def __init__(self, states: Callable[[], Sequence[TableState]]) -> None:
+        self._states = states
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering does not read the database."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return how many tables are in each state, and the state of each that is not ok."""
+        try:
+            found = [s for s in self._states() if s.is_open]
+        except PenstockError:
+            return []
+        count = GaugeMetricFamily(TABLES, "How many tables are in doubt, by state.", labels=["state"])
+        for condition in TableCondition:
+            if condition is not TableCondition.OK:
+                count.add_metric([condition.value], sum(s.state is condition for s in found))
+        each = GaugeMetricFamily(TABLE_STATE, "1 for the state of a table that is not ok.", labels=["table", "state", "code"])
+        for state in found:
+            each.add_metric([f"{state.schema}.{state.table}", state.state.value, state.code], 1)
+        return [count, each]
 
 
 def render(registries: Sequence[CollectorRegistry]) -> bytes:

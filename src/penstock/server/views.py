@@ -17,6 +17,7 @@ from penstock.model.masking import mask_text, mask_tree
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.creation import FeedDocument
 from penstock.server.ports import RunStatus
+from penstock.server.table_views import feed_tables, table_view, uncovered
 from penstock.server.verification import Verdict
 
 
@@ -49,9 +50,11 @@ def feed_detail(
     status: RunStatus | None,
     clock: Clock,
     dispatchers: Sequence[DispatcherRecord] | None = None,
+    table_views: Sequence[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
     document = FeedDocument.of(feed)
+    shown = [table_view(t, ()) for t in feed_tables(tables, dispatchers)] if table_views is None else list(table_views)
     return feed_summary(feed, status, clock) | {
         "uuid": feed.uuid,
         "created_ms": feed.created_ms,
@@ -59,7 +62,8 @@ def feed_detail(
         "source": mask_text(document.source),
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
-        "tables": [{"name": f"{t.db_name}.{t.table_name}", "table_id": t.table_id} for t in tables],
+        "tables": shown,
+        "uncovered": uncovered(shown),
     }
 
 

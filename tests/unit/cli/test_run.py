@@ -94,10 +94,10 @@ def test_following_ends_at_the_checkpoint_or_when_stopped(server: ApiServer, tmp
     view = RunView(Console(file=io.StringIO()))
     with ServerClient(server.url) as client:
         ensure_feed(client, tree_of(tmp_path))
-        assert follow(client, "run", view, threading.Event(), 0)
+        assert follow(client, "run", view, threading.Event(), 0) == (True, [])
         stop = threading.Event()
         stop.set()
-        assert not follow(client, "run", view, stop, 1 << 60)
+        assert follow(client, "run", view, stop, 1 << 60) == (False, [])
 
 
 def test_where_output_is_a_file_a_line_comes_now_and_then_and_a_problem_once() -> None:

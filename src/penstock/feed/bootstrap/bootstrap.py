@@ -16,12 +16,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
+from penstock.feed.bootstrap.reread_part import ComparedPart, RereadPart, compare_encoded
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
@@ -35,6 +36,7 @@ from penstock.store.objects.objects import ObjectSpace
 log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 5
 RETRY_S = 1.0
+R = TypeVar("R")
 
 
 class BulkTarget(Protocol):
@@ -82,10 +84,13 @@ class Bootstrapped(msgspec.Struct, frozen=True):
 
 
 class TaskRunner(Protocol):
-    """Runs the parts of a bootstrap. Called by several threads at once."""
+    """Runs the parts of a bootstrap or of a re-read. Called by several threads at once."""
 
     def run(self, part: BootstrapPart) -> PulledPart:
         """Have a part pulled; raises what pulling raised."""
+
+    def compare(self, part: RereadPart) -> ComparedPart:
+        """Have a part compared; raises what comparing raised."""
 
     def cancel(self) -> None:
         """Stop what runs, and whatever is asked for later; ``run`` then raises ``CANCELLED``."""
@@ -101,14 +106,23 @@ class SparkTasks:
 
     def run(self, part: BootstrapPart) -> PulledPart:
         """Have a part pulled by a task."""
-        self._context.setJobGroup(self._group, f"bootstrap of span {part.span.span_id}", interruptOnCancel=True)
+        answer = self._do(pull_encoded, msgspec.json.encode(part), f"bootstrap of span {part.span.span_id}")
+        return msgspec.json.decode(answer, type=PulledPart)
+
+    def compare(self, part: RereadPart) -> ComparedPart:
+        """Have a part compared by a task."""
+        answer = self._do(compare_encoded, msgspec.json.encode(part), f"re-read of span {part.read.span.span_id}")
+        return msgspec.json.decode(answer, type=ComparedPart)
+
+    def _do(self, work: Callable[[bytes], bytes], part: bytes, shown: str) -> bytes:
+        self._context.setJobGroup(self._group, shown, interruptOnCancel=True)
         try:
-            answers = self._context.parallelize([msgspec.json.encode(part)], 1).map(pull_encoded).collect()
+            answers: list[bytes] = self._context.parallelize([part], 1).map(work).collect()
         except Exception as error:
             if self._stopped.is_set():
-                raise PenstockError("CANCELLED", "the bootstrap was stopped") from error
+                raise PenstockError("CANCELLED", f"{shown}: stopped") from error
             raise PenstockError.from_text(str(error)) from error
-        return msgspec.json.decode(answers[0], type=PulledPart)
+        return answers[0]
 
     def cancel(self) -> None:
         """Cancel the jobs that run."""
@@ -236,18 +250,8 @@ class Bootstrap:
 
     def _pull(self, plan: BootstrapPlan, part: BootstrapPart) -> PulledPart:
         """Have one part pulled by a Spark task, again after a transient failure, and record it."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            if self._stop.is_set():
-                raise PenstockError("CANCELLED", "the bootstrap was stopped")
-            try:
-                pulled = self._tasks.run(part)
-                break
-            except PenstockError as error:
-                if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
-                    raise
-                extra = {"span_id": part.span.span_id, "part": part.number, "code": error.code, "attempt": attempt}
-                log.warning("part of a bootstrap will be read again", extra=extra)
-                self._clock.wait(self._stop, RETRY_S * attempt)
+        shown = {"span_id": part.span.span_id, "part": part.number}
+        pulled = patiently(lambda: self._tasks.run(part), self._stop, self._clock, shown)
         recorded = BootstrapLog(self._store.objects, part.span.span_id).finish(plan, part.number, pulled)
         with self._lock:
             old = self._progress
@@ -273,6 +277,21 @@ class Bootstrap:
         committed = Bootstrapped(base_ts, len(objects), sum(o.rows for o in objects), sum(p.restarts for p in pulled))
         log.info("span bootstrapped", extra={"span_id": span.span_id, "rows": committed.rows, "base_ts": base_ts})
         return committed
+
+
+def patiently(work: Callable[[], R], stop: threading.Event, clock: Clock, shown: dict[str, int]) -> R:
+    """Do a task's work, again after transient failures, a bounded number of times; raises ``CANCELLED`` once ``stop`` is set."""
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        if stop.is_set():
+            break
+        try:
+            return work()
+        except PenstockError as error:
+            if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
+                raise
+            log.warning("part of a table will be read again", extra=shown | {"code": error.code, "attempt": attempt})
+            clock.wait(stop, RETRY_S * attempt)
+    raise PenstockError("CANCELLED", "reading was stopped")
 
 
 def _holder(span: Span) -> str:

@@ -12,15 +12,17 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
-from penstock.config.server_tree import SupervisorSettings
+from penstock.config.server_tree import RereadSettings, SupervisorSettings
 from penstock.config.tree import SinkConfig
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.clock import SystemClock
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
+from penstock.server.doubt_rules import FeedDoubtRules
+from penstock.server.doubted_tables import DoubtedTables
 from penstock.server.http import HttpListener
-from penstock.server.metrics import FeedCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
 from penstock.server.moving_verification import verify_standing
 from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
@@ -29,6 +31,7 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
 from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
 from penstock.testing.twins.change_stream import ScriptedUpstream, named_tables
+from penstock.testing.twins.doubted_log import ScriptedDoubts
 
 SOURCE_URI = "dataserver://127.0.0.1:1"
 
@@ -49,7 +52,14 @@ class ApiServer:
         verifier = FeedVerifier(
             self.meta, self.upstream, SOURCE_URI, lambda reader, table_ids: verify_standing(reader, self.upstream, table_ids)
         )
-        self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock)
+        self.doubts = ScriptedDoubts(directory, clock)
+        rules = FeedDoubtRules(self.meta, SOURCE_URI)
+        # Its thread is not started: a test calls ``scan``.
+        self.doubted = DoubtedTables(
+            self.doubts, self.doubts.job, rules, RereadSettings(delay_s=0.0), clock, random.Random(0), DoubtMetrics(registry)
+        )
+        registry.register(TableStateCollector(self.doubted.states))
+        self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock, self.doubted)
         self._listener = HttpListener(self.app, "127.0.0.1", 0)
 
     @property
@@ -65,6 +75,7 @@ class ApiServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._listener.stop()
         self.supervisor.stop()
+        self.doubts.close()
         self.meta.close()
 
 

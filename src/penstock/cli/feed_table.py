@@ -1,0 +1,105 @@
+"""The verb ``feed table``: the state of a feed's tables, and asking for one to be read again. Runs anywhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.server_client import DEFAULT_URL, ServerClient
+
+_server_option = click.option(
+    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
+)
+_output_option = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
+)
+
+
+@click.group("table")
+def table_group() -> None:
+    """List the tables of a feed with their states, and have one read again.
+
+    A table is in doubt where the source's log does not tell what rows it has. It is read again by itself, as on-rewrite says.
+
+    \b
+    Examples:
+      penstock feed table list orders
+      penstock feed table resnapshot orders shop.items
+    """  # noqa: D301
+
+
+@table_group.command("list")
+@click.argument("feed_name", metavar="FEED")
+@_server_option
+@_output_option
+def list_tables(feed_name: str, server_url: str, output: str) -> None:
+    """List the tables: state, since when, why, and when they are tried again."""
+    with ServerClient(server_url) as client:
+        tables = client.list_tables(feed_name)
+    if output == "json":
+        click.echo(json.dumps(tables, indent=2))
+        return
+    shown = Table(box=None, pad_edge=False)
+    for title in ("TABLE", "STATE", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"):
+        shown.add_column(title, overflow="fold")
+    for one in tables:
+        code = f"[{one['code']}] " if one.get("code") else ""
+        columns = (
+            one["name"],
+            one["state"],
+            _time(one.get("since_ms")),
+            code + one.get("reason", ""),
+            _time(one.get("next_attempt_ms")),
+            one.get("hint", ""),
+        )
+        # As they are: square brackets in an error are not markup.
+        shown.add_row(*(Text(column) for column in columns))
+    Console().print(shown)
+
+
+@table_group.command()
+@click.argument("feed_name", metavar="FEED")
+@click.argument("table")
+@_server_option
+@_output_option
+def retry(feed_name: str, table: str, server_url: str, output: str) -> None:
+    """Read a table that is in doubt again now, rather than when its pause is over."""
+    _ask(feed_name, table, "retry", server_url, output)
+
+
+@table_group.command()
+@click.argument("feed_name", metavar="FEED")
+@click.argument("table")
+@_server_option
+@_output_option
+def resnapshot(feed_name: str, table: str, server_url: str, output: str) -> None:
+    """Read a table again and deliver what differs, deletes included. Every feed of the server that has the table gets it."""
+    _ask(feed_name, table, "resnapshot", server_url, output)
+
+
+def table_line(table: dict[str, Any]) -> str:
+    """Return one line about a table that is in doubt."""
+    code = f"[{table['code']}] " if table.get("code") else ""
+    line = f"{table['name']}: {table['state']} since {_time(table.get('since_ms'))}: {code}{table.get('reason', '')}"
+    read = table.get("reread")
+    if read:
+        line += f"; {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"
+    if table.get("next_attempt_ms"):
+        line += f"; next attempt {_time(table['next_attempt_ms'])}"
+    return f"{line}. {table['hint']}" if table.get("hint") else line
+
+
+def _ask(feed_name: str, table: str, what: str, server_url: str, output: str) -> None:
+    with ServerClient(server_url) as client:
+        found = client.ask_for_table(feed_name, table, what)
+    click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} will be read again")
+
+
+def _time(ms: int | None) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds") if ms else ""

@@ -1,0 +1,245 @@
+"""Re-read: a doubted table is read again by Spark tasks, and what differs from the event store's state is settled in the log.
+
+One round: the log service begins to watch which keys the log changes, at L; a snapshot begins; each task compares a key range of each
+captured span with the span's state at a resolved ts H at or above L; the corrections go to the log service, which leaves out what the log
+changed since L and appends the rest at a ts of its own. With an exact snapshot H is the snapshot's own ts. A round whose table changed its
+schema meanwhile is given up with ``UPSTREAM_CHANGING``, whatever the reading said; of a table that is gone nothing is settled. Correction
+files live as long as their round. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+from penstock.feed.bootstrap.bootstrap import BootstrapProgress, BootstrapSettings, TaskRunner, patiently
+from penstock.feed.bootstrap.part import BootstrapPart
+from penstock.feed.bootstrap.reread_part import ComparedPart, CorrectionObjects, RereadPart
+from penstock.model.batch import ChangeBatch
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.timestamp import TS_MAX, TS_ZERO
+from penstock.puller.logged.doubts import Corrections, Settlement, Watch
+from penstock.source.contract import SnapshotTicket
+from penstock.source.single_log import LoggedUpstream
+from penstock.store.history import HistoryNeeds
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+
+log = logging.getLogger(__name__)
+RESOLVE_S_MAX = 120.0
+_POLL_S = 0.02
+
+
+class WatchedLog(Protocol):
+    """The log service as a re-read needs it; see ``puller/logged/doubts.py``."""
+
+    def begin_watch(self, table_id: int) -> Watch:
+        """Remember from now on which keys the log changes in a table."""
+
+    def settle(self, table_id: int, corrections: Iterable[Corrections]) -> Settlement:
+        """Append corrections at a new ts; durable when it returns."""
+
+    def settled_ts(self) -> int:
+        """Return a ts at or above every commit that was acknowledged before the call."""
+
+
+class HeldState(Protocol):
+    """The event store as a re-read needs it."""
+
+    objects: ObjectSpace
+    needs: HistoryNeeds
+
+    def resolved_ts(self, span_id: int) -> int:
+        """Return the span's resolved ts."""
+
+    def base_ts(self, span_id: int) -> int | None:
+        """Return from which ts on the state of a span is known."""
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table that is known, oldest first."""
+
+
+class FlightPlace(Protocol):
+    """Where executors read the store's state."""
+
+    @property
+    def location(self) -> str:
+        """Return the Flight service's location."""
+
+    @property
+    def token(self) -> str:
+        """Return its secret."""
+
+
+class Reread:
+    """Reads one table again, once. One thread calls ``run``; ``progress`` and ``cancel`` may be called by any."""
+
+    def __init__(
+        self,
+        tasks: TaskRunner,
+        store: HeldState,
+        upstream: LoggedUpstream,
+        source: str,
+        watched: WatchedLog,
+        flight: FlightPlace,
+        settings: BootstrapSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """``source`` is the upstream's URI for executors."""
+        self._tasks = tasks
+        self._store = store
+        self._upstream = upstream
+        self._source = source
+        self._watched = watched
+        self._flight = flight
+        self._settings = settings or BootstrapSettings()
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._progress = BootstrapProgress(0, 0, 0)
+
+    def progress(self) -> BootstrapProgress:
+        """Return how far it is."""
+        with self._lock:
+            return self._progress
+
+    def cancel(self) -> None:
+        """Stop; ``run`` raises ``CANCELLED``, and the doubt stays open."""
+        self._stop.set()
+        self._tasks.cancel()
+
+    def run(self, table_id: int) -> Settlement | None:
+        """Read a table once and settle what differs; None where the table is gone. Whoever calls ends the watch after an error."""
+        watch = self._watched.begin_watch(table_id)
+        try:
+            return self._round(watch)
+        except PenstockError as error:
+            if error.code == "CANCELLED":
+                raise
+            self._watched.settled_ts()
+            if self._is_gone(table_id):
+                return None
+            if self._version(table_id, TS_MAX).version > self._version(table_id, watch.ts).version and error.code != "UPSTREAM_CHANGING":
+                raise _changed(table_id) from error
+            raise
+
+    def _round(self, watch: Watch) -> Settlement:
+        name = f"reread {watch.table_id}"
+        ticket = self._begin()
+        objects: list[ObjectMeta] = []
+        try:
+            held_ts = ticket.start.ts if ticket.exact and ticket.start.ts > watch.ts else watch.ts
+            for span in watch.spans:
+                self._await_state(span, held_ts)
+                self._store.needs.pin(span.span_id, name, held_ts)
+            table = self._version(watch.table_id, held_ts)
+            compared = self._compare(watch.spans, ticket, table, held_ts)
+            objects += [meta for _, part in compared for meta in part.objects()]
+            self._watched.settled_ts()
+            if self._version(watch.table_id, TS_MAX).version != table.version:
+                raise _changed(watch.table_id)
+            if self._is_gone(watch.table_id):
+                raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
+            return self._watched.settle(watch.table_id, self._corrections(compared))
+        finally:
+            self._upstream.end_snapshot(ticket)
+            self._store.needs.unpin(name)
+            for meta in objects:
+                self._store.objects.delete(meta.path)
+
+    def _begin(self) -> SnapshotTicket:
+        # A place of the log gets its ts from whoever reads it, so the reader must be under way before a ticket names one.
+        self._watched.settled_ts()
+        return self._upstream.begin_snapshot()
+
+    def _await_state(self, span: Span, ts: int) -> None:
+        base_ts = self._store.base_ts(span.span_id)
+        if base_ts is None or base_ts > ts:
+            raise PenstockError("CONGESTED", f"the first snapshot of span {span.span_id} is not done yet")
+        deadline_s = self._clock.monotonic_s() + RESOLVE_S_MAX
+        while self._store.resolved_ts(span.span_id) < ts:
+            if self._clock.monotonic_s() > deadline_s:
+                raise PenstockError("CONGESTED", f"span {span.span_id} does not get on")
+            if self._clock.wait(self._stop, _POLL_S):
+                raise PenstockError("CANCELLED", "the re-read was stopped")
+
+    def _version(self, table_id: int, ts: int) -> TableSchema:
+        history = SchemaHistory(table_id, self._store.schema_history(table_id))
+        if not history.versions():
+            raise PenstockError("SCHEMA_UNKNOWN", f"no version of table {table_id} is known")
+        # A table whose first version the log has not told yet is read as it is now.
+        return history.at(max(ts, history.versions()[0].version))
+
+    def _is_gone(self, table_id: int) -> bool:
+        return all(table.table_id != table_id for table in self._upstream.list_tables())
+
+    def _compare(self, spans: Sequence[Span], ticket: SnapshotTicket, table: TableSchema, held_ts: int) -> list[tuple[int, ComparedPart]]:
+        """Have every range of every span compared, several at once; return what was found by span, in key order."""
+        parts = [self._part(span, at, piece, ticket, table, held_ts) for span in spans for at, piece in self._pieces(span)]
+        with self._lock:
+            self._progress = BootstrapProgress(len(parts), 0, 0)
+        with ThreadPoolExecutor(self._settings.tasks_max, "reread") as pool:
+            futures = [pool.submit(self._compare_part, part) for part in parts]
+            try:
+                for done in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    done.result()
+                return [(part.read.span.span_id, future.result()) for part, future in zip(parts, futures, strict=True)]
+            except BaseException:
+                self.cancel()
+                pool.shutdown(cancel_futures=True)
+                self._remove(futures)
+                raise
+
+    def _remove(self, futures: Iterable[Future[ComparedPart]]) -> None:
+        for future in futures:
+            if not future.cancelled() and future.exception() is None:
+                for meta in future.result().objects():
+                    self._store.objects.delete(meta.path)
+
+    def _pieces(self, span: Span) -> Iterable[tuple[int, Span]]:
+        return enumerate(self._upstream.divide(span))
+
+    def _part(self, span: Span, number: int, piece: Span, ticket: SnapshotTicket, table: TableSchema, held_ts: int) -> RereadPart:
+        read = BootstrapPart(
+            source=self._source,
+            span=span,
+            piece=piece,
+            objects_uri=self._store.objects.uri,
+            storage_options=dict(self._settings.storage_options or {}),
+            number=number,
+            page_rows=self._settings.page_rows,
+            rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
+            ticket=ticket,
+            table=table,
+        )
+        return RereadPart(read, held_ts, self._flight.location, self._flight.token)
+
+    def _compare_part(self, part: RereadPart) -> ComparedPart:
+        shown = {"span_id": part.read.span.span_id, "part": part.read.number}
+        compared = patiently(lambda: self._tasks.compare(part), self._stop, self._clock, shown)
+        with self._lock:
+            old = self._progress
+            self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + compared.rows)
+        return compared
+
+    def _corrections(self, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
+        """Yield what differs piece by piece, read when it is asked for."""
+        for span_id, part in compared:
+            for pair in part.corrections:
+                yield self._correction(span_id, pair)
+
+    def _correction(self, span_id: int, pair: CorrectionObjects) -> Corrections:
+        return Corrections(span_id, self._batches(pair.tombstones), self._batches(pair.data))
+
+    def _batches(self, meta: ObjectMeta | None) -> tuple[ChangeBatch, ...]:
+        return () if meta is None else tuple(self._store.objects.batches(meta, TS_ZERO, TS_MAX))
+
+
+def _changed(table_id: int) -> PenstockError:
+    return PenstockError("UPSTREAM_CHANGING", f"the schema of table {table_id} changed while it was read again")

@@ -1,0 +1,190 @@
+"""One part of a re-read: a key range of a table as it is now, compared with the event store's state of the same range.
+
+What differs is written as bulk objects, tombstones and rows apart, one pair per bucket of the comparison, so that both sides of a key stand
+in one pair. Nothing refers to them but the answer, so an attempt that dies leaves orphans, which garbage collection removes. Rows are
+named by their row key; where the table has no key, equal rows are counted, and a row that is gone keeps the key under which the store has
+it. Needs the memory of one bucket, and local disk for both states of the range. Runs on executors.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.feed.bootstrap.part import BootstrapPart, Pace
+from penstock.model.batch import KEY, OP, BatchKind, ChangeBatch
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.readback.state_difference import StateDifference
+from penstock.source.catalog import open_upstream
+from penstock.source.contract import SnapshotTicket
+from penstock.store.changes.changes import SpanView, open_changes
+from penstock.store.contract import EndOfRange
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.objects.bulk import write_bulk
+from penstock.store.objects.object_file import ObjectMeta
+from penstock.store.objects.objects import ObjectSpace
+
+BUCKET_BYTES = 64 * 1024 * 1024
+BUCKETS_MAX = 256
+
+
+class RereadPart(msgspec.Struct, frozen=True):
+    """What one task compares: ``read`` says how the table is read. Holds credentials: never print it."""
+
+    read: BootstrapPart
+    held_ts: int
+    """The resolved ts at which the store's state is taken."""
+    flight_location: str
+    flight_token: str
+
+    def __repr__(self) -> str:
+        return f"RereadPart(span={self.read.span.span_id}, number={self.read.number}, held_ts={self.held_ts})"
+
+
+class CorrectionObjects(msgspec.Struct, frozen=True):
+    """Where the two sides of some corrections are; a side without rows has no object."""
+
+    tombstones: ObjectMeta | None
+    data: ObjectMeta | None
+
+
+class ComparedPart(msgspec.Struct, frozen=True):
+    """What a task found: how many rows the table has in the range, and what differs."""
+
+    rows: int
+    corrections: tuple[CorrectionObjects, ...] = ()
+
+    def objects(self) -> Iterator[ObjectMeta]:
+        """Yield every object that was written."""
+        for pair in self.corrections:
+            yield from (meta for meta in (pair.tombstones, pair.data) if meta is not None)
+
+
+def compare_encoded(part: bytes) -> bytes:
+    """Compare a part that is JSON; return what was found as JSON."""
+    return msgspec.json.encode(compare_part(msgspec.json.decode(part, type=RereadPart)))
+
+
+def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
+    """Read a range, compare it, and write what differs; durable when it returns."""
+    read, table = part.read, part.read.table
+    keys = [KEY] if table.key_columns else []
+    with tempfile.TemporaryDirectory(prefix="penstock-reread-") as name:
+        directory = Path(name)
+        spool = _Spool(directory / "table.arrow", table)
+        spool.fill(_table_rows(read, read.ticket, table, Pace(read.rows_per_s, clock or SystemClock())))
+        client = FlightStoreClient(part.flight_location, part.flight_token, read.storage_options)
+        try:
+            view = range_view(client.view(read.span.span_id, TS_ZERO, part.held_ts), read.piece)
+            nbytes = max(spool.nbytes, sum(o.nbytes for o in view.state.objects if o.side is BatchKind.DATA))
+            buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
+            difference = StateDifference(table, table, keys, directory, buckets, keyed=True)
+            difference.add_old(held_rows(view, read.piece, part.held_ts, table))
+        finally:
+            client.close()
+        difference.add_new(spool.read())
+        return ComparedPart(spool.rows, tuple(_write(read, table, difference)))
+
+
+def range_view(view: SpanView, piece: Span) -> SpanView:
+    """Return a picture of a span without the objects that have no key of a range; other keys may be in it still."""
+    objects = tuple(o for o in view.state.objects if view.state.transferred(o) or _meets(o, piece))
+    return SpanView(msgspec.structs.replace(view.state, objects=objects), view.memory, view.space)
+
+
+def _meets(meta: ObjectMeta, piece: Span) -> bool:
+    # Both are empty in manifests that did not say them.
+    unknown = not meta.min_key and not meta.max_key
+    return unknown or (meta.max_key >= piece.start_key and (not piece.end_key or meta.min_key < piece.end_key))
+
+
+class _Spool:
+    """Rows on disk: how many buckets the comparison needs is known once all of them are there."""
+
+    def __init__(self, path: Path, table: TableSchema) -> None:
+        self._path = path
+        self._schema = table.batch_schema()
+        self.rows = 0
+        self.nbytes = 0
+
+    def fill(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write all rows."""
+        with pa.ipc.new_file(self._path.as_posix(), self._schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                self.rows += batch.num_rows
+                self.nbytes += batch.nbytes
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield them again."""
+        with pa.memory_map(self._path.as_posix()) as source:
+            reader = pa.ipc.open_file(source)
+            for at in range(reader.num_record_batches):
+                yield reader.get_batch(at)
+
+
+def _table_rows(read: BootstrapPart, ticket: SnapshotTicket, table: TableSchema, pace: Pace) -> Iterator[pa.RecordBatch]:
+    upstream = open_upstream(read.source)
+    try:
+        for batch in upstream.read_snapshot(ticket, read.piece, table, read.page_rows):
+            pace.take(batch.header.rows)
+            yield batch.records.cast(table.batch_schema())
+    finally:
+        upstream.close()
+
+
+def held_rows(view: SpanView, piece: Span, ts: int, table: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that the store has in a range, with their op and key."""
+    names = [OP, KEY, *table.row_schema().names]
+    handle = open_changes(view, TS_ZERO, ts)
+    try:
+        while not isinstance(step := handle.next(), EndOfRange):
+            for batch in step.data:
+                inside = rows_inside(batch.records, piece)
+                if inside.num_rows:
+                    yield inside.select(names)
+    finally:
+        handle.close()
+
+
+def rows_inside(records: pa.RecordBatch, piece: Span) -> pa.RecordBatch:
+    """Return the rows whose keys lie in a range."""
+    if not piece.start_key and not piece.end_key:
+        return records
+    inside = np.ones(records.num_rows, dtype=np.bool_)
+    if piece.start_key:
+        inside &= pc.greater_equal(records.column(KEY), pa.scalar(piece.start_key, pa.binary())).to_numpy(zero_copy_only=False)
+    if piece.end_key:
+        inside &= pc.less(records.column(KEY), pa.scalar(piece.end_key, pa.binary())).to_numpy(zero_copy_only=False)
+    return records if bool(inside.all()) else records.filter(pa.array(inside))
+
+
+def _write(read: BootstrapPart, table: TableSchema, difference: StateDifference) -> Iterator[CorrectionObjects]:
+    """Write each step of a difference; on any failure what was written is removed."""
+    space = ObjectSpace(read.objects_uri, options=read.storage_options)
+    written: list[ObjectMeta] = []
+
+    def put(number: int, side: BatchKind, batches: list[pa.RecordBatch]) -> ObjectMeta | None:
+        if not batches:
+            return None
+        changes = [ChangeBatch.of(read.span.span_id, table, side, b) for b in batches]
+        name = f"reread-{read.start_ts:020d}-{read.number:06d}-{number:06d}-{side.name.lower()}"
+        written.append(write_bulk(space, read.span.span_id, name, changes, read.start_ts, [table]))
+        return written[-1]
+
+    try:
+        for number, (ended, begun) in enumerate(difference.sides(read.start_ts)):
+            yield CorrectionObjects(put(number, BatchKind.TOMBSTONE, ended), put(number, BatchKind.DATA, begun))
+    except BaseException:
+        for meta in written:
+            space.delete(meta.path)
+        raise
