@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "mechanisms.md"
+PAGE = ROOT / "docs" / "internals" / "mechanisms.md"
 NUMBERS = [*(str(n) for n in range(1, 43)), *"ABCDEFGHIJKL"]
 STATUS = re.compile(r"built|partly: \S.*|not yet")
 

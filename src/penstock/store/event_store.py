@@ -141,16 +141,16 @@ class ColumnarEventStore:
         if store.flush_error is not None and store.memory_nbytes > 4 * self.settings.flush_bytes:
             raise store.flush_error
         fresh = [b for b in map(store.unseen, batches) if b is not None]
-
-        def persisted() -> None:
-            for batch in fresh:
-                store.add(batch)
-            if store.heap_nbytes >= self.settings.spill_bytes:
-                self._flusher.request(span_id)
-            on_persisted()
-
-        self._wal.submit([WalRecord.of_batch(b) for b in fresh], persisted)
+        self._wal.submit([WalRecord.of_batch(b) for b in fresh], lambda: self._make_visible(store, fresh, on_persisted))
         return True
+
+    def _make_visible(self, store: SpanStore, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> None:
+        """Let readers see batches that are durable now; the write-ahead log's thread calls it, in the order of submission."""
+        for batch in batches:
+            store.add(batch)
+        if store.heap_nbytes >= self.settings.spill_bytes:
+            self._flusher.request(store.span_id)
+        on_persisted()
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
         """Queue a DDL for the schema log; one that is there is dropped, and called back as well."""
