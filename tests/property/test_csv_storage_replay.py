@@ -16,6 +16,7 @@ from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer
+from penstock.sink.storage.publisher import SchemaVersions
 from penstock.sink.storage.sink import StorageSink
 from penstock.target.settings import StorageSinkSettings, from_uri
 from penstock.target.storage import ObjectTarget
@@ -59,7 +60,7 @@ class History:
     def __post_init__(self) -> None:
         self.table = TableSchema(7, "s", "t", self.ts, tuple(self.columns))
         self.maintainer = StorageMaintainer(self.target, self.settings)
-        self.maintainer.write_tables([self.table])
+        SchemaVersions(self.target, output_column_id=self.settings.output_column_id).ensure(self.table)
 
     def change(self, key: int, text: str | None) -> None:
         self.ts += 1

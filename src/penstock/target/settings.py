@@ -95,11 +95,6 @@ class StorageSinkSettings:
         """Return whether events of a table must carry ``_key`` and BEFORE rows: for old values, or to take updates of unique keys apart."""
         return self.needs_old_values or (not self.output_raw_change_event and KeyUpdates.concern(table))
 
-    @classmethod
-    def from_uri(cls, uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
-        """Return the target's URI and the settings; see ``from_uri`` of this module."""
-        return from_uri(uri, options)
-
 
 def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
     """Return the target's URI and the settings of a sink URI with its configuration section.
