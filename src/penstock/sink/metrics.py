@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import Histogram, TaskReport
-from penstock.sink.storage.metrics import DDL_AFFECTED, TEXTS
+from penstock.sink.metric_names import DDL_AFFECTED, TEXTS
 
 PREFIX = "penstock_sink_"
 _KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")

@@ -11,8 +11,9 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import TaskReport
+from penstock.sink.metric_names import TEXTS
 from penstock.sink.metrics import SinkMetricsCollector, add_reports, add_to_text
-from penstock.sink.storage.metrics import TEXTS, SinkCounters
+from penstock.sink.storage.metrics import SinkCounters
 
 SEED_NAMES = (
     "spool_bytes",

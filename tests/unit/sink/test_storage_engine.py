@@ -47,13 +47,13 @@ def test_wakes_are_held_back_above_the_high_watermark_and_released_in_order_at_t
     offer(1, 81)
     offer(2, 79)
     offer(3, 61)
-    assert (fired, line.suppressed, line.waiting) == ([0], True, 3)
+    assert (fired, line.waiting) == ([0], 3)
     level.value = 61
     line.fire()
     assert fired == [0]
     level.value = 60
     line.fire()
-    assert (fired, line.suppressed, line.waiting) == ([0, 1, 2, 3], False, 0)
+    assert (fired, line.waiting) == ([0, 1, 2, 3], 0)
     offer(4, 80)
     assert fired[-1] == 4
     assert (counters.wake_calls, counters.wake_suppressed) == (5, 3)

@@ -134,10 +134,10 @@ def test_wakes_stop_when_the_spool_is_full_and_go_on_in_order(made: list[Storage
     # Everything is encoded and in the spool, most of it on disk; most events are not woken.
     pause = threading.Event()
     for _ in range(1000):
-        if sink.spool.nbytes > 200 * 1500:
+        if sink.engine.spool.level.nbytes > 200 * 1500:
             break
         pause.wait(0.01)
-    assert sink.spool.memory_bytes <= 64 << 10
+    assert sink.engine.spool.level.memory_bytes <= 64 << 10
     assert acks.count("enqueued") < 50
     assert acks.count("flushed") == 0
     hang.times = 0
@@ -151,7 +151,7 @@ def test_wakes_stop_when_the_spool_is_full_and_go_on_in_order(made: list[Storage
     assert counters["wake_calls_total"] == 200
     assert 150 <= counters["wake_suppressed_total"] < 200
     assert counters["spool_spilled_bytes_total"] > 100_000
-    assert sink.spool.nbytes == sink.spool.items == 0
+    assert sink.engine.spool.level.nbytes == sink.engine.spool.level.items == 0
 
 
 @pytest.mark.parametrize(("operation", "part"), [("create", "CDC"), ("write", "index"), ("create", "schema_"), ("list", ".penstock")])
@@ -566,7 +566,7 @@ def fed_through_a_small_spool(sink: StorageSink, clock: SimulatedClock, events: 
     for _ in range(500):
         if ended.wait(0.02):
             break
-        if sink.spool.wakes.waiting:
+        if sink.engine.spool.wakes.waiting:
             clock.wait_for_waiters(1)
             clock.advance(5)
     feeder.join(WAIT_S)

@@ -71,21 +71,21 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_what_fits_in_memory_stays_there(rig: Rig, tmp_path: Path) -> None:
     items = [rig.put(n, 4 * KIB) for n in range(4)]
-    assert (rig.spool.nbytes, rig.spool.memory_bytes, rig.spool.items) == (16 * KIB, 16 * KIB, 4)
+    assert (rig.spool.level.nbytes, rig.spool.level.memory_bytes, rig.spool.level.items) == (16 * KIB, 16 * KIB, 4)
     assert [rig.bytes_of(item) for item in items] == [bytes([n]) * 4 * KIB for n in range(4)]
-    assert (rig.spool.nbytes, rig.spool.items) == (0, 0)
+    assert (rig.spool.level.nbytes, rig.spool.level.items) == (0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_items_spill_and_come_back_as_they_were(rig: Rig, tmp_path: Path) -> None:
     items = [rig.put(n, 3 * KIB + n) for n in range(20)]
-    rig.wait_until(lambda: rig.spool.memory_bytes <= 16 * KIB)
-    assert rig.spool.nbytes == sum(item.nbytes for item in items)
+    rig.wait_until(lambda: rig.spool.level.memory_bytes <= 16 * KIB)
+    assert rig.spool.level.nbytes == sum(item.nbytes for item in items)
     on_disk = [item for item in items if item.tier is Tier.DISK]
     assert len(on_disk) >= 10
     assert rig.counters.spilled_bytes == sum(item.nbytes for item in on_disk)
     assert [rig.bytes_of(item) for item in items] == [bytes([n]) * (3 * KIB + n) for n in range(20)]
-    assert (rig.spool.nbytes, rig.spool.memory_bytes, rig.spool.items) == (0, 0, 0)
+    assert (rig.spool.level.nbytes, rig.spool.level.memory_bytes, rig.spool.level.items) == (0, 0, 0)
     # All but the segment that is still written to are gone with their last entry.
     assert rig.segments.files <= 1
     (directory,) = tmp_path.iterdir()
@@ -121,16 +121,16 @@ def test_an_item_grows_until_it_is_spilled_or_written(rig: Rig) -> None:
         assert buffer is not None
         buffer.write(bytes([n]) * KIB)
         rig.spool.put(item)
-    assert (rig.spool.nbytes, rig.spool.items, item.nbytes) == (4 * KIB, 1, 4 * KIB)
+    assert (rig.spool.level.nbytes, rig.spool.level.items, item.nbytes) == (4 * KIB, 1, 4 * KIB)
     others = [rig.put(9, 4 * KIB) for _ in range(20)]
-    rig.wait_until(lambda: item.tier is Tier.DISK or rig.spool.memory_bytes <= 16 * KIB)
+    rig.wait_until(lambda: item.tier is Tier.DISK or rig.spool.level.memory_bytes <= 16 * KIB)
     if item.tier is Tier.DISK:
         assert rig.spool.claim(item) is None
     whole = rig.spool.assemble([item, *others])
     assert bytes(whole.content()) == b"".join(bytes([n]) * KIB for n in range(1, 5)) + b"\x09" * 80 * KIB
     assert rig.spool.claim(item) is None
     rig.spool.release([item, *others])
-    assert (rig.spool.nbytes, rig.spool.memory_bytes, rig.spool.items) == (0, 0, 0)
+    assert (rig.spool.level.nbytes, rig.spool.level.memory_bytes, rig.spool.level.items) == (0, 0, 0)
 
 
 def test_what_an_encoder_claimed_is_not_spilled(rig: Rig) -> None:
@@ -139,7 +139,7 @@ def test_what_an_encoder_claimed_is_not_spilled(rig: Rig) -> None:
     assert buffer is not None
     for n in range(10):
         rig.put(n, 8 * KIB)
-    rig.wait_until(lambda: rig.spool.memory_bytes <= 16 * KIB)
+    rig.wait_until(lambda: rig.spool.level.memory_bytes <= 16 * KIB)
     assert item.tier is Tier.MEMORY
     buffer.write(b"x")
     rig.spool.put(item)

@@ -20,7 +20,7 @@ from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherWork, WrittenFile
 from penstock.sink.storage.cut_records import CutRecord, CutRecords
-from penstock.sink.storage.encode.dispatcher_encoder import FlushTask
+from penstock.sink.storage.encode.file_filler import FlushTask
 from penstock.target.positions import position_key, schema_key, shortened
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget

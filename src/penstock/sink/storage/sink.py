@@ -22,17 +22,18 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
+from penstock.sink.metric_names import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE
 from penstock.sink.storage.cut_records import CutRecords
-from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, FlushTask
+from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, Engine
 from penstock.sink.storage.encode.encoder_shards import EncoderShards
 from penstock.sink.storage.encode.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.maintainer import write_ddl_files
-from penstock.sink.storage.metrics import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE, SinkCounters
+from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.publisher import FilePublisher, SchemaVersions
-from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
+from penstock.sink.storage.spool.file_buffer import BufferPool
 from penstock.sink.storage.spool.segment import SpoolDisk, SpoolSegments
-from penstock.sink.storage.spool.spool import DataItem, DrainMarkerItem, Spool, SpoolSettings
+from penstock.sink.storage.spool.spool import DrainMarkerItem, Spool, SpoolSettings
 from penstock.sink.storage.writer import StorageWriters, WriterChannel, WriterSettings
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
@@ -50,46 +51,20 @@ class EngineSettings:
     writers: WriterSettings | None = None
 
 
+@dataclass(slots=True)
 class _Dispatcher:
-    """The state of an open dispatcher: the caller's side, and the output of its encoder."""
+    """The state of an open dispatcher."""
 
-    def __init__(self, sink: StorageSink, work: DispatcherWork, publisher: FilePublisher) -> None:
-        self._sink = sink
-        self.work = work
-        self.channel = WriterChannel(publisher)
-        self.publisher = publisher
-        self.encoder: DispatcherEncoder | None = None
-        self.rows = 0
-        self.last_ts = 0
-        self.end: DrainMarkerItem | None = None
+    work: DispatcherWork
+    channel: WriterChannel
+    encoder: DispatcherEncoder | None = None
+    rows: int = 0
+    last_ts: int = 0
+    end: DrainMarkerItem | None = None
 
-    def claim(self, item: DataItem) -> FileBuffer | None:
-        return self._sink.spool.claim(item)
-
-    def put(self, item: DataItem) -> None:
-        self._sink.spool.put(item)
-
-    def flush(self, task: FlushTask) -> None:
-        self._sink.writers.append(self.channel, task)
-
-    def hold(self, since_s: float) -> None:
-        self._sink.interval.touch(self.work.dispatcher, since_s)
-
-    def settle(self) -> None:
-        self._sink.interval.settle(self.work.dispatcher)
-
-    def enqueued(self, wake: Callable[[], None]) -> None:
-        self._sink.spool.wakes.offer(wake)
-
-    def urge(self) -> None:
-        # While files are under way the level falls by itself.
-        if not self._sink.writers.busy:
-            self._sink.spool.wakes.urge()
-
-    def after_files(self, callbacks: tuple[Callable[[], None], ...]) -> None:
-        marker = DrainMarkerItem()
-        marker.callbacks = callbacks
-        self._sink.writers.append(self.channel, marker)
+    @property
+    def publisher(self) -> FilePublisher:
+        return self.channel.publisher
 
 
 class StorageSink:
@@ -100,10 +75,10 @@ class StorageSink:
         target: ObjectTarget,
         settings: StorageSinkSettings,
         clock: Clock | None = None,
-        engine: EngineSettings | None = None,
+        tuning: EngineSettings | None = None,
         disk: SpoolDisk | None = None,
     ) -> None:
-        engine = engine or EngineSettings()
+        tuning = tuning or EngineSettings()
         self._target = target
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -111,18 +86,17 @@ class StorageSink:
         self._latch = FailureLatch()
         self._versions = SchemaVersions(target, output_column_id=settings.output_column_id)
         self._records = CutRecords(target)
-        self._buffers = BufferPool(_KEPT_FILES * (settings.file_size + _FILE_SLACK_BYTES))
+        buffers = BufferPool(_KEPT_FILES * (settings.file_size + _FILE_SLACK_BYTES))
         segments = SpoolSegments(Path(settings.spool_dir) if settings.spool_dir else None, disk=disk)
-        spool_settings = engine.spool or SpoolSettings(quota_bytes=settings.spool_size)
-        limits = engine.writers or WriterSettings(flush_concurrency=settings.flush_concurrency)
+        spool_settings = tuning.spool or SpoolSettings(quota_bytes=settings.spool_size)
+        limits = tuning.writers or WriterSettings(flush_concurrency=settings.flush_concurrency)
         # What is under way is in memory: were it all of the tier, the encoders would stand still with it.
         limits = replace(limits, under_way_bytes_max=min(limits.under_way_bytes_max, spool_settings.memory_bytes_max // 2))
-        self.spool = Spool(spool_settings, self._latch, self._buffers, self._counters, segments)
-        self.writers = StorageWriters(settings, limits, self.spool, self._latch, self._buffers, self._counters, self._clock)
-        self._shards = EncoderShards(engine.encoder_threads, self._latch)
-        self.interval: IntervalFlush[DispatcherId] = IntervalFlush(
-            settings.flush_interval_ms / 1000, self._clock, self._latch, self._cut_by_clock
-        )
+        spool = Spool(spool_settings, self._latch, buffers, self._counters, segments)
+        writers = StorageWriters(settings, limits, spool, self._latch, buffers, self._counters, self._clock)
+        interval = IntervalFlush(settings.flush_interval_ms / 1000, self._clock, self._latch, self._cut_by_clock)
+        self.engine = Engine(settings, buffers, spool, writers, interval)
+        self._shards = EncoderShards(tuning.encoder_threads, self._latch)
         self._dispatchers: dict[DispatcherId, _Dispatcher] = {}
         self._tables: dict[TableSchema, TableSchema] = {}
         self._closed = False
@@ -133,7 +107,7 @@ class StorageSink:
         if work.dispatcher in self._dispatchers:
             raise InvariantError(f"dispatcher {work.dispatcher} is open already")
         publisher = FilePublisher(work, self._settings, self._target, self._versions, self._records)
-        self._dispatchers[work.dispatcher] = _Dispatcher(self, work, publisher)
+        self._dispatchers[work.dispatcher] = _Dispatcher(work, WriterChannel(publisher))
         self._shards.open(work.dispatcher)
 
     def add_dml_event(self, event: DmlEvent) -> None:
@@ -154,8 +128,8 @@ class StorageSink:
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
         """Drain everything that the dispatcher was given before the DDL."""
         start_s = self._clock.monotonic_s()
-        marker = self._inject(self._dispatcher(dispatcher), FlushReason.DDL, DrainMarkerItem(event.commit_ts))
-        self.writers.wait_for(marker)
+        marker = self._inject(self._dispatcher(dispatcher), FlushReason.DDL, DrainMarkerItem())
+        self.engine.writers.wait_for(marker)
         end_s = self._clock.monotonic_s()
         self._counters.ddl_dispatchers += 1
         self._counters.observe(DDL_DRAIN_DURATION, end_s - start_s)
@@ -181,7 +155,7 @@ class StorageSink:
         self.seal_dispatcher(dispatcher)
         state = self._dispatcher(dispatcher)
         assert state.end is not None
-        self.writers.wait_for(state.end)
+        self.engine.writers.wait_for(state.end)
         self._shards.close(dispatcher)
         del self._dispatchers[dispatcher]
         files = state.publisher.files
@@ -207,12 +181,12 @@ class StorageSink:
         if not self._closed:
             self._closed = True
             self._latch.trip(PenstockError("CANCELLED", "the sink is closed"))
-            self.interval.join()
+            self.engine.interval.join()
             self._shards.join()
-            self.writers.join()
-            self.spool.close()
+            self.engine.writers.join()
+            self.engine.spool.close()
             # The sink's parts refer to each other: their memory must not wait for the garbage collector.
-            self._buffers.close()
+            self.engine.buffers.close()
             self._dispatchers.clear()
 
     def _inject(self, state: _Dispatcher, reason: FlushReason, marker: DrainMarkerItem) -> DrainMarkerItem:
@@ -221,7 +195,7 @@ class StorageSink:
         def drain() -> None:
             marker.callbacks = self._encoder_of(state).drain(reason)
             marker.encoded_s = self._clock.monotonic_s()
-            self.writers.append(state.channel, marker)
+            self.engine.writers.append(state.channel, marker)
 
         self._shards.submit(state.work.dispatcher, drain)
         return marker
@@ -237,7 +211,7 @@ class StorageSink:
         if state.encoder is None:
             cuts = self._records.of_window(state.work)
             state.publisher.known_cuts = list(cuts)
-            state.encoder = DispatcherEncoder(state.work, self._settings, self._buffers, state, cuts)
+            state.encoder = DispatcherEncoder(state.work, self.engine, state.channel, cuts)
         return state.encoder
 
     def _cut_by_clock(self, dispatcher: DispatcherId) -> None:

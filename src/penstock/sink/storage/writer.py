@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from penstock.format.data_file import finish_file
 from penstock.model.clock import Clock
-from penstock.sink.storage.encode.dispatcher_encoder import FlushTask
+from penstock.sink.storage.encode.file_filler import FlushTask
 from penstock.sink.storage.encode.flush_policy import FlushReason
 from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
@@ -95,25 +95,16 @@ class StorageWriters:
         self._turns = latch.condition()
         self._drained = latch.condition()
         self._line: deque[WriterChannel] = deque()
-        self._under_way_bytes = 0
-        self._under_way_files = 0
+        self.under_way_bytes = 0
+        self.under_way_files = 0
+        """What is on its way to the target; both change under the latch's lock."""
         self._idle = 0
         self._threads: list[threading.Thread] = []
 
     @property
-    def under_way_bytes(self) -> int:
-        """Return how many bytes are under way to the target."""
-        return self._under_way_bytes
-
-    @property
-    def under_way_files(self) -> int:
-        """Return how many files are under way to the target."""
-        return self._under_way_files
-
-    @property
     def busy(self) -> bool:
         """Return whether any file is under way or waits for it."""
-        return bool(self._under_way_files or self._line)
+        return bool(self.under_way_files or self._line)
 
     def append(self, channel: WriterChannel, item: FlushTask | DrainMarkerItem) -> None:
         """Put a file or marker at the end of a channel; never waits."""
@@ -170,8 +161,8 @@ class StorageWriters:
                     item = channel.waiting.popleft()
                     if isinstance(item, FlushTask):
                         channel.taken += 1
-                        self._under_way_files += 1
-                        self._under_way_bytes += item.nbytes
+                        self.under_way_files += 1
+                        self.under_way_bytes += item.nbytes
                     else:
                         channel.marking = True
                     self._list(channel)
@@ -184,9 +175,9 @@ class StorageWriters:
         return None
 
     def _has_room(self, item: FlushTask | DrainMarkerItem) -> bool:
-        if isinstance(item, DrainMarkerItem) or self._under_way_files < FILES_UNDER_WAY_MIN:
+        if isinstance(item, DrainMarkerItem) or self.under_way_files < FILES_UNDER_WAY_MIN:
             return True
-        return self._under_way_bytes + item.nbytes <= self._limits.under_way_bytes_max
+        return self.under_way_bytes + item.nbytes <= self._limits.under_way_bytes_max
 
     def _flush(self, channel: WriterChannel, task: FlushTask, number: int) -> None:
         start_s = self._clock.monotonic_s()
@@ -202,8 +193,8 @@ class StorageWriters:
         self._spool.release(task.items)
         with self._latch.lock:
             # Its index is still to come, but it holds no memory and the line is free for the next file.
-            self._under_way_files -= 1
-            self._under_way_bytes -= task.nbytes
+            self.under_way_files -= 1
+            self.under_way_bytes -= task.nbytes
             channel.turn += 1
             channel.written.append(publication)
             self._turns.notify_all()

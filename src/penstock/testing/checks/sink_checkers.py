@@ -164,11 +164,11 @@ class AttemptWitness:
     def check_bounds(self, gate: WakeGate, limits: WakeGateSettings) -> None:
         """See that what waits and what is in memory keeps to its limits."""
         assert gate.events <= limits.events_max or self._sink._latch.error is not None
-        writers = self._sink.writers
-        assert self._sink.spool.memory_bytes <= self._memory_max + writers.under_way_bytes + self._slack_bytes
+        spool, writers = self._sink.engine.spool, self._sink.engine.writers
+        assert spool.level.memory_bytes <= self._memory_max + writers.under_way_bytes + self._slack_bytes
         assert writers.under_way_bytes <= self._memory_max // 2 or writers.under_way_files <= 2
 
     def check_after_close(self) -> None:
         """Nothing fires once the sink is closed."""
         self._closed = True
-        assert self._sink.spool.nbytes >= 0
+        assert self._sink.engine.spool.level.nbytes >= 0

@@ -43,6 +43,20 @@ class SpoolSettings:
         return int(self.quota_bytes * self.memory_ratio)
 
 
+@dataclass(slots=True)
+class SpoolLevel:
+    """How full a spool is. Changes under the latch's lock."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    items: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes are in, memory and disk."""
+        return self.memory_bytes + self.disk_bytes
+
+
 class Tier(Enum):
     """Where an item's bytes are."""
 
@@ -71,13 +85,12 @@ class DataItem:
 class DrainMarkerItem:
     """Goes behind a dispatcher's data; done when everything before it is in the target. ``callbacks`` fire then."""
 
-    __slots__ = ("action", "callbacks", "ddl_commit_ts", "done", "encoded_s")
+    __slots__ = ("action", "callbacks", "done", "encoded_s")
 
-    def __init__(self, ddl_commit_ts: int = 0, action: Callable[[], None] | None = None) -> None:
-        self.ddl_commit_ts = ddl_commit_ts
+    def __init__(self, action: Callable[[], None] | None = None, callbacks: tuple[Callable[[], None], ...] = ()) -> None:
         self.action = action
         """What a writer does when the marker comes out, before it is done."""
-        self.callbacks: tuple[Callable[[], None], ...] = ()
+        self.callbacks = callbacks
         self.encoded_s = 0.0
         self.done = False
 
@@ -96,27 +109,10 @@ class Spool:
         self._room = latch.condition()
         self._spill_wanted = latch.condition()
         self._in_memory: dict[DataItem, None] = {}
-        self._memory_bytes = 0
-        self._disk_bytes = 0
-        self._items = 0
+        self.level = SpoolLevel()
         self._spilling = False
         self._thread: threading.Thread | None = None
-        self.wakes = WakeLine(Watermarks.of_quota(settings.quota_bytes), latch, counters, lambda: self._memory_bytes + self._disk_bytes)
-
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes are in, memory and disk."""
-        return self._memory_bytes + self._disk_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return how many bytes are in memory."""
-        return self._memory_bytes
-
-    @property
-    def items(self) -> int:
-        """Return how many items are in."""
-        return self._items
+        self.wakes = WakeLine(Watermarks.of_quota(settings.quota_bytes), latch, counters, lambda: self.level.nbytes)
 
     def claim(self, item: DataItem) -> FileBuffer | None:
         """Return an item's buffer for another chunk, until the next ``put``; None where it grows no more. Called by encoders."""
@@ -134,15 +130,15 @@ class Spool:
             added = item.content.tell() - item.nbytes
             if item.nbytes == 0:
                 self._in_memory[item] = None
-                self._items += 1
+                self.level.items += 1
             item.nbytes += added
             item.claimed = False
-            self._memory_bytes += added
-            self._counters.spool_items_peak = max(self._counters.spool_items_peak, self._items)
-            self._counters.spool_bytes_peak = max(self._counters.spool_bytes_peak, self.nbytes)
-            if self._memory_bytes > self._memory_max * _SPILL_ABOVE:
+            self.level.memory_bytes += added
+            self._counters.spool_items_peak = max(self._counters.spool_items_peak, self.level.items)
+            self._counters.spool_bytes_peak = max(self._counters.spool_bytes_peak, self.level.nbytes)
+            if self.level.memory_bytes > self._memory_max * _SPILL_ABOVE:
                 self._start_spilling()
-            self._latch.wait_for(self._room, lambda: self._memory_bytes <= self._memory_max)
+            self._latch.wait_for(self._room, lambda: self.level.memory_bytes <= self._memory_max)
 
     def assemble(self, items: Sequence[DataItem]) -> FileBuffer:
         """Return a file's bytes in one buffer, for the caller; they count until ``release``. One item in memory is not copied."""
@@ -158,8 +154,8 @@ class Spool:
     def release(self, items: Sequence[DataItem]) -> None:
         """Forget items that are in the target; wakes fire if the level allows it now."""
         with self._latch.lock:
-            self._memory_bytes -= sum(item.nbytes for item in items)
-            self._items -= len(items)
+            self.level.memory_bytes -= sum(item.nbytes for item in items)
+            self.level.items -= len(items)
             self._room.notify_all()
         self.wakes.fire()
 
@@ -196,8 +192,8 @@ class Spool:
         self._segments.release(place)
         with self._latch.lock:
             item.place = None
-            self._disk_bytes -= item.nbytes
-            self._memory_bytes += item.nbytes
+            self.level.disk_bytes -= item.nbytes
+            self.level.memory_bytes += item.nbytes
 
     def _start_spilling(self) -> None:
         self._spilling = True
@@ -218,7 +214,7 @@ class Spool:
     def _next_to_spill(self) -> tuple[DataItem, FileBuffer] | None:
         with self._latch.lock:
             while self._latch.error is None:
-                if self._memory_bytes <= self._memory_max * _SPILL_DOWN_TO:
+                if self.level.memory_bytes <= self._memory_max * _SPILL_DOWN_TO:
                     self._spilling = False
                 # The newest item is the one that is needed last.
                 item = next((i for i in reversed(self._in_memory) if not i.claimed), None) if self._spilling else None
@@ -237,8 +233,8 @@ class Spool:
             kept = item.tier is Tier.SPILLING and place.nbytes == item.nbytes
             if kept:
                 item.tier, item.place, item.content = Tier.DISK, place, None
-                self._memory_bytes -= item.nbytes
-                self._disk_bytes += item.nbytes
+                self.level.memory_bytes -= item.nbytes
+                self.level.disk_bytes += item.nbytes
                 self._counters.spilled_bytes += item.nbytes
                 self._room.notify_all()
         if kept:

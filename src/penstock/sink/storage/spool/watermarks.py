@@ -46,11 +46,6 @@ class WakeLine:
         self._firing = False
 
     @property
-    def suppressed(self) -> bool:
-        """Return whether wakes are held back."""
-        return self._suppressed
-
-    @property
     def waiting(self) -> int:
         """Return how many callbacks wait."""
         return len(self._waiting)
