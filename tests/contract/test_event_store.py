@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
 from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
+from penstock.testing.twins.event_store import MemoryEventStore
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
@@ -25,26 +27,35 @@ WAIT_S = 20
 Open = Callable[[int, int], ChangesHandle]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
-    with ColumnarEventStore(tmp_path / "store") as opened:
+@pytest.fixture(params=["columnar", "columnar by Flight", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventStore]:
+    """The store, read in two ways, and its twin."""
+    opened = MemoryEventStore() if request.param == "memory" else ColumnarEventStore(tmp_path / "store")
+    with closing(opened):
         opened.register_span(DDL_SPAN.span_id, DDL_SPAN, 0)
         opened.register_span(SPAN_ID, SPAN, 0)
         opened.put_schemas([TABLE])
         yield opened
 
 
-@pytest.fixture(params=["local", "flight"])
-def open_changes(request: pytest.FixtureRequest, store: ColumnarEventStore) -> Iterator[Open]:
-    """The two ways to read: in the process, and through Flight."""
-    if request.param == "local":
+@pytest.fixture
+def open_changes(request: pytest.FixtureRequest, store: EventStore) -> Iterator[Open]:
+    """Read in the process, or through Flight."""
+    if "by Flight" not in request.node.callspec.params["store"]:
         yield lambda from_ts, to_ts: store.collect_changes(SPAN_ID, from_ts, to_ts)
         return
+    assert isinstance(store, ColumnarEventStore)
     service = FlightService(store)
     client = FlightStoreClient(service.location, service.token)
     yield lambda from_ts, to_ts: client.open_changes(SPAN_ID, from_ts, to_ts)
     client.close()
     service.close()
+
+
+def flush(store: EventStore) -> None:
+    """Let a store that has objects write its memory to them."""
+    if isinstance(store, ColumnarEventStore):
+        assert store.flush(SPAN_ID)
 
 
 def append(store: EventStore, batches: Sequence[ChangeBatch]) -> None:
@@ -70,13 +81,11 @@ ORDERED = [ROWS[0], ROWS[1], ROWS[2], ROWS[3], ROWS[4], ROWS[5]]
 
 
 @pytest.mark.parametrize("flushes", [(), (11,), (12,), (15,), (10, 12)])
-def test_a_tail_gives_lower_ts_first_and_at_one_ts_deletes_first(
-    store: ColumnarEventStore, open_changes: Open, flushes: tuple[int, ...]
-) -> None:
+def test_a_tail_gives_lower_ts_first_and_at_one_ts_deletes_first(store: EventStore, open_changes: Open, flushes: tuple[int, ...]) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     for ts in flushes:
         advance(store, ts)
-        assert store.flush(SPAN_ID)
+        flush(store)
     advance(store, 20)
     assert read_rows(open_changes(5, 20)) == ORDERED
     for from_ts in range(9, 17):
@@ -84,16 +93,16 @@ def test_a_tail_gives_lower_ts_first_and_at_one_ts_deletes_first(
             assert read_rows(open_changes(from_ts, to_ts)) == [r for r in ORDERED if from_ts < r[0] <= to_ts], (from_ts, to_ts)
 
 
-def test_without_before_images_keys_are_left_out_too(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_without_before_images_keys_are_left_out_too(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     assert read_rows(open_changes(5, 20), keep_before=False) == [r for r in ORDERED if r[1] is not Op.BEFORE]
 
 
-def test_a_snapshot_is_the_state_at_its_ts_in_key_order_without_tombstones(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_a_snapshot_is_the_state_at_its_ts_in_key_order_without_tombstones(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 12)
-    store.flush(SPAN_ID)
+    flush(store)
     advance(store, 20)
     expected = {
         9: [],
@@ -107,7 +116,7 @@ def test_a_snapshot_is_the_state_at_its_ts_in_key_order_without_tombstones(store
         assert read_rows(open_changes(0, ts)) == rows
 
 
-def test_a_snapshot_reads_old_rows_under_the_version_of_its_ts(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_a_snapshot_reads_old_rows_under_the_version_of_its_ts(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     added = (
         Column(3, "state", ColumnType(TypeKind.ENUM, elems=("new", "paid")), default="paid"),
@@ -129,7 +138,7 @@ def test_a_snapshot_reads_old_rows_under_the_version_of_its_ts(store: ColumnarEv
     assert list(store.schema_history(7)) == [TABLE, newer]
 
 
-def test_the_end_is_a_value_and_cancelling_an_error(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_the_end_is_a_value_and_cancelling_an_error(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     handle = open_changes(5, 20)
@@ -145,13 +154,19 @@ def test_the_end_is_a_value_and_cancelling_an_error(store: ColumnarEventStore, o
         handle.next()
 
 
-def test_windows_that_cannot_be_answered_are_errors_of_their_own(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_windows_that_cannot_be_answered_are_errors_of_their_own(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 13)
     for window in ((14, 13), (5, 14)):
         with pytest.raises(PenstockError, match=r"\[WINDOW_INVALID\]"):
             open_changes(*window)
-    store.flush(SPAN_ID)
+
+
+@pytest.mark.parametrize("store", ["columnar", "columnar by Flight"], indirect=True)
+def test_history_that_is_gone_is_an_error_of_its_own(store: ColumnarEventStore, open_changes: Open) -> None:
+    append(store, both_sides(SPAN_ID, ROWS))
+    advance(store, 13)
+    flush(store)
     advance(store, 20)
     assert store.truncate_history(SPAN_ID, 13) == 2
     for from_ts in (12, 0):
@@ -160,24 +175,24 @@ def test_windows_that_cannot_be_answered_are_errors_of_their_own(store: Columnar
     assert read_rows(open_changes(13, 20)) == [ROWS[5]]
 
 
-def test_rows_that_come_again_are_not_stored_twice(store: ColumnarEventStore, open_changes: Open) -> None:
+def test_rows_that_come_again_are_not_stored_twice(store: EventStore, open_changes: Open) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     append(store, both_sides(SPAN_ID, ROWS[2:]))
     advance(store, 12)
-    store.flush(SPAN_ID)
+    flush(store)
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     assert read_rows(open_changes(5, 20)) == ORDERED
 
 
-def test_a_new_row_below_the_resolved_ts_is_a_violation(store: ColumnarEventStore) -> None:
+def test_a_new_row_below_the_resolved_ts_is_a_violation(store: EventStore) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     with pytest.raises(PenstockError, match=r"\[RESOLVED_TS_VIOLATED\]"):
         store.append(SPAN_ID, [change_batch(SPAN_ID, [(20, Op.INSERT, 50, "late")], BatchKind.DATA)], lambda: None)
 
 
-def test_an_unknown_span_takes_nothing(store: ColumnarEventStore) -> None:
+def test_an_unknown_span_takes_nothing(store: EventStore) -> None:
     called = threading.Event()
     assert not store.append(99, both_sides(99, ROWS), called.set)
     assert not called.is_set()
@@ -185,14 +200,14 @@ def test_an_unknown_span_takes_nothing(store: ColumnarEventStore) -> None:
         store.resolved_ts(99)
 
 
-def test_the_resolved_ts_never_goes_back(store: ColumnarEventStore) -> None:
+def test_the_resolved_ts_never_goes_back(store: EventStore) -> None:
     advance(store, 20)
     advance(store, 19)
     assert store.resolved_ts(SPAN_ID) == 20
     assert store.register_span(SPAN_ID, SPAN, 3) == 20
 
 
-def test_a_window_ends_at_the_smallest_resolved_ts(store: ColumnarEventStore) -> None:
+def test_a_window_ends_at_the_smallest_resolved_ts(store: EventStore) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     assert store.plan_window([SPAN_ID], [7], 0, 1 << 30).to_ts == 0
     store.advance_resolved_ts(SPAN_ID, 20)
@@ -202,7 +217,7 @@ def test_a_window_ends_at_the_smallest_resolved_ts(store: ColumnarEventStore) ->
     assert (plan.from_ts, plan.to_ts, plan.resolved_ts, plan.ddls) == (5, 14, 14, ())
 
 
-def test_a_window_ends_at_the_first_ddl_of_its_tables(store: ColumnarEventStore) -> None:
+def test_a_window_ends_at_the_first_ddl_of_its_tables(store: EventStore) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     mine = DdlEvent(12, DdlType.DROP_TABLE, "DROP TABLE orders", "shop", dropped_table_ids=(7,))
@@ -225,7 +240,7 @@ def test_a_window_ends_at_the_first_ddl_of_its_tables(store: ColumnarEventStore)
     assert store.plan_window([SPAN_ID], [9], 5, 1 << 30).to_ts == 20
 
 
-def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_unsplit_tables(store: ColumnarEventStore) -> None:
+def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_unsplit_tables(store: EventStore) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 20)
     made = msgspec.structs.replace(TABLE, table_id=70, table="fresh", version=14)
@@ -245,12 +260,12 @@ def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_
     assert store.plan_window([SPAN_ID], [7], 5, 1 << 30, ["else*.t"], [7]).ddls == (ddls[1],)
 
 
-def test_a_window_is_cut_by_bytes_and_always_gets_on(store: ColumnarEventStore) -> None:
+def test_a_window_is_cut_by_bytes_and_always_gets_on(store: EventStore) -> None:
     rows = [(100 + ts, Op.INSERT, ts, "x" * 50) for ts in range(400)]
     for start in range(0, 400, 40):
         append(store, both_sides(SPAN_ID, rows[start : start + 40]))
     advance(store, 200)
-    store.flush(SPAN_ID)
+    flush(store)
     advance(store, 600)
     whole = store.plan_window([SPAN_ID], [7], 50, 1 << 30)
     assert (whole.to_ts, whole.spans[0].rows) == (600, 400)

@@ -1,162 +1,124 @@
-"""What every upstream must do, whatever it is. A new source adds itself to ``upstreams``."""
+"""What every source does, whatever it is. The sources are in ``conftest.py``."""
 
-import contextlib
+from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import pytest
 
-from penstock.model.batch import BatchKind, Op
+from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import with_prefix
-from penstock.model.span import DDL_SPAN, Span
-from penstock.source.catalog import open_upstream
-from penstock.source.dataserver.service.server import DataServer, DataServerSettings
-from penstock.source.proto import dataserver_pb2 as pb
-from penstock.source.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
+from penstock.model.span import Span
+from penstock.model.table import TableSchema
+from penstock.source.contract import Capability, PastReader, Upstream
+from penstock.source.ranged import RangedUpstream
+from penstock.source.single_log import LoggedUpstream
+
+TableOf = Callable[..., TableSchema]
+PROTOCOLS = {Capability.RANGES: RangedUpstream, Capability.LOG: LoggedUpstream, Capability.PAST: PastReader}
 
 
-@contextlib.contextmanager
-def embedded():
-    with DataServer(DataServerSettings(resolved_interval_ms=20)) as server:
-        upstream = open_upstream(server.uri)
-        try:
-            upstream.execute_ddl("CREATE DATABASE d")
-            upstream.execute_ddl("CREATE TABLE d.t (id BIGINT PRIMARY KEY, v VARCHAR(50), n INT)")
-            yield upstream
-        finally:
-            upstream.close()
+def members(protocol: type) -> set[str]:
+    return {name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")}
 
 
-upstreams = {"dataserver": embedded}
+def ids(batches: Iterable[ChangeBatch]) -> list[int]:
+    return [i for b in batches for i in b.records.column("c1").to_pylist()]
 
 
-@pytest.fixture(params=sorted(upstreams))
-def upstream(request):
-    with upstreams[request.param]() as opened:
-        yield opened
+def keys(batches: Iterable[ChangeBatch]) -> list[bytes]:
+    return [k for b in batches for k in b.records.column("_key").to_pylist()]
 
 
-def put(upstream, ids, values):
-    table = upstream.list_tables()[0]
-    with upstream.txn() as txn:
-        keys = txn.put(table, {"id": pa.array(ids, pa.int64()), "v": pa.array(values), "n": pa.array([1] * len(ids))})
-    return txn.commit_ts, keys
+def test_what_is_declared_is_there_and_nothing_else(source: Any) -> None:
+    upstream = source.upstream
+    missing = {name for name in members(Upstream) if not hasattr(upstream, name)}
+    assert not missing
+    assert (Capability.RANGES in upstream.capabilities) != (Capability.LOG in upstream.capabilities)
+    for capability, protocol in PROTOCOLS.items():
+        added = members(protocol) - members(Upstream)
+        there = {name for name in added if hasattr(upstream, name)}
+        assert there == (added if capability in upstream.capabilities else set())
 
 
-def read(upstream, span, ts):
-    return [row for batch in upstream.read_table(span, ts) for row in batch.records.to_pylist()]
+def test_the_ts_never_goes_back(source: Any) -> None:
+    before = source.upstream.current_ts()
+    source.put([1])
+    after = source.upstream.current_ts()
+    assert before <= after <= source.upstream.current_ts()
 
 
-def test_current_ts_grows_and_is_above_every_acknowledged_commit(upstream):
-    before = upstream.current_ts()
-    commit_ts, _ = put(upstream, [1], ["a"])
-    assert before < commit_ts < upstream.current_ts()
-
-
-def test_tables_and_their_history(upstream):
-    table = upstream.list_tables()[0]
-    assert (table.full_name, [c.name for c in table.columns]) == ("d.t", ["id", "v", "n"])
-    assert upstream.schema_history(table.table_id) == [table]
-    upstream.execute_ddl("ALTER TABLE d.t ADD COLUMN z INT")
-    newer = upstream.list_tables()[0]
-    assert newer.version > table.version
-    assert upstream.schema_history(table.table_id) == [table, newer]
+def test_tables_and_their_history(source: Any, table_of: TableOf) -> None:
+    table, other = table_of(source), table_of(source, "other")
+    assert table.table_id != other.table_id
+    assert (table.columns[0].name, [c.name for c in table.key_columns]) == ("id", ["id"])
+    assert source.upstream.schema_history(table.table_id)[-1] == table
     with pytest.raises(PenstockError, match="TABLE_UNKNOWN"):
-        upstream.schema_history(999)
+        source.upstream.schema_history(999_999)
 
 
-def test_ranges_cover_a_span_in_order_without_holes(upstream):
-    table = upstream.list_tables()[0]
-    _, keys = put(upstream, list(range(20)), ["x"] * 20)
-    for number in (5, 12):
-        upstream.split(with_prefix(table.table_id, keys.slice(number, 1))[0].as_py())
-    start, end = upstream.key_span(Span(table.table_id))
-    found = upstream.ranges(Span(table.table_id))
-    assert len(found) == 3
-    assert (found[0].start_key, found[-1].end_key) == (start, end)
-    assert [r.start_key for r in found[1:]] == [r.end_key for r in found[:-1]]
-    assert all(r.store_addr and r.table_id == table.table_id for r in found)
-    part = Span(table.table_id, keys[6].as_py(), keys[8].as_py())
-    assert [r.range_id for r in upstream.ranges(part)] == [found[1].range_id]
-    assert len(upstream.ranges(DDL_SPAN)) == 1
-    with pytest.raises(PenstockError, match="TABLE_UNKNOWN"):
-        upstream.ranges(Span(999))
+def test_a_table_is_read_as_it_is_now_in_key_order(source: Any, table_of: TableOf) -> None:
+    table = table_of(source)
+    span = Span(table.table_id)
+    assert list(source.upstream.read_now(span)) == []
+    source.put([3, 1, -2])
+    source.put([7, 5])
+    source.put([4], "other")
+    source.delete([3])
+    batches = list(source.upstream.read_now(span))
+    assert ids(batches) == [-2, 1, 5, 7]
+    assert keys(batches) == sorted(keys(batches))
+    for batch in batches:
+        assert (batch.header.kind, batch.header.table_id) == (BatchKind.DATA, table.table_id)
+        assert batch.records.schema == table.batch_schema()
+        assert set(batch.records.column("_op").to_pylist()) == {int(Op.INSERT)}
+        assert 0 < batch.header.min_ts <= batch.header.max_ts <= source.upstream.current_ts()
+    part = Span(table.table_id, keys(batches)[1], keys(batches)[3])
+    assert ids(source.upstream.read_now(part)) == [1, 5]
 
 
-def test_read_table_gives_the_state_of_a_ts_as_inserts_in_key_order(upstream):
-    table = upstream.list_tables()[0]
-    first, keys = put(upstream, [3, 1, 2], ["c", "a", "b"])
-    second, _ = put(upstream, [1], ["A"])
-    rows = read(upstream, Span(table.table_id), second)
-    assert [(r["_ts"], r["_op"], r["c1"], r["c2"]) for r in rows] == [
-        (second, Op.INSERT, 1, "A"),
-        (first, Op.INSERT, 2, "b"),
-        (first, Op.INSERT, 3, "c"),
-    ]
-    assert [r["c2"] for r in read(upstream, Span(table.table_id), first)] == ["a", "b", "c"]
-    assert read(upstream, Span(table.table_id), first - 1) == []
-    by_number = sorted(keys.to_pylist())
-    assert [r["c1"] for r in read(upstream, Span(table.table_id, by_number[1], by_number[2]), second)] == [2]
+@pytest.mark.parametrize("pieces_max", [None, 1, 2, 3])
+def test_pieces_are_the_span_together(source: Any, table_of: TableOf, pieces_max: int | None) -> None:
+    source.put(range(20))
+    table = table_of(source)
+    found = keys(source.upstream.read_now(Span(table.table_id)))
+    for span in (Span(table.table_id), Span(table.table_id, found[3], found[17])):
+        pieces = source.upstream.divide(span, pieces_max)
+        assert 1 <= len(pieces) <= (pieces_max or len(pieces))
+        assert (pieces[0].start_key, pieces[-1].end_key) == (span.start_key, span.end_key)
+        assert [p.start_key for p in pieces[1:]] == [p.end_key for p in pieces[:-1]]
+        read = [k for piece in pieces for k in keys(source.upstream.read_now(piece))]
+        assert read == [k for k in found if span.contains(k)]
 
 
-def test_read_table_uses_the_schema_of_the_ts(upstream):
-    table = upstream.list_tables()[0]
-    before, _ = put(upstream, [1], ["a"])
-    upstream.execute_ddl("ALTER TABLE d.t ADD COLUMN z INT NOT NULL DEFAULT 9")
-    upstream.execute_ddl("ALTER TABLE d.t DROP COLUMN n")
-    batch = next(iter(upstream.read_table(Span(table.table_id), upstream.current_ts())))
-    assert batch.records.select(["c1", "c2", "c4"]).to_pylist() == [{"c1": 1, "c2": "a", "c4": 9}]
-    assert batch.records.schema == upstream.list_tables()[0].batch_schema()
-    old = next(iter(upstream.read_table(Span(table.table_id), before)))
-    assert old.records.schema == table.batch_schema()
-    assert old.header.schema_version == table.version
+@pytest.mark.parametrize("page_rows", [3, 1000])
+def test_a_snapshot_gives_every_row_that_did_not_change_since_its_ticket(source: Any, table_of: TableOf, page_rows: int) -> None:
+    source.put(range(20))
+    table = table_of(source)
+    if Capability.LOG in source.upstream.capabilities:
+        source.upstream.first_position()
+    ticket = source.upstream.begin_snapshot()
+    source.put(range(100, 105))
+    source.delete([0, 19])
+    pieces = source.upstream.divide(Span(table.table_id))
+    parts = [list(source.upstream.read_snapshot(ticket, piece, table, page_rows)) for piece in pieces]
+    batches = [b for part in parts for b in part]
+    found = ids(batches)
+    changed = {0, 19, *range(100, 105)}
+    assert [i for i in found if i not in changed] == list(range(1, 19))
+    assert set(found) <= {*range(20), *changed}
+    assert keys(batches) == sorted(set(keys(batches)))
+    if ticket.exact:
+        assert found == list(range(20))
+    for piece, part in zip(pieces, parts, strict=True):
+        assert all(piece.contains(k) for k in keys(part))
+        assert all((b.header.min_ts, b.header.max_ts) == (ticket.start.ts, ticket.start.ts) for b in part)
+        assert all(set(b.records.column("_op").to_pylist()) == {int(Op.INSERT)} for b in part)
+    source.upstream.end_snapshot(ticket)
+    source.upstream.end_snapshot(ticket)
 
 
-def test_the_decoder_turns_pulled_changes_into_batches(upstream):
-    table = upstream.list_tables()[0]
-    info = upstream.ranges(Span(table.table_id))[0]
-    t1, _ = put(upstream, [1, 2], ["a", "b"])
-    t2, _ = put(upstream, [1], ["A"])
-    entries = pull_log(upstream, info)
-    changes = upstream.decoder().decode(5, RawBatch(info.range_id, entries)).changes
-    rows = {(c.header.kind, r["_ts"], r["_op"], r["c1"], r["c2"]) for c in changes for r in c.records.to_pylist()}
-    assert rows == {
-        (BatchKind.DATA, t1, Op.INSERT, 1, "a"),
-        (BatchKind.DATA, t1, Op.INSERT, 2, "b"),
-        (BatchKind.DATA, t2, Op.UPDATE, 1, "A"),
-        (BatchKind.TOMBSTONE, t2, Op.BEFORE, 1, "a"),
-    }
-
-
-def pull_log(upstream, info):
-    """Read a range's whole log through the pull protocol: register first, then everything since the table's birth is after index 1."""
-    name = {
-        "range_id": info.range_id,
-        "range_epoch": {"conf_ver": info.epoch.conf_ver, "version": info.epoch.version},
-        "subscriber_name": "t",
-    }
-    import grpc
-
-    from penstock.source.proto import dataserver_pb2_grpc
-
-    with grpc.insecure_channel(info.store_addr) as channel:
-        stub = dataserver_pb2_grpc.DataServerStub(channel)
-        assert not stub.CdcRegister(pb.CdcRegisterRequest(**name), timeout=5).error.code
-        data = stub.CdcPullLog(pb.CdcPullLogRequest(**name, last_log_index=1), timeout=5).log_data
-    columns = [
-        [d.commit_ts for d in data],
-        [0 for _ in data],
-        [RAW_DELETE if d.type else RAW_PUT for d in data],
-        [d.key for d in data],
-        [d.value or None for d in data],
-        [d.old_value or None for d in data],
-    ]
-    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, RAW_SCHEMA, strict=True)], schema=RAW_SCHEMA)
-
-
-def test_a_closed_or_dead_upstream_is_unreachable(upstream):
-    upstream.close()
+def test_an_upstream_that_is_not_there_is_unreachable(source: Any, unreachable: Callable[[Any], None]) -> None:
     with pytest.raises(PenstockError, match="UPSTREAM_UNREACHABLE"):
-        upstream.current_ts()
-    with pytest.raises(PenstockError, match="UPSTREAM_UNREACHABLE"):
-        list(upstream.read_table(Span(1), 1))
+        unreachable(source)

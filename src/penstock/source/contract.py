@@ -50,7 +50,8 @@ class Upstream(Protocol):
 
     A snapshot is read beside the changes. Its rows count as committed at the ticket's ts, where the capture of the span begins; a row
     that changed while the snapshot was read is among the changes as well, and the newer event wins by key. So once everything is captured
-    that had committed when the snapshot ended, state and changes together are exactly the table.
+    that had committed when the snapshot ended, state and changes together are exactly the table. The span id of batches is the caller's to
+    set: it may read a piece of a span.
     """
 
     @property
@@ -76,7 +77,10 @@ class Upstream(Protocol):
         """
 
     def begin_snapshot(self) -> SnapshotTicket:
-        """Prepare a snapshot; changes from its start on must be captured. What it holds open is released by ``end_snapshot``."""
+        """Prepare a snapshot; changes from its start on must be captured. What it holds open is released by ``end_snapshot``.
+
+        Where the changes are being read, its start is a place that the reader has come to; otherwise reading begins there.
+        """
 
     def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
         """Yield the rows of a span in key order as INSERT at the ticket's ts, page by page, each after the last key of the one before.
