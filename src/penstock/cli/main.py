@@ -1,8 +1,8 @@
 """The command ``penstock``: its verbs, and how errors look.
 
 A verb's module is imported only when the verb is used, so that ``--help`` answers at once. An error is two lines on stderr, what and
-what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 1 where data or Penstock itself is
-wrong. Runs anywhere.
+what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 4 where Spark ended under a server, 1
+where data or Penstock itself is wrong. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERBS = {
     "storage": "List, check and expire the files of a storage target.",
     "dataserver": "Run the embedded range-sharded data server.",
 }
-EXIT_FAILED, EXIT_OPERATOR, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_OPERATOR, EXIT_SPARK_LOST, EXIT_INTERRUPTED = 1, 2, 4, 130
 
 
 class LazyGroup(click.Group):
@@ -91,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
         if debug:
             raise
         show_error(error)
-        return EXIT_FAILED if error.kind in {ErrorKind.CORRUPT, ErrorKind.BUG} else EXIT_OPERATOR
+        return exit_code(error)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return EXIT_OPERATOR
@@ -108,6 +108,13 @@ def run(argv: Sequence[str]) -> int:
         )
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def exit_code(error: PenstockError) -> int:
+    """Return with what a verb ends that raised an error."""
+    if error.code == "SPARK_LOST":
+        return EXIT_SPARK_LOST
+    return EXIT_FAILED if error.kind in {ErrorKind.CORRUPT, ErrorKind.BUG} else EXIT_OPERATOR
 
 
 def show_error(error: PenstockError) -> None:

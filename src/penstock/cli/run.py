@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -105,7 +105,7 @@ def run(
         feed = ensure_feed(client, feed_tree)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
-        caught_up, without = follow(client, feed["name"], view, stop, until_ts)
+        caught_up, without = follow(client, feed["name"], view, stop, until_ts, process.check_spark)
         view.end(caught_up, without)
     if without:
         raise click.exceptions.Exit(EXIT_INCOMPLETE)
@@ -148,12 +148,20 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def follow(client: ServerClient, name: str, view: RunView, stop: threading.Event, until_ts: int | None) -> tuple[bool, list[str]]:
+def follow(
+    client: ServerClient,
+    name: str,
+    view: RunView,
+    stop: threading.Event,
+    until_ts: int | None,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[bool, list[str]]:
     """Show progress until stopped or, where a ts is given, until the checkpoint is there and no table is about to be read again.
 
-    Return whether it is, and the tables that the checkpoint does not cover then.
+    Return whether it is, and the tables that the checkpoint does not cover then. ``check`` raises where nothing can go on.
     """
     while True:
+        check()
         feed = client.show_feed(name)
         if feed["state"] == "failed" and feed["error"]:
             raise PenstockError(feed["error"]["code"], feed["error"]["message"], feed["error"]["hint"])

@@ -13,6 +13,8 @@ import click
 
 from penstock.config.loader import load, merge, read_assignments, read_toml
 
+_LOOK_S = 0.5
+
 
 @click.command()
 @click.option("--source", metavar="URI", help="The upstream to capture, as dataserver://host:port.")
@@ -74,5 +76,6 @@ def server(
         signal.signal(number, ask_to_stop)
     with ServerProcess(config) as process:
         click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
-        stop.wait()
+        while not stop.wait(_LOOK_S):
+            process.check_spark()
         click.echo("stopping")

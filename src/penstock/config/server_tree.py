@@ -20,7 +20,6 @@ class SupervisorSettings:
         lease_s: how long a feed stays with a server that does not renew; another one takes it afterwards.
         scan_interval_s: how often new and abandoned feeds are looked for.
         backoff_s: the first pause before a restart after a transient error; it doubles up to ``backoff_max_s``.
-        restarts_max: transient failures in a row, without progress between them, after which the feed fails.
         feeds_max: how many feeds one server runs.
     """
 
@@ -28,7 +27,6 @@ class SupervisorSettings:
     scan_interval_s: float = 1.0
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
-    restarts_max: int = 20
     feeds_max: int = 64
 
     def problems(self) -> list[tuple[str, str]]:
@@ -40,8 +38,6 @@ class SupervisorSettings:
             found.append(("scan-interval", "must be between 50 ms and the lease"))
         if not 0 < self.backoff_s <= self.backoff_max_s:
             found.append(("backoff", "must be positive and at most backoff-max"))
-        if not 0 <= self.restarts_max <= 1_000_000:
-            found.append(("restarts-max", "must be between 0 and 1000000"))
         if not 1 <= self.feeds_max <= 10_000:
             found.append(("feeds-max", "must be between 1 and 10000"))
         return found

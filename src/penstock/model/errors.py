@@ -156,7 +156,11 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
-    "FEED_FAILED": CodeEntry(ErrorKind.BLOCKED, "The feed stopped with an error.", "See the cause in `penstock feed show`."),
+    "FEED_FAILED": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "A run of the feed ended with an error that is none of Penstock's own: something that Spark, a driver or the machine said.",
+        "The feed is started again, for as long as it takes. See the cause in `penstock feed show`, and act if it lasts.",
+    ),
     "WORKER_LOST": CodeEntry(
         ErrorKind.TRANSIENT,
         "A process that worked for the feed ended in the middle: an executor, its Python worker, or the planner beside the driver.",
@@ -185,6 +189,11 @@ CODES: dict[str, CodeEntry] = {
     ),
     "SPARK_UNAVAILABLE": CodeEntry(
         ErrorKind.BLOCKED, "Spark did not start.", "Check Java 17 (`java -version`), the master and the memory of the machine."
+    ),
+    "SPARK_LOST": CodeEntry(
+        ErrorKind.BLOCKED,
+        "Spark's JVM ended under a running server, which ends too: its feeds go on where they are when it is started again.",
+        "Start it again, best by a supervisor such as systemd; look whether the machine ran out of memory.",
     ),
     "TICKET_INVALID": CodeEntry(ErrorKind.INVALID, "A Flight ticket is malformed or not signed by this server.", "Plan again."),
     "CANCELLED": CodeEntry(ErrorKind.TRANSIENT, "The operation was cancelled before it ended.", "Run it again."),

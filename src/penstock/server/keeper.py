@@ -1,9 +1,9 @@
 """Keeps one claimed feed running: start, watch, restart after transient errors, stop.
 
 Invariants: one thread per feed drives its runs, one run at a time; a run is stopped before the next one starts and before the keeper
-ends; after the lease is lost nothing is written about the feed. Pauses between restarts double up to a bound, and restarts without
-progress between them are counted and bounded. An error of any other kind than TRANSIENT ends this feed, and only this one. Runs in the
-server.
+ends; after the lease is lost nothing is written about the feed. Pauses between restarts double up to a bound while there is no
+progress between them; no number of restarts ends a feed. An error of any other kind than TRANSIENT ends this feed, and only this one.
+Runs in the server.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class FeedKeeper:
             log.info("feed lost to another owner", extra={"feed": self.feed.name, "epoch": self.epoch})
             self._fenced.set()
             return False
-        again = error.kind is ErrorKind.TRANSIENT and failures <= self._settings.restarts_max
+        again = error.kind is ErrorKind.TRANSIENT
         log.log(
             logging.WARNING if again else logging.ERROR,
             "feed will be restarted" if again else "feed failed",

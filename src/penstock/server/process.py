@@ -11,14 +11,16 @@ import logging
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
 
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
-from penstock.feed.spark.session import SparkSettings, open_session
+from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
@@ -48,6 +50,7 @@ from penstock.target.storage import Guard
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 3.0
+_SPARK_LOOK_S = 0.5
 _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
 
 
@@ -61,6 +64,7 @@ class ServerProcess:
         self._listener: HttpListener | None = None
         self._flight_location = ""
         self._log_service: LogService | None = None
+        self._spark_lost: int | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -85,6 +89,11 @@ class ServerProcess:
             raise InvariantError("the server is not started")
         return self._log_service.settled_ts()
 
+    def check_spark(self) -> None:
+        """Raise ``SPARK_LOST`` where Spark's JVM has ended: nothing works without it, and whoever runs this process starts it again."""
+        if self._spark_lost is not None:
+            raise PenstockError("SPARK_LOST", f"Spark's JVM ended with {self._spark_lost}")
+
     def start(self) -> None:
         """Start everything; on an error, end what was started and raise it."""
         try:
@@ -97,6 +106,34 @@ class ServerProcess:
         """End everything, the newest part first. Feeds are released, so that another server takes them at once."""
         self._parts.close()
 
+    def _open_spark(self) -> SparkSession:
+        """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
+        settings = self._config.spark
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, dict(settings.conf)))
+        self._parts.callback(close_session, session)
+        self._parts.callback(self._watch_spark(lambda: jvm_exit_code(session)))
+        return session
+
+    def _watch_spark(self, exit_code: Callable[[], int | None]) -> Callable[[], None]:
+        """Look all the time whether the JVM lives; return what ends that."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not self._clock.wait(stop, _SPARK_LOOK_S):
+                self._spark_lost = exit_code()
+                if self._spark_lost is not None:
+                    log.error("spark is lost", extra={"exit_code": self._spark_lost})
+                    return
+
+        thread = threading.Thread(target=watch, name="spark-watch", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            stop.set()
+            thread.join()
+
+        return end
+
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
         directory = DataDirectory(config.data_dir)
@@ -106,9 +143,7 @@ class ServerProcess:
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
-        # Before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child.
-        session = open_session(SparkSettings(config.spark.master, config.spark.driver_memory, dict(config.spark.conf)))
-        parts.callback(session.stop)
+        session = self._open_spark()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
         if config.spark.warm_up:
@@ -149,7 +184,7 @@ class ServerProcess:
         if config.spark.warm_up:
             warming.join()
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random())
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random(), lambda: self._spark_lost is None)
         parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         supervisor.start()

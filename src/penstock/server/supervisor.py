@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
@@ -29,14 +30,23 @@ class Supervisor:
     """Runs this server's share of the feeds."""
 
     def __init__(
-        self, owner: str, meta: MetaDatabase, factory: FeedRunFactory, settings: SupervisorSettings, clock: Clock, jitter: random.Random
+        self,
+        owner: str,
+        meta: MetaDatabase,
+        factory: FeedRunFactory,
+        settings: SupervisorSettings,
+        clock: Clock,
+        jitter: random.Random,
+        able: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``able`` says whether feeds can be run here now; a server that cannot claims none."""
         self.owner = owner
         self._meta = meta
         self._factory = factory
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
+        self._able = able
         self._lease_ms = round(settings.lease_s * 1000)
         self._keepers: dict[str, FeedKeeper] = {}
         self._lease_until_ms: dict[str, int] = {}
@@ -115,7 +125,7 @@ class Supervisor:
         removed = feed.requested_state is RequestedState.REMOVED
         if feed.reached_state is ReachedState.FAILED and not removed and not self._first_scan:
             return
-        if full and not removed:
+        if (full or not self._able()) and not removed:
             return
         try:
             now_ms = self._clock.now_ms()

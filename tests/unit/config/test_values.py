@@ -38,9 +38,9 @@ def test_settings_survive_dump_and_load(settings: FeedSettings) -> None:
     assert load(FeedSettings, dump(settings)) == settings
 
 
-@given(st.floats(1, 3600), st.integers(0, 1000))
-def test_supervisor_settings_survive_dump_and_load(lease_s: float, restarts_max: int) -> None:
-    settings = SupervisorSettings(lease_s=lease_s, restarts_max=restarts_max)
+@given(st.floats(1, 3600), st.integers(1, 1000))
+def test_supervisor_settings_survive_dump_and_load(lease_s: float, feeds_max: int) -> None:
+    settings = SupervisorSettings(lease_s=lease_s, feeds_max=feeds_max)
     assert load(SupervisorSettings, dump(settings)) == settings
 
 

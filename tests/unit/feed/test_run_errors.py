@@ -20,8 +20,18 @@ def test_what_a_failed_query_says(text, code):
     assert query_error(text).code == code
 
 
-def test_a_lost_worker_is_no_reason_to_stop():
-    assert query_error("Python worker exited unexpectedly (crashed)").kind is ErrorKind.TRANSIENT
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Python worker exited unexpectedly (crashed)",
+        "org.apache.spark.SparkException: Python worker failed to connect back.",
+        "java.lang.NullPointerException",
+        "some text of Spark that nobody has seen yet",
+    ],
+)
+def test_what_is_none_of_our_errors_passes(text):
+    """A machine that is busy, or a cluster that loses a node, must not park a feed for good."""
+    assert query_error(text).kind is ErrorKind.TRANSIENT
 
 
 def test_a_cause_without_a_message_is_seen():

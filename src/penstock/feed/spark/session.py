@@ -108,3 +108,15 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         ) from error
     register_penstock(session)
     return session
+
+
+def jvm_exit_code(session: SparkSession) -> int | None:
+    """Return with what Spark's JVM ended, or None while it runs. One that another process started counts as running."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    return None if process is None else process.poll()
+
+
+def close_session(session: SparkSession) -> None:
+    """Stop Spark; of a JVM that has ended nothing is asked any more."""
+    if jvm_exit_code(session) is None:
+        session.stop()
