@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.report import Bar, Report, say
 from benchmarks.workload import BASE_TS, ORDERS, changes
+from penstock.ddl.type_names import mysql_type
 from penstock.format.csv import encoder as csv_encoder
 from penstock.format.csv.decoder import decode
 from penstock.format.csv.dialect import CsvSettings
@@ -32,7 +33,6 @@ from penstock.format.json.canal import sql_type
 from penstock.format.old_values import UpdatePairs
 from penstock.format.parquet_file import ParquetRows, typed_table
 from penstock.format.protocols import CanalSettings, ParquetSettings
-from penstock.format.type_names import mysql_type
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
