@@ -18,10 +18,9 @@ from penstock.model.errors import PenstockError
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.inspection import check_target
 from penstock.readback.replay_database import open_database
-from penstock.server.verification import read_state
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
-from penstock.testing.paths.whole_path import WholePath
+from penstock.testing.paths.whole_path import WholePath, read_state
 
 SETUP = [
     "CREATE DATABASE d",

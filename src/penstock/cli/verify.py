@@ -86,6 +86,11 @@ def _ask(feed: str, server_url: str, timeout_s: float) -> Verdict:
         raise PenstockError("SERVER_UNREACHABLE", f"the server's answer is not understood: {error}", "Use the server's version.") from None
 
 
+def _tell(line: str) -> None:
+    """Show how far the comparison is; the result alone goes to standard output."""
+    click.echo(line, err=True)
+
+
 def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple[str, ...]) -> Verdict:
     """Compare in this process."""
     from penstock.config.tree import load_feed_config
@@ -102,7 +107,7 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     try:
         table_ids = sorted(t.table_id for t in match_tables(config.tables, upstream.list_tables()))
         if reads_past(upstream):
-            return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts)
-        return verify_standing(reader, upstream, table_ids)
+            return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts, tell=_tell)
+        return verify_standing(reader, upstream, table_ids, _tell)
     finally:
         upstream.close()

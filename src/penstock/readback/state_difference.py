@@ -25,6 +25,15 @@ _OLD = "\0old"
 _NULL = "\0"
 
 
+BUCKET_BYTES = 64 * 1024 * 1024
+BUCKETS_MAX = 256
+
+
+def buckets_for(nbytes: int, bucket_bytes: int = BUCKET_BYTES) -> int:
+    """Return into how many buckets states of a size are divided; beyond the most that there are, buckets grow."""
+    return min(BUCKETS_MAX, 1 + nbytes // bucket_bytes)
+
+
 class Buckets:
     """Rows divided by their key over files of a directory. Written first, then read, one bucket at a time."""
 
@@ -58,7 +67,8 @@ class Buckets:
 
 def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> I64:
     """Return for each row the bucket of its key."""
-    columns = frame.select(_text(k, frame.schema[k]).cast(pl.Binary).alias(str(at)) for at, k in enumerate(keys))
+    # Something may stand where a NULL is, so it is filled: the hash must not see it.
+    columns = frame.select(_text(k, frame.schema[k]).fill_null("").cast(pl.Binary).alias(str(at)) for at, k in enumerate(keys))
     total = np.full(frame.height, FNV_START, dtype=np.uint64)
     for name in columns.columns:
         values = columns[name].to_arrow().cast(pa.large_binary())

@@ -8,6 +8,7 @@ server (``verify_standing``) the upstream must stand still.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
@@ -17,9 +18,10 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, TableSchema
+from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
-from penstock.readback.replay import replay_table
-from penstock.server.verification import TableVerdict, Verdict, compare_states, state_of
+from penstock.server.table_comparison import TableComparison, TableVerdict, Tell
+from penstock.server.verification import Verdict, published_ts, rows_of
 from penstock.source.contract import Upstream
 
 ATTEMPTS_MAX = 5
@@ -37,33 +39,34 @@ class MovingVerifier:
         self._clock = clock
         self._wait_s_max = wait_s_max
 
-    def verify(self, reader: StorageReader, table_ids: Sequence[int]) -> Verdict:
+    def verify(self, reader: StorageReader, table_ids: Sequence[int], tell: Tell = lambda _: None) -> Verdict:
         """Compare every given table as of a ts of its own, close to now; the verdict carries the last of them."""
-        verdicts, last_ts = [], 0
+        verdicts: list[TableVerdict] = []
+        last_ts = 0
         for table in _tables(self._upstream, table_ids):
-            verdict, last_ts = self._verify_table(reader, table)
+            tell(f"{table.full_name}: table {len(verdicts) + 1}")
+            verdict, last_ts = self._verify_table(reader, table, tell)
             verdicts.append(verdict)
         return Verdict(last_ts or reader.limit_ts(), tuple(verdicts), reader.stops_at_checkpoint)
 
-    def _verify_table(self, reader: StorageReader, table: TableSchema) -> tuple[TableVerdict, int]:
+    def _verify_table(self, reader: StorageReader, table: TableSchema, tell: Tell) -> tuple[TableVerdict, int]:
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            before_ts = self._settled_ts()
-            expected = state_of(table, self._upstream.read_now(Span(table.table_id)))
-            # The snapshot that a target begins with may lie later than anything that was ever committed.
-            reader.refresh()
-            after_ts = max(self._settled_ts(), reader.limit_ts())
-            self._wait_for_checkpoint(reader, after_ts)
-            found = replay_table(reader, table.schema, table.table, up_to_ts=after_ts)
-            verdict = compare_states(table, found, expected)
-            if verdict.identical:
-                break
-            moved = changed_keys(reader, table, before_ts, after_ts)
-            if moved is None or moved.height == 0:
-                break
-            settled = compare_states(table, _without(found, moved), _without(expected, moved))
-            if not settled.identical or attempt == ATTEMPTS_MAX:
-                verdict = settled
-                break
+            with contextlib.closing(TableComparison(table, tell)) as comparison:
+                before_ts = self._settled_ts()
+                comparison.add_rows(rows_of(self._upstream.read_now(Span(table.table_id)), table))
+                # The snapshot that a target begins with may lie later than anything that was ever committed.
+                reader.refresh()
+                after_ts = max(self._settled_ts(), reader.limit_ts())
+                self._wait_for_checkpoint(reader, after_ts)
+                comparison.read_target(reader, lineage(reader, table.schema, table.table, reader.limit_ts(after_ts)))
+                verdict = comparison.verdict()
+                moved = None if verdict.identical else changed_keys(reader, table, comparison.key_names, before_ts, after_ts)
+                if moved is None or moved.height == 0:
+                    break
+                settled = comparison.verdict(moved)
+                if not settled.identical or attempt == ATTEMPTS_MAX:
+                    verdict = settled
+                    break
         return verdict, after_ts
 
     def _wait_for_checkpoint(self, reader: StorageReader, ts: int) -> None:
@@ -80,21 +83,21 @@ class MovingVerifier:
             reader.refresh()
 
 
-def verify_standing(reader: StorageReader, upstream: Upstream, table_ids: Sequence[int]) -> Verdict:
+def verify_standing(reader: StorageReader, upstream: Upstream, table_ids: Sequence[int], tell: Tell = lambda _: None) -> Verdict:
     """Compare every given table with what the upstream holds now, which is right while nothing changes there."""
-    checkpoint_ts = reader.checkpoint_ts()
-    if checkpoint_ts is None:
-        raise PenstockError("CHECKPOINT_MISSING", "the target has no `metadata` yet")
-    verdicts = [
-        compare_states(table, replay_table(reader, table.schema, table.table), state_of(table, upstream.read_now(Span(table.table_id))))
-        for table in _tables(upstream, table_ids)
-    ]
+    checkpoint_ts = published_ts(reader)
+    verdicts: list[TableVerdict] = []
+    for table in _tables(upstream, table_ids):
+        tell(f"{table.full_name}: table {len(verdicts) + 1}")
+        with contextlib.closing(TableComparison(table, tell)) as comparison:
+            comparison.read_target(reader, lineage(reader, table.schema, table.table, reader.limit_ts()))
+            comparison.add_rows(rows_of(upstream.read_now(Span(table.table_id)), table))
+            verdicts.append(comparison.verdict())
     return Verdict(checkpoint_ts, tuple(verdicts), stops_at_checkpoint=False)
 
 
-def changed_keys(reader: StorageReader, table: TableSchema, from_ts: int, to_ts: int) -> pl.DataFrame | None:
+def changed_keys(reader: StorageReader, table: TableSchema, keys: Sequence[str], from_ts: int, to_ts: int) -> pl.DataFrame | None:
     """Return the keys that changed in ``(from_ts, to_ts]``, one row each; None where rows have no key or files no commit ts."""
-    keys = [c.name for c in table.key_columns]
     if not keys or not reader.stops_at_checkpoint:
         return None
     parts = []
@@ -104,11 +107,6 @@ def changed_keys(reader: StorageReader, table: TableSchema, from_ts: int, to_ts:
             moved = frame.filter(pl.col(COMMIT_TS) > from_ts)
             parts.append(moved.select(pl.col(columns[key.lower()]).alias(key) for key in keys))
     return pl.concat(parts, how="vertical_relaxed").unique() if parts else None
-
-
-def _without(state: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    chosen = keys.select(pl.col(name).cast(state.schema[name]) for name in keys.columns)
-    return state.join(chosen, on=keys.columns, how="anti", nulls_equal=True)
 
 
 def _tables(upstream: Upstream, table_ids: Sequence[int]) -> list[TableSchema]:

@@ -65,7 +65,9 @@ def test_a_mismatch_is_exit_code_1(upstream: DataServerUpstream, target: Deliver
     assert run(offline(upstream, target)) == 1
     out, err = capsys.readouterr()
     assert out == "d.a: 5 rows identical\nd.b: 0 rows missing, 0 unexpected, 1 different, first keys: (0,)\n"
-    assert err.startswith("error: [VERIFY_MISMATCH] d.b: 0 rows missing, 0 unexpected, 1 different")
+    told, _, error = err.partition("error: ")
+    assert told == "d.a: table 1 of 2\nd.b: table 2 of 2\n"
+    assert error.startswith("[VERIFY_MISMATCH] d.b: 0 rows missing, 0 unexpected, 1 different")
     assert run([*offline(upstream, target), "--output", "json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert [(t["name"], t["identical"], t["different"], t["sample_keys"]) for t in answer["tables"]] == [

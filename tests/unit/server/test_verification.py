@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -17,11 +16,10 @@ from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
-from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType, TypeKind
+from penstock.model.table import TableSchema
 from penstock.readback.reader import StorageReader
 from penstock.server.creation import FeedDocument
-from penstock.server.verification import FeedVerifier, TableVerdict, Verdict, compare_states, open_reader, verify_target
+from penstock.server.verification import FeedVerifier, TableVerdict, Verdict, open_reader, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.testing.paths.delivered_target import DeliveredTarget
@@ -205,16 +203,6 @@ def test_what_cannot_be_compared_is_no_mismatch(lab: Lab, tmp_path: Path) -> Non
     with refused("VERIFY_MISMATCH") as caught:
         lab.verify()
     assert "no schema file" in caught.value.detail
-
-
-def test_a_table_without_a_key_is_a_bag_of_rows() -> None:
-    table = TableSchema(1, "d", "b", 1, (Column(1, "n", ColumnType(TypeKind.INT)),))
-    rows = pl.DataFrame({"n": [1, 1, None]}, schema={"n": pl.Int32})
-    assert compare_states(table, rows.reverse(), rows) == TableVerdict("d.b", 3)
-    fewer = compare_states(table, rows.filter(pl.col("n").is_not_null()), rows)
-    assert (fewer.missing, fewer.unexpected, fewer.identical) == (1, 0, False)
-    once = compare_states(table, rows.unique(), rows)
-    assert (once.rows, once.missing, once.unexpected, once.sample_keys) == (2, 1, 0, ("(1,)",))
 
 
 class Feeds:

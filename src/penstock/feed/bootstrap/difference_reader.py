@@ -17,13 +17,10 @@ from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.readback.contract import TargetState
-from penstock.readback.state_difference import StateDifference
+from penstock.readback.state_difference import StateDifference, buckets_for
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import ChangesHandle, EndOfRange
 from penstock.store.flight.client import FlightStoreClient
-
-BUCKET_BYTES = 64 * 1024 * 1024
-BUCKETS_MAX = 256
 
 
 def read_difference(
@@ -39,8 +36,7 @@ def read_difference(
     yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
     keep_before = needs_before(table)
     with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
-        buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
-        difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets)
+        difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets_for(nbytes))
         difference.add_old(state.changes(work))
         handle = client.open_changes(span_id, TS_ZERO, work.to_ts)
         try:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pyarrow as pa
 
 from penstock.feed.settings import FeedSettings
@@ -22,12 +23,12 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock
 from penstock.model.row_key import table_prefix
-from penstock.model.span import DDL_SPAN
+from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService
 from penstock.readback.reader import StorageReader
-from penstock.server.verification import Verdict, open_reader, verify_target
+from penstock.server.verification import Verdict, open_reader, rows_of, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
@@ -203,3 +204,12 @@ class WholePath:
 def row_key(row_id: int) -> bytes:
     """Return the row key of an INT."""
     return (row_id + (1 << 63)).to_bytes(8, "big")
+
+
+def read_state(upstream: DataServerUpstream, table: TableSchema, ts: int) -> pl.DataFrame:
+    """Return the upstream's rows as of a ts, columns by name."""
+    frames = [pl.DataFrame(table.row_schema().empty_table())]
+    frames += [
+        pl.DataFrame(rows.select(table.row_schema().names)) for rows in rows_of(upstream.read_table(Span(table.table_id), ts), table)
+    ]
+    return pl.concat(frames).rename({c.field_name: c.name for c in table.columns})

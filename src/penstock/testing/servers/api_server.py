@@ -50,7 +50,7 @@ class ApiServer:
         registry.register(FeedCollector(self.meta, clock))
         creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
         verifier = FeedVerifier(
-            self.meta, self.upstream, SOURCE_URI, lambda reader, table_ids: verify_standing(reader, self.upstream, table_ids)
+            self.meta, self.upstream, SOURCE_URI, lambda reader, ids, tell: verify_standing(reader, self.upstream, ids, tell)
         )
         self.doubts = ScriptedDoubts(directory, clock)
         rules = FeedDoubtRules(self.meta, SOURCE_URI)

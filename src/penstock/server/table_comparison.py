@@ -1,0 +1,186 @@
+"""One table of a target against the upstream's, row by row, in bounded memory.
+
+Both sides are written to disk as they come, the target's as changes in order, the upstream's as rows, and compared by
+``StateDifference``: what would turn the one into the other is what differs. Tables without a key are compared as bags of rows. Sides can
+be compared again without rows that moved meanwhile. Values are not shown, only counts and the first keys. Runs in the server, in the CLI
+or in tests.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.batch import COMMIT_TS, KEY, OP, Op
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.readback.lineage import Lineage
+from penstock.readback.reader import StorageReader
+from penstock.readback.replay import table_changes
+from penstock.readback.state_difference import BUCKET_BYTES, StateDifference, buckets_for
+
+TELL_ROWS = 1_000_000
+_KEYS_SHOWN_MAX = 5
+Tell = Callable[[str], None]
+
+
+class TableVerdict(msgspec.Struct, frozen=True):
+    """How one table compares: rows that are identical, and what differs."""
+
+    name: str
+    rows: int
+    missing: int = 0
+    unexpected: int = 0
+    different: int = 0
+    sample_keys: tuple[str, ...] = ()
+
+    @property
+    def identical(self) -> bool:
+        """Return whether every row of both sides is the same."""
+        return not (self.missing or self.unexpected or self.different)
+
+    def __str__(self) -> str:
+        if self.identical:
+            return f"{self.name}: {self.rows} rows identical"
+        keys = f", first keys: {', '.join(self.sample_keys)}" if self.sample_keys else ""
+        return f"{self.name}: {self.missing} rows missing, {self.unexpected} unexpected, {self.different} different{keys}"
+
+
+class TableComparison:
+    """The two sides of one table. Give both, then ask for verdicts; ``close`` removes what lies on disk."""
+
+    def __init__(self, table: TableSchema, tell: Tell = lambda _: None, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._table = table
+        self._tell = tell
+        self._bucket_bytes = bucket_bytes
+        self._keys = [c.field_name for c in table.key_columns]
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-verify-")
+        directory = Path(self._folder.name)
+        rows = table.row_schema()
+        self._found = _Spool(directory / "found.arrow", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *rows]))
+        self._expected = _Spool(directory / "expected.arrow", pa.schema([pa.field(KEY, pa.binary(), nullable=False), *rows]))
+
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        self._folder.cleanup()
+
+    @property
+    def key_names(self) -> list[str]:
+        """Return the columns that name a row; none where rows are counted."""
+        return [c.name for c in self._table.columns if c.field_name in self._keys]
+
+    def read_target(self, reader: StorageReader, life: Lineage) -> None:
+        """Take in the target's side: the changes of the table's whole life."""
+        newest = life.newest
+        names, wanted = {c.name: c.field_name for c in newest.columns}, [c.name for c in self._table.columns]
+        if sorted(names) != sorted(wanted):
+            raise PenstockError("VERIFY_MISMATCH", f"{self._table.full_name} has columns {list(names)} in the target, {wanted} upstream")
+        ids = {c.field_name: c.name for c in newest.columns}
+        key = {ids[field] for field in life.row_key}
+        self._keys = [c.field_name for c in self._table.columns if c.name in key]
+        columns = [pl.col(names[c.name]).alias(c.field_name) for c in self._table.columns]
+        self.add_changes(frame.select(OP, *columns) for frame in table_changes(reader, life))
+
+    def add_changes(self, frames: Iterable[pl.DataFrame]) -> None:
+        """Take in changes in order: ``_op`` and the table's columns, named by id."""
+        self._write(self._found, (frame.to_arrow() for frame in frames), "changes of the target")
+
+    def add_rows(self, batches: Iterable[pa.RecordBatch], start_ts: int = TS_ZERO) -> None:
+        """Take in the upstream's side: change batches; of those, only what was written after a start ts."""
+        fields = self._expected.schema.names
+        tables = (pa.Table.from_batches([b]) for b in batches)
+        after = (t if start_ts == TS_ZERO else t.filter(pc.field(COMMIT_TS) > pa.scalar(start_ts, pa.uint64())) for t in tables)
+        self._write(self._expected, (t.select(fields) for t in after), "rows of the upstream")
+
+    def verdict(self, moved: pl.DataFrame | None = None) -> TableVerdict:
+        """Compare, without the rows of some keys, which stand in columns by name."""
+        self._found.finish()
+        self._expected.finish()
+        chosen = None if moved is None else moved.rename({c.name: c.field_name for c in self._table.columns if c.name in moved.columns})
+        buckets = buckets_for(self._found.nbytes + self._expected.nbytes, self._bucket_bytes)
+        counts, samples = dict.fromkeys(Op, 0), {op: list[str]() for op in Op}
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as directory:
+            difference = StateDifference(self._table, self._table, self._keys, Path(directory), buckets)
+            difference.add_old(self._without(self._found.batches(), chosen))
+            counted = _Counted(self._without(self._expected.batches(), chosen))
+            difference.add_new(counted)
+            shown = self._keys or self._table.row_schema().names
+            for batch in difference.changes(TS_ZERO):
+                frame = pl.DataFrame(batch.select([OP, *shown]))
+                for op in Op:
+                    of_op = frame.filter(pl.col(OP) == int(op))
+                    counts[op] += of_op.height
+                    if len(samples[op]) < _KEYS_SHOWN_MAX:
+                        samples[op] += [str(row) for row in of_op.select(shown).head(_KEYS_SHOWN_MAX).rows()]
+        sample = [key for op in (Op.INSERT, Op.DELETE, Op.UPDATE) for key in samples[op][:_KEYS_SHOWN_MAX]]
+        same = counted.rows - counts[Op.INSERT] - counts[Op.UPDATE]
+        return TableVerdict(
+            self._table.full_name, same, counts[Op.INSERT], counts[Op.DELETE], counts[Op.UPDATE], tuple(sample[:_KEYS_SHOWN_MAX])
+        )
+
+    def _write(self, spool: _Spool, tables: Iterable[pa.Table], what: str) -> None:
+        told = 0
+        for table in tables:
+            spool.add(table)
+            if spool.rows - told >= TELL_ROWS:
+                told = spool.rows
+                self._tell(f"{self._table.full_name}: {told} {what} read")
+
+    def _without(self, batches: Iterable[pa.RecordBatch], moved: pl.DataFrame | None) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if moved is None:
+                yield batch
+                continue
+            frame = pl.DataFrame(batch)
+            chosen = moved.select(pl.col(name).cast(frame.schema[name]) for name in moved.columns)
+            kept = frame.join(chosen, on=chosen.columns, how="anti", nulls_equal=True, maintain_order="left")
+            yield from kept.to_arrow().cast(batch.schema).to_batches()
+
+
+class _Spool:
+    """Rows on disk, to be read as often as they are needed."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.rows = 0
+        self.nbytes = 0
+        self._path = path
+        self._writer: pa.ipc.RecordBatchFileWriter | None = pa.ipc.new_file(path.as_posix(), schema)
+
+    def add(self, table: pa.Table) -> None:
+        assert self._writer is not None
+        rows = table.cast(self.schema)
+        self._writer.write_table(rows)
+        self.rows += rows.num_rows
+        self.nbytes += rows.nbytes
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(self._path.as_posix()) as source:
+            file = pa.ipc.open_file(source)
+            for at in range(file.num_record_batches):
+                yield file.get_batch(at)
+
+
+class _Counted:
+    """Batches that pass, and how many rows they had."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
