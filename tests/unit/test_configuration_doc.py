@@ -1,19 +1,16 @@
-import dataclasses
 import re
-import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.config.loader import key_of, known_keys, load
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import FeedConfig
 from penstock.feed.settings import FeedSettings
-from penstock.format.csv.dialect import CsvSettings
-from penstock.format.protocols import CanalSettings, DebeziumSettings, ParquetSettings
-from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.model.settings_loader import dotted_keys, known_keys, load
+from penstock.target.settings import OPTION_KEYS, SHARED_KEYS, StorageSinkSettings, from_uri
 
+OTHER_NAMES = {"file-index-digit": "file-index-width"}
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
@@ -21,20 +18,6 @@ def documented(section: str) -> dict[str, str]:
     """The keys and defaults of a section's table; a default that is a value stands in backticks."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return dict(re.findall(r"^\| `([^`]+)` \| (.*?) \| ", text, re.MULTILINE))
-
-
-def leaves(kind: Any, prefix: str = "") -> list[str]:
-    """Every key of a settings tree, dotted."""
-    found = []
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        if field.metadata.get("flatten"):
-            found += leaves(hints[field.name], prefix)
-        elif dataclasses.is_dataclass(hints[field.name]):
-            found += leaves(hints[field.name], f"{prefix}{key_of(field)}.")
-        else:
-            found.append(prefix + key_of(field))
-    return found
 
 
 def nested(key: str, value: str) -> dict[str, Any]:
@@ -47,11 +30,22 @@ def values(section: str) -> list[tuple[str, str]]:
 
 
 def test_every_key_is_documented() -> None:
-    assert sorted(documented("Server")) == sorted(leaves(ServerConfig))
+    assert sorted(documented("Server")) == sorted(dotted_keys(ServerConfig))
     assert sorted(documented("Feed")) == sorted(known_keys(FeedConfig))
-    sections = (CsvSettings, CanalSettings, ParquetSettings, DebeziumSettings)
-    own = len(dataclasses.fields(StorageSinkSettings)) - len(sections)
-    assert len(documented("Sink: storage")) == own + sum(len(dataclasses.fields(section)) for section in sections)
+    assert sorted(documented("Sink: storage")) == sorted(OPTION_KEYS - set(OTHER_NAMES))
+    for name in (*OTHER_NAMES, *SHARED_KEYS):
+        assert f"`{name}`" in PAGE.partition("\n## Sink: storage\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("name", "key"), OTHER_NAMES.items())
+def test_other_names_mean_the_same(name: str, key: str) -> None:
+    assert from_uri("file:///x", {name: "7"}) == from_uri("file:///x", {key: "7"}) != from_uri("file:///x")
+
+
+@pytest.mark.parametrize(("written", "plain"), [("64KiB", 65536), ("65536", 65536), (65536, "65536")])
+def test_a_size_may_have_a_unit_or_none(written: Any, plain: Any) -> None:
+    assert from_uri("file:///x", {"file-size": written}) == from_uri("file:///x", {"file-size": plain})
+    assert from_uri(f"file:///x?file-size={written}")[1].file_size == 65536
 
 
 @pytest.mark.parametrize(("key", "default"), values("Server"))

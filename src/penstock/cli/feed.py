@@ -15,9 +15,10 @@ from rich.text import Text
 
 from penstock.cli.feed_table import table_group, table_line
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.config.loader import merge, read_assignments, read_toml
+from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import merge
 
 _server_option = click.option(
     "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."

@@ -6,8 +6,9 @@ import threading
 
 import click
 
-from penstock.config.loader import merge, read_assignments
+from penstock.config.loader import read_assignments
 from penstock.model.masking import mask_text
+from penstock.model.settings_loader import merge
 
 
 @click.command()

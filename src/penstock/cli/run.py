@@ -19,8 +19,9 @@ import click
 
 from penstock.cli.run_view import RunView
 from penstock.cli.server_client import ServerClient
-from penstock.config.loader import load, merge, read_assignments, read_toml
+from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import load, merge
 
 POLL_S = 0.5
 DEFAULT_NAME = "run"

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from penstock.config.loader import load, merge, read_assignments, read_toml
+from penstock.config.loader import read_assignments, read_toml
+from penstock.model.settings_loader import load, merge
 
 _LOOK_S = 0.5
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.config.loader import merge, read_assignments
+from penstock.config.loader import read_assignments
+from penstock.model.settings_loader import merge
 
 if TYPE_CHECKING:
     from penstock.target.settings import StorageSinkSettings

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.config.loader import merge, read_assignments
+from penstock.config.loader import read_assignments
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import merge
 
 if TYPE_CHECKING:
     from penstock.server.verification import Verdict

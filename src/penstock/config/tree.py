@@ -7,16 +7,15 @@ Imports no Spark. Runs anywhere.
 
 from __future__ import annotations
 
-import contextlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.config import values
-from penstock.config.loader import Problems, dump, merge, read
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import Problems, dump, merge, read
 from penstock.target.settings import StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
@@ -106,18 +105,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _as_text(key, value)
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
     return flat
-
-
-def _as_text(key: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if key.endswith("size"):
-        # Targets read plain bytes; a size that does not parse stays as it is, and the target says what is wrong with it.
-        with contextlib.suppress(ValueError):
-            return str(values.parse_size(value))
-    return str(value)
 
 
 def _check_sink(sink: Any, problems: Problems) -> StorageSinkSettings | None:

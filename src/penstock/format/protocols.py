@@ -62,7 +62,7 @@ class CanalSettings:
     only_output_updated_columns: bool = False
     delete_only_output_handle_key_columns: bool = False
     output_row_key: bool = False
-    terminator: str = "\r\n"
+    terminator: str = field(default="\r\n", metadata={"unit": "escaped"})
 
     @property
     def line_end(self) -> bytes:
@@ -88,13 +88,8 @@ class ParquetSettings:
 
     codec: ParquetCodec = ParquetCodec.SNAPPY
     output_old_value: bool = True
-    row_group_rows: int = 131_072
+    row_group_rows: int = field(default=131_072, metadata={"range": (1, 1 << 24)})
     temporal_as_text: bool = False
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, what is wrong with it) for every setting that cannot be used."""
-        if self.row_group_rows < 1:
-            yield "row-group-rows", "must be at least 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,7 @@ class DebeziumSettings:
     """The options of the protocol."""
 
     output_old_value: bool = True
-    terminator: str = "\n"
+    terminator: str = field(default="\n", metadata={"unit": "escaped"})
 
     @property
     def line_end(self) -> bytes:
@@ -162,12 +157,11 @@ class DataFormat:
         chosen: dict[Protocol, tuple[str, Any]] = {
             Protocol.CSV: ("csv", self.csv),
             Protocol.CANAL_JSON: ("canal-json", self.canal_json),
-            Protocol.PARQUET: ("parquet", self.parquet),
             Protocol.DEBEZIUM: ("debezium", self.debezium),
         }
-        section, settings = chosen[self.protocol]
-        for key, what in settings.problems():
-            yield f"{section}.{key}", what
+        if self.protocol in chosen:
+            section, settings = chosen[self.protocol]
+            yield from ((f"{section}.{key}", what) for key, what in settings.problems())
 
     def row_schema(self, table: TableSchema) -> pa.Schema:
         """Return the Arrow schema of the rows that a file takes in."""

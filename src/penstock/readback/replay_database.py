@@ -19,7 +19,7 @@ import polars as pl
 from penstock.format.csv.dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.readback.replay_dialect import DIALECTS, TEXT_TYPES, Dialect, shown
+from penstock.readback.replay_dialect import DIALECTS, Dialect, shown
 from penstock.readback.replay_loading import LOADERS
 
 NOTES = "penstock_replay"
@@ -37,7 +37,7 @@ class ReplayDatabase:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is done inside, or undo all of it."""
-        self.execute("START TRANSACTION" if self.dialect.name == "mysql" else "BEGIN")
+        self.execute(self.dialect.begin)
         try:
             yield
             self.execute("COMMIT")
@@ -51,9 +51,8 @@ class ReplayDatabase:
 
     def prepare_notes(self) -> None:
         """Make sure of the table of notes."""
-        text = "VARCHAR(700)" if self.dialect.name == "mysql" else TEXT_TYPES[self.dialect.name]
-        body = "LONGTEXT" if self.dialect.name == "mysql" else text
-        self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {text} NOT NULL PRIMARY KEY, note {body} NOT NULL)")
+        key = self.dialect.note_key or self.dialect.text
+        self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {key} NOT NULL PRIMARY KEY, note {self.dialect.text} NOT NULL)")
 
     def notes(self) -> dict[str, str]:
         """Return all notes."""
@@ -72,16 +71,13 @@ class ReplayDatabase:
     def create_table(self, table: TableSchema) -> None:
         """Create a table with the structure of a version; one that is there already stays."""
         if self.dialect.has_schemas:
-            kind = "DATABASE" if self.dialect.name == "mysql" else "SCHEMA"
-            self.execute(f"CREATE {kind} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
+            self.execute(f"CREATE {self.dialect.schema_word} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
         handle = table.handle_columns
         columns = [self._definition(c, in_key=c in handle) for c in row_columns(table)]
         keys = [self.dialect.identifier(c.name) for c in handle]
         if keys:
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
-        # Texts are compared byte by byte there, as keys must be here.
-        charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if self.dialect.name == "mysql" else ""
-        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)}){charset}")
+        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)}){self.dialect.table_options}")
 
     def drop_table(self, schema: str, table: str) -> None:
         """Drop a table if it is there."""
@@ -94,8 +90,8 @@ class ReplayDatabase:
     def rename_table(self, old: tuple[str, str], new: TableSchema) -> None:
         """Give a table another name; another schema is a copy, which every database can do."""
         before = msgspec.structs.replace(new, schema=old[0], table=old[1], version=0)
-        if self.dialect.name == "mysql":
-            # A DDL ends the transaction there; one that was done before a stop is recognised and not done again.
+        if self.dialect.ddl_commits:
+            # What was done before a stop is recognised and not done again.
             if self._present(before):
                 self.execute(f"CREATE DATABASE IF NOT EXISTS {self.dialect.identifier(new.schema)}")
                 self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(new)}")
@@ -107,9 +103,8 @@ class ReplayDatabase:
 
     def rebuild_table(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
         """Give a table the structure of another version: rows move by column id, new columns take their default."""
-        if self.dialect.name == "mysql" and self._present(before) == [c.name for c in row_columns(after)] != [
-            c.name for c in row_columns(before)
-        ]:
+        names = [[c.name for c in row_columns(version)] for version in (before, after)]
+        if self.dialect.ddl_commits and self._present(before) == names[1] != names[0]:
             return
         temporary = msgspec.structs.replace(after, table=f"{after.table}__penstock")
         self.drop_table(temporary.schema, temporary.table)
@@ -127,7 +122,7 @@ class ReplayDatabase:
         self.execute(
             f"INSERT INTO {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {self._name(before)}", values
         )
-        if self.dialect.name == "mysql":
+        if self.dialect.ddl_commits:
             gone = TableSchema(0, before.schema, f"{before.table}__gone", 0, ())
             self.drop_table(gone.schema, gone.table)
             self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(gone)}, {self._name(temporary)} TO {self._name(after)}")
@@ -167,13 +162,13 @@ class ReplayDatabase:
         return [str(row[0]) for row in self._guard(lambda: self._fetch(sql, (table.schema, table.table)))]
 
     def _definition(self, column: Column, *, in_key: bool) -> str:
-        nullable = " NOT NULL" if in_key else " NULL" if self.dialect.name == "mysql" else ""
+        nullable = " NOT NULL" if in_key else self.dialect.null
         return f"{self.dialect.identifier(column.name)} {self.dialect.column_type(column, in_key=in_key)}{nullable}"
 
     def _converted(self, old: Column, new: Column) -> str:
         name, kind = self.dialect.identifier(old.name), self.dialect.column_type(new)
         same = self.dialect.column_type(old) == kind
-        return name if same or self.dialect.name == "mysql" else f"CAST({name} AS {kind})"
+        return name if same or not self.dialect.casts else f"CAST({name} AS {kind})"
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         try:

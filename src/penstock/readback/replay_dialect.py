@@ -16,37 +16,45 @@ from penstock.format.csv.encoder import text_values
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
 
-_TYPES: dict[str, dict[TypeKind, str]] = {
-    "sqlite": {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"},
-    "duckdb": {
-        TypeKind.FLOAT: "FLOAT",
-        TypeKind.DOUBLE: "DOUBLE",
-        TypeKind.DATE: "DATE",
-        TypeKind.DATETIME: "TIMESTAMP",
-        TypeKind.TIMESTAMP: "TIMESTAMP",
-    },
-    "postgresql": {
-        TypeKind.FLOAT: "REAL",
-        TypeKind.DOUBLE: "DOUBLE PRECISION",
-        TypeKind.DECIMAL: "NUMERIC",
-        TypeKind.DATE: "DATE",
-        TypeKind.DATETIME: "TIMESTAMP",
-        TypeKind.TIMESTAMP: "TIMESTAMP",
-    },
+_NEAREST = {
+    TypeKind.FLOAT: "REAL",
+    TypeKind.DOUBLE: "DOUBLE PRECISION",
+    TypeKind.DATE: "DATE",
+    TypeKind.DATETIME: "TIMESTAMP",
+    TypeKind.TIMESTAMP: "TIMESTAMP",
 }
-_BINARY = {"sqlite": "BLOB", "duckdb": "BLOB", "postgresql": "BYTEA"}
-TEXT_TYPES = {"sqlite": "TEXT", "duckdb": "VARCHAR", "postgresql": "TEXT"}
-_WIDE = {"sqlite": "TEXT", "duckdb": "UBIGINT", "postgresql": "NUMERIC(20,0)"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one kind of database writes things."""
+    """How one kind of database writes things.
+
+    Attributes:
+        text, binary, wide: the types of texts, of bytes, and of whole numbers that need more than 63 bits.
+        types: the types of other kinds; those without one are texts.
+        decimal_digits_max: how many digits its DECIMAL holds; 0 where it is not used.
+        ddl_commits: whether a DDL ends the transaction, so that one that was done before a stop must be recognised.
+        null: what a column that may be NULL says.
+        casts: whether a value must be cast to another type.
+        note_key: the type of a text that is a key.
+    """
 
     name: str
-    quote: str
-    mark: str
-    has_schemas: bool
+    text: str
+    binary: str
+    wide: str
+    types: dict[TypeKind, str]
+    quote: str = '"'
+    mark: str = "?"
+    has_schemas: bool = True
+    decimal_digits_max: int = 0
+    begin: str = "BEGIN"
+    schema_word: str = "SCHEMA"
+    ddl_commits: bool = False
+    table_options: str = ""
+    null: str = ""
+    casts: bool = True
+    note_key: str = ""
 
     def identifier(self, name: str) -> str:
         """Return a quoted name."""
@@ -60,31 +68,49 @@ class Dialect:
 
     def column_type(self, column: Column, *, in_key: bool = False) -> str:
         """Return a column's type: the nearest that keeps every value exactly, text where there is none."""
+        del in_key
         ctype, kind = column.type, column.type.kind
-        if self.name == "mysql":
-            return _mysql_type(column, in_key=in_key or column.primary_key)
         if kind in BINARY_KINDS:
-            return _BINARY[self.name]
+            return self.binary
         if kind in INTEGER_KINDS or kind in {TypeKind.BIT, TypeKind.YEAR}:
-            wide = kind is TypeKind.BIT or (kind is TypeKind.BIGINT and ctype.unsigned)
-            return _WIDE[self.name] if wide else "BIGINT"
-        if kind is TypeKind.DECIMAL and self.name == "duckdb" and (ctype.length or 10) <= 38:
+            return self.wide if kind is TypeKind.BIT or (kind is TypeKind.BIGINT and ctype.unsigned) else "BIGINT"
+        if kind is TypeKind.DECIMAL and (ctype.length or 10) <= self.decimal_digits_max:
             return f"DECIMAL({ctype.length or 10},{ctype.scale or 0})"
-        return _TYPES[self.name].get(kind, TEXT_TYPES[self.name])
+        return self.types.get(kind, self.text)
 
 
-def _mysql_type(column: Column, *, in_key: bool) -> str:
-    ctype = column.type
-    if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
-        return "VARCHAR(255)" if in_key else "LONGTEXT"
-    return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
+class _MySqlDialect(Dialect):
+    def column_type(self, column: Column, *, in_key: bool = False) -> str:
+        """Return the type that the column has upstream."""
+        ctype = column.type
+        if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
+            return "VARCHAR(255)" if in_key or column.primary_key else "LONGTEXT"
+        return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
 
 
 DIALECTS = {
-    "sqlite": Dialect("sqlite", '"', "?", has_schemas=False),
-    "duckdb": Dialect("duckdb", '"', "?", has_schemas=True),
-    "mysql": Dialect("mysql", "`", "%s", has_schemas=True),
-    "postgresql": Dialect("postgresql", '"', "%s", has_schemas=True),
+    "sqlite": Dialect("sqlite", "TEXT", "BLOB", "TEXT", {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"}, has_schemas=False),
+    "duckdb": Dialect(
+        "duckdb", "VARCHAR", "BLOB", "UBIGINT", _NEAREST | {TypeKind.FLOAT: "FLOAT", TypeKind.DOUBLE: "DOUBLE"}, decimal_digits_max=38
+    ),
+    "postgresql": Dialect("postgresql", "TEXT", "BYTEA", "NUMERIC(20,0)", _NEAREST | {TypeKind.DECIMAL: "NUMERIC"}, mark="%s"),
+    "mysql": _MySqlDialect(
+        "mysql",
+        "LONGTEXT",
+        "LONGBLOB",
+        "BIGINT UNSIGNED",
+        {},
+        quote="`",
+        mark="%s",
+        begin="START TRANSACTION",
+        schema_word="DATABASE",
+        ddl_commits=True,
+        # Texts are compared byte by byte there, as keys must be here.
+        table_options=" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        null=" NULL",
+        casts=False,
+        note_key="VARCHAR(700)",
+    ),
 }
 
 
@@ -95,7 +121,7 @@ def shown(rows: pl.DataFrame, columns: Iterable[Column], dialect: Dialect) -> pl
         values = rows[column.field_name]
         if column.type.kind in {TypeKind.ENUM, TypeKind.SET}:
             values = text_values(column, values.to_arrow(), BinaryEncoding.BASE64)
-        elif dialect.name == "sqlite" and values.dtype == pl.UInt64:
+        elif dialect.wide == dialect.text and values.dtype == pl.UInt64:
             values = values.cast(pl.String)
         series.append(values.alias(column.field_name))
     return pl.DataFrame(series)

@@ -6,8 +6,9 @@ Owns parsing and the next moment after a given one, in UTC. Invariant: the next 
 from __future__ import annotations
 
 import datetime as dt
-import re
 from dataclasses import dataclass
+
+from penstock.model.values import parse_duration
 
 _FIELDS = (("second", 0, 59), ("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _NAMES = {
@@ -23,7 +24,6 @@ _SHORT = {
     "@midnight": "0 0 0 * * *",
     "@hourly": "0 0 * * * *",
 }
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DAYS_AHEAD_MAX = 366 * 9
 """A date that comes at all comes within nine years: the 29th of February across a century."""
 
@@ -41,7 +41,10 @@ class Cron:
         """Read an expression; ValueError says what is wrong with it."""
         spec = _SHORT.get(text.strip().lower(), text.strip())
         if spec.startswith("@every "):
-            return cls(every=_period(spec.removeprefix("@every ").strip()))
+            seconds = parse_duration(spec.removeprefix("@every "), "s")
+            if not seconds:
+                raise ValueError(f"{text!r} would never end")
+            return cls(every=dt.timedelta(seconds=seconds))
         parts = spec.split()
         if len(parts) != len(_FIELDS):
             raise ValueError(f"{text!r} must have six fields, seconds first, or be @daily, @every 1h or the like")
@@ -74,14 +77,6 @@ class Cron:
         # As cron has it: where both are restricted, either suffices.
         both = by_day and by_weekday if any(self.any_day) else by_day or by_weekday
         return day.month in months and both
-
-
-def _period(text: str) -> dt.timedelta:
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", text)
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not parts or "".join(n + u for n, u in parts) != text or seconds <= 0:
-        raise ValueError(f"{text!r} is not a period such as 1h or 30m")
-    return dt.timedelta(seconds=seconds)
 
 
 def _values(text: str, name: str, low: int, high: int) -> frozenset[int]:

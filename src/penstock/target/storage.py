@@ -33,13 +33,12 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectS
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
+from penstock.model.large_writes import WRITE_BYTES, pieces
 from penstock.model.masking import mask_uri
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
 _RESERVED = b"penstock: being uploaded in parts\n"
-LOCAL_WRITE_BYTES = 1 << 20
-"""What one write to a file of a local directory takes."""
 REQUEST_TIMEOUT = "300s"
 CONNECT_TIMEOUT = "10s"
 
@@ -209,12 +208,7 @@ class ObjectTarget:
         return bytes(content) if isinstance(self._store, MemoryStore) else content
 
     def _pieces(self, content: bytes | memoryview) -> bytes | memoryview | Iterator[memoryview]:
-        # A directory gets a file in several writes, not copied: Linux takes ten times as long for one write of 64 MiB once its free
-        # memory is in small pieces.
-        if isinstance(self._store, LocalStore) and len(content) > LOCAL_WRITE_BYTES:
-            view = memoryview(content)
-            return (view[at : at + LOCAL_WRITE_BYTES] for at in range(0, len(view), LOCAL_WRITE_BYTES))
-        return content
+        return pieces(content) if isinstance(self._store, LocalStore) and len(content) > WRITE_BYTES else content
 
     def _create(self, path: str, content: bytes | memoryview) -> None:
         try:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock.config.loader import dump, load, merge, read_assignments, read_toml
+from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import dump, load, merge
 
 
 class Protocol(enum.StrEnum):

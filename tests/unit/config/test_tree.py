@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.config.loader import load
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
+from penstock.format.column_selection import ColumnSelector
 from penstock.model.errors import PenstockError
+from penstock.model.settings_loader import load
+from penstock.target.settings import from_uri
 
 VALID: dict[str, Any] = {"name": "orders", "tables": ["shop.*"], "sink": "file:///tmp/out"}
 
@@ -28,8 +30,17 @@ def test_a_feed_is_stored_and_loaded_again_as_it_is() -> None:
     sink = {"uri": "s3://b/p?region=x", "file-size": "1MiB", "csv": {"delimiter": ";", "include-commit-ts": False}}
     config = load_feed_config({**VALID, "sink": sink, "flush-interval": "250ms", "spans-per-table": 4, "start-ts": 7})
     assert load_feed_config(dump_feed_config(config)) == config
-    assert config.target.options == {"file-size": "1048576", "csv.delimiter": ";", "csv.include-commit-ts": "false"}
+    assert config.target.options == {"file-size": "1MiB", "csv.delimiter": ";", "csv.include-commit-ts": "false"}
     assert (config.settings.flush_interval_s, config.settings.spans_per_table, config.settings.start_ts) == (0.25, 4, 7)
+
+
+def test_a_target_reads_its_options_as_they_were_written() -> None:
+    rules = [{"matcher": ["shop.*"], "columns": ["*", "!note"]}]
+    sink = {"uri": "file:///tmp/out", "file-size": 1 << 20, "spool-size": "1GiB", "output-column-id": True, "column-selectors": rules}
+    target = load_feed_config({**VALID, "sink": sink}).target
+    settings = from_uri(target.uri, target.options)[1]
+    assert (settings.file_size, settings.spool_size, settings.output_column_id) == (1 << 20, 1 << 30, True)
+    assert settings.column_selectors == (ColumnSelector(("shop.*",), ("*", "!note")),)
 
 
 @pytest.mark.parametrize("sink", ["file:///tmp/out?flush-interval=2s", {"uri": "file:///tmp/out", "flush-interval": "2s"}])
@@ -110,6 +121,8 @@ def test_server_tree_problems_at_once() -> None:
         "sprak: unknown key; did you mean spark?",
         "supervisor.lease: must be between 1 s and 1 h",
         "supervisor.scan-interval: must be between 50 ms and the lease",
+        "http-port: must be between 0 (any free port) and 65535",
+        "source: must be a URI like dataserver://host:port",
     ]
     with pytest.raises(PenstockError) as caught:
         load(ServerConfig, {"source": "here", "http-port": 99999})

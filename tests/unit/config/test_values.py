@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.loader import dump, load
 from penstock.config.server_tree import SupervisorSettings
-from penstock.config.values import parse_duration, parse_size
 from penstock.feed.settings import FeedSettings
 from penstock.model.masking import mask_text
+from penstock.model.settings_loader import dump, load
+from penstock.model.values import parse_duration, parse_size
 
 
 @given(

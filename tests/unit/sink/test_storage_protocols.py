@@ -117,7 +117,7 @@ def test_old_values_are_asked_for_where_they_are_written() -> None:
         ("protocol=canal-json&canal-json.terminator=x", "uri?canal-json.terminator: must consist of CR and LF"),
         ("protocol=canal-json&enable-tidb-extension=false&output-row-key=true", "output-row-key: needs enable-tidb-extension"),
         ("file-expiration-days=3&date-separator=none", "uri?file-expiration-days: needs date-separator day"),
-        ("parquet.codec=brotli", "uri?parquet.codec: 'brotli' is none of"),
+        ("parquet.codec=brotli", "uri?parquet.codec: must be one of snappy, zstd, gzip, lz4, none, not 'brotli'"),
         ("column-selectors=x", "uri?column-selectors: "),
     ],
 )

@@ -7,7 +7,7 @@ that equals the null text indistinguishable from NULL, except for texts with a b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from penstock.model.table import Column, TableSchema
@@ -31,12 +31,12 @@ class CsvSettings:
     files of several dispatchers.
     """
 
-    delimiter: str = ","
+    delimiter: str = field(default=",", metadata={"unit": "escaped"})
     quote: str = '"'
     null: str = "\\N"
-    terminator: str = "\r\n"
+    terminator: str = field(default="\r\n", metadata={"unit": "escaped"})
     include_commit_ts: bool = True
-    binary_encoding: BinaryEncoding = BinaryEncoding.BASE64
+    binary_encoding: BinaryEncoding = field(default=BinaryEncoding.BASE64, metadata={"key": "binary-encoding-method"})
     output_old_value: bool = False
     output_field_header: bool = False
 

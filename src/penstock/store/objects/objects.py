@@ -13,7 +13,6 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import RawIOBase
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -25,14 +24,13 @@ from obstore.store import LocalStore, from_url
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
+from penstock.model.large_writes import write_at
 from penstock.store.changes.ordering import rebatch, window_rows
 from penstock.store.objects.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
 
 FOOTERS_MAX = 4_096
 """How many footers a process keeps: some kilobytes each."""
 READ_AHEAD_BYTES = 8 * 1024 * 1024
-
-WRITE_BYTES = 1 << 20
 
 
 class ObjectExistsError(Exception):
@@ -153,8 +151,9 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
     unfinished = file.with_name(f".{file.name}.unfinished")
     try:
         with unfinished.open("wb", buffering=0) as sink:
+            end = 0
             for part in parts:
-                _write_all(sink, memoryview(part).cast("B"))
+                end = write_at(sink.fileno(), memoryview(part).cast("B"), end)
             os.fsync(sink.fileno())
         os.link(unfinished, file)
     except FileExistsError as error:
@@ -167,12 +166,6 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _write_all(sink: RawIOBase, data: memoryview) -> None:
-    while data:
-        # One large write can take ten times as long, while the kernel looks for large free pieces of memory.
-        data = data[sink.write(data[:WRITE_BYTES]) or 0 :]
 
 
 class ObjectSpace:

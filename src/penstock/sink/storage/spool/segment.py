@@ -21,9 +21,9 @@ from pathlib import Path
 import xxhash
 
 from penstock.model.errors import PenstockError
+from penstock.model.large_writes import write_at
 
 SEGMENT_BYTES = 64 << 20
-WRITE_BYTES = 1 << 20
 MAGIC = b"PENSPOOL"
 VERSION = 1
 FILE_HEADER = struct.Struct("<8sII")
@@ -41,11 +41,7 @@ class SpoolDisk:
 
     def write(self, file: int, data: bytes | memoryview, at: int) -> None:
         """Write all bytes at a place."""
-        left = memoryview(data)
-        while left:
-            # One write of a whole file can take ten times as long, while the kernel looks for large free pieces of memory.
-            written = os.pwrite(file, left[:WRITE_BYTES], at)
-            left, at = left[written:], at + written
+        write_at(file, data, at)
 
     def read_into(self, file: int, space: memoryview, at: int) -> int:
         """Fill a space with the bytes from a place; return how many there were, fewer only where the file ends."""

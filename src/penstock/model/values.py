@@ -1,6 +1,6 @@
 """One value of a configuration: text or a TOML value in, a typed value out.
 
-Sizes are bytes (``64MiB``, ``1GB``, ``4096``), durations end in the unit of the field that takes them (``5s``, ``250ms``, ``2m``, ``1h``).
+Sizes are bytes (``64MiB``, ``1GB``, ``4096``), durations have units (``5s``, ``250ms``, ``1h30m``); without one it is that of the field.
 Every function raises ``ValueError`` with a text that says what would be right; the loader adds the path. Runs anywhere.
 """
 
@@ -19,9 +19,10 @@ _SIZE_UNITS: dict[str, int] = {
     **{f"{prefix}ib": 1 << (10 * power) for power, prefix in enumerate("kmgtp", 1)},
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgtp", 1)},
 }
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_ESCAPES = {"\\r\\n": "\r\n", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 
 
 def parse_size(value: Any) -> int:
@@ -41,9 +42,9 @@ def parse_size(value: Any) -> int:
 def parse_duration(value: Any, unit: str) -> float:
     """Return a duration in the given unit, ``s`` or ``ms``; a plain number is in that unit already."""
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        if match:
-            return float(match.group(1)) * _DURATION_MS[match.group(2)] / _DURATION_MS[unit]
+        if re.fullmatch(f"(?:{_DURATION_PART})+", value.strip()):
+            parts = re.findall(_DURATION_PART, value)
+            return sum(float(number) * _DURATION_MS[of] for number, of in parts) / _DURATION_MS[unit]
         try:
             value = float(value)
         except ValueError:
@@ -88,6 +89,12 @@ def parse_str(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise ValueError(f"must be a text, not {shown(value)}")
+
+
+def parse_escaped(value: Any) -> str:
+    """Return a text; escapes of CR, LF and tab are understood, because configuration files and URIs cannot always hold the characters."""
+    text = parse_str(value)
+    return _ESCAPES.get(text, text)
 
 
 def parse_path(value: Any) -> Path:
