@@ -1,7 +1,9 @@
 """Hides credentials in everything that is shown: API answers, command output, logs, error texts.
 
 Invariant: what names itself a secret (a password in a URI, a query parameter or key such as ``secret-access-key`` or ``sas-token``) is
-replaced by ``***``; masking twice changes nothing more. The meta database keeps the true values; nothing else does. Runs anywhere.
+replaced by ``***``; masking twice changes nothing more. A URI is taken apart before it is masked, because passwords are often not
+escaped: where it can be read in two ways, more is hidden rather than less. The meta database keeps the true values; nothing else does.
+Runs anywhere.
 """
 
 from __future__ import annotations
@@ -9,28 +11,47 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote_plus
 
 MASK = "***"
 
-_SECRET_WORD = r"secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|(?:api|account|access|private)[-_.]?key"
-_SECRET_NAME = rf"[\w.-]*(?:{_SECRET_WORD})[\w.-]*"
-_SECRET_KEY = re.compile(_SECRET_NAME, re.IGNORECASE)
-_ASSIGNED = re.compile(rf"""(?P<name>\b{_SECRET_NAME})(?P<mid>["']?\s*[=:]\s*["']?)(?P<value>[^\s&"',;#)\]}}]+)""", re.IGNORECASE)
-_SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&\"'#]+", re.IGNORECASE)
-# Up to the last @ before the path ends, because a password may hold an @ of its own that nobody escaped.
-_USER_INFO = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?P<user>[^\s/?#:@\"']*):(?P<password>[^\s/?#\"']*)@")
+_SECRET_WORD = (
+    r"secret|passw(?:or)?d|passphrase|pwd|token|credential|signature"
+    r"|(?:api|account|access|private|master|customer|encryption|shared|storage|sas)[-_.]?key"
+)
+"""What makes a name in any text a secret's. Parameters and settings have names of their own, where a bare ``key`` is one too."""
+_SECRET_NAME = re.compile(rf"{_SECRET_WORD}|key|sas|^sig$", re.IGNORECASE)
+_NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns", "output-row-key"})
+_SHOWN_USERS = frozenset({"mysql", "mariadb", "postgres", "postgresql"})
+"""Schemes whose user is a name and no secret."""
+_ASSIGNED = re.compile(
+    rf"""(?P<name>\b[\w.-]*(?:{_SECRET_WORD})[\w.-]*["']?\s*[=:]\s*)"""
+    r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<open>["']?)(?:(?![,;)\]}]+(?:\s|$))[^\s&"'])+)""",
+    re.IGNORECASE,
+)
+_SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
+_RUN = re.compile(r"[^\s\"']*")
+_AUTHORITY = re.compile(r"[^/?#]*")
+_HOST_AND_PORT = re.compile(r"[^\s:@/?#]*:\d+(?![^\s/?#,;.)\]])")
 
 
 def mask_text(text: str) -> str:
     """Return a text with the credentials in its URIs and assignments hidden."""
-    text = _USER_INFO.sub(rf"\g<scheme>\g<user>:{MASK}@", text)
-    text = _SIGNED.sub(rf"\g<name>{MASK}", text)
-    return _ASSIGNED.sub(rf"\g<name>\g<mid>{MASK}", text)
+    shown, at = "", 0
+    for found in _SCHEME.finditer(text):
+        start = found.end()
+        if start > at:
+            end = _RUN.match(text, start).end()  # type: ignore[union-attr]
+            end = max(end, _end_of_broken_password(text, start, end))
+            shown += text[at:start] + _masked_rest(found["scheme"], text[start:end])
+            at = end
+    return _ASSIGNED.sub(_hide_value, shown + text[at:])
 
 
 def mask_uri(uri: str) -> str:
     """Return a URI with its credentials hidden."""
-    return mask_text(uri)
+    found = _SCHEME.match(uri)
+    return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :]) if found else uri)
 
 
 def mask_tree(tree: Any, key: str = "") -> Any:
@@ -39,6 +60,55 @@ def mask_tree(tree: Any, key: str = "") -> Any:
         return {name: mask_tree(value, str(name)) for name, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [mask_tree(item, key) for item in tree]
-    if tree is not None and _SECRET_KEY.fullmatch(key):
+    if tree is not None and _is_secret(key):
         return MASK
     return mask_text(tree) if isinstance(tree, str) else tree
+
+
+def _is_secret(name: str) -> bool:
+    """Return whether a parameter or setting of this name must not be shown."""
+    return name.lower().replace("_", "-") not in _NOT_SECRET and _SECRET_NAME.search(name) is not None
+
+
+def _hide_value(assigned: re.Match[str]) -> str:
+    value = assigned[0][len(assigned["name"]) :]
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{assigned['name']}{quote}{MASK}{quote if assigned['open'] is None else ''}"
+
+
+def _masked_rest(scheme: str, rest: str) -> str:
+    """Return what stands behind the scheme of a URI with user and secret parameters hidden."""
+    nested = rest.find("://")
+    host, mark, _ = rest[: max(nested, 0)].partition("?")
+    # A URI among the parameters has users of its own.
+    at = rest.rfind("@", 0, nested if mark and ":" not in host else len(rest))
+    if ":" not in rest[: max(at, 0)]:
+        # Without a password an @ behind the host belongs to a path.
+        at = rest.rfind("@", 0, _AUTHORITY.match(rest).end())  # type: ignore[union-attr]
+    user, _, password = rest[: max(at, 0)].partition(":")
+    shown = ""
+    if at >= 0:
+        names_user = scheme.lower() in _SHOWN_USERS
+        shown = f"{user}:{MASK}" if names_user and password else user if names_user else MASK
+    place, mark, query = rest[max(at, 0) :].partition("?")
+    return shown + place + mark + "&".join(map(_masked_parameter, query.split("&")))
+
+
+def _masked_parameter(pair: str) -> str:
+    name, equals, value = pair.partition("=")
+    if equals and value and _is_secret(unquote_plus(name)):
+        return f"{name}={MASK}"
+    # A URI as a value, such as an endpoint, mostly comes encoded.
+    plain = unquote_plus(value)
+    masked = mask_text(plain)
+    return pair if masked == plain else f"{name}={masked}"
+
+
+def _end_of_broken_password(text: str, start: int, end: int) -> int:
+    """Return where the host begins whose password has a blank or a quote in it, 0 where no password began before the run's end."""
+    run = text[start:end]
+    if ":" not in run.partition("/")[0] or _HOST_AND_PORT.match(run) or run.rfind("@") not in (-1, len(run) - 1):
+        return 0
+    line = text[end : text.find("\n", end) if "\n" in text[end:] else len(text)].partition("://")[0]
+    at = line.rfind("@")
+    return _RUN.match(text, end + at).end() if at >= 0 else 0  # type: ignore[union-attr]

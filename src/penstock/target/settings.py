@@ -26,6 +26,7 @@ from penstock.format.protocols import (
     Protocol,
 )
 from penstock.model.errors import PenstockError
+from penstock.model.masking import mask_uri
 from penstock.model.table import TableSchema
 from penstock.target.cron import Cron
 
@@ -39,8 +40,6 @@ SPOOL_SIZE_MAX = 1 << 44
 SPOOL_FILES_MIN = 4
 """A spool holds this many whole files, or dispatchers would wait for the interval instead of filling them."""
 
-_SECRET_PARTS = ("secret", "password", "token", "key", "credential", "signature", "sas")
-_NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-columns", "output-row-key"})
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
@@ -95,11 +94,6 @@ class StorageSinkSettings:
         """Return whether events of a table must carry ``_key`` and BEFORE rows: for old values, or to take updates of unique keys apart."""
         return self.needs_old_values or (not self.output_raw_change_event and KeyUpdates.concern(table))
 
-    @classmethod
-    def from_uri(cls, uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
-        """Return the target's URI and the settings; see ``from_uri`` of this module."""
-        return from_uri(uri, options)
-
 
 def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, StorageSinkSettings]:
     """Return the target's URI and the settings of a sink URI with its configuration section.
@@ -122,23 +116,6 @@ def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, S
     if faults:
         raise PenstockError("CONFIG_INVALID", "\n".join(faults))
     return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(kept), "")), settings
-
-
-def mask_uri(uri: str) -> str:
-    """Return the URI with passwords and secret parameters replaced, fit for logs and errors."""
-    try:
-        parts = urlsplit(uri)
-        netloc = f"***@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
-        query = urlencode([(k, "***" if is_secret(k) else v) for k, v in parse_qsl(parts.query, keep_blank_values=True)], safe="*/:")
-    except ValueError:
-        return "***"
-    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
-
-
-def is_secret(key: str) -> bool:
-    """Return whether a parameter of this name must not be shown."""
-    lowered = key.lower()
-    return lowered not in _NOT_SECRET and any(part in lowered for part in _SECRET_PARTS)
 
 
 def _split(uri: str) -> SplitResult:

@@ -5,7 +5,8 @@ import pytest
 from penstock.format.csv.dialect import CsvSettings
 from penstock.format.layout.paths import DateSeparator
 from penstock.model.errors import PenstockError
-from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri, mask_uri
+from penstock.model.masking import mask_uri
+from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri
 from penstock.target.storage import TargetAddress
 
 
