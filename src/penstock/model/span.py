@@ -39,10 +39,6 @@ class Span(msgspec.Struct, frozen=True, order=True):
             return None
         return Span(self.table_id, start, end)
 
-    def covers(self, other: Span) -> bool:
-        """Return whether the other span lies wholly in this one."""
-        return self.intersect(other) == other
-
 
 DDL_TABLE_ID = 0
 DDL_SPAN = Span(DDL_TABLE_ID)
