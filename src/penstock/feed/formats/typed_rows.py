@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
+from penstock.format.column_texts import text_values
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, TypeKind
 
@@ -82,10 +83,8 @@ def _spark_type(type_: ColumnType) -> st.DataType:
 
 def _typed(values: pa.Array, column: Column) -> pa.Array:
     wanted, kind = _arrow_type(column.type), column.type.kind
-    if kind is TypeKind.ENUM:
-        return pa.array(["", *column.type.elems], pa.string()).take(values.cast(pa.int32()))
-    if kind is TypeKind.SET:
-        return _set_texts(values, column.type.elems)
+    if kind in (TypeKind.ENUM, TypeKind.SET):
+        return text_values(column, values).to_arrow().cast(wanted)
     if kind in (TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP):
         return _moments(values, kind).cast(wanted)
     return values if values.type == wanted else pc.cast(values, wanted)
@@ -97,10 +96,3 @@ def _moments(values: pa.Array, kind: TypeKind) -> pa.Array:
         return text.str.to_date("%Y-%m-%d", strict=False).to_arrow()
     parsed = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
     return parsed.to_arrow().cast(pa.timestamp("us"))
-
-
-def _set_texts(values: pa.Array, elems: tuple[str, ...]) -> pa.Array:
-    """Return the texts of sets; each distinct set is put together once."""
-    coded = values.dictionary_encode()
-    texts = [",".join(e for at, e in enumerate(elems) if number >> at & 1) for number in coded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(coded.indices)
