@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.model.types import INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import FLOAT_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
 
-_FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 _WIDTHS = {
     TypeKind.TINYINT: (4, 3),
     TypeKind.SMALLINT: (6, 5),
@@ -38,7 +37,7 @@ def _declared(ctype: ColumnType) -> str:
         inside = ",".join("'{}'".format(e.replace("'", "''")) for e in ctype.elems)
     elif kind is TypeKind.DECIMAL:
         inside = f"{10 if length is None else length},{scale or 0}"
-    elif kind in _FLOAT_KINDS:
+    elif kind in FLOAT_KINDS:
         inside = f"{length},{scale}" if length is not None and scale else ""
     elif kind in TIME_KINDS:
         inside = str(scale) if scale else ""

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.format.column_texts import text_values
 from penstock.format.csv.decoder import empty_frame
-from penstock.format.csv.dialect import BinaryEncoding, row_columns
-from penstock.format.csv.encoder import text_values
+from penstock.format.csv.dialect import row_columns
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.format.protocols import ParquetSettings
 from penstock.model.batch import Op
@@ -100,7 +100,7 @@ def typed_values(column: Column, values: pa.ChunkedArray, *, temporal_as_text: b
     """Return a column's values with the plain type of its kind, or as text where that would lose something."""
     kind = column.type.kind
     if kind in _NAMED:
-        return text_values(column, values.combine_chunks(), BinaryEncoding.BASE64).to_arrow(compat_level=pl.CompatLevel.oldest())
+        return text_values(column, values.combine_chunks()).to_arrow(compat_level=pl.CompatLevel.oldest())
     dtype = plain_type(column)
     if dtype is None or (temporal_as_text and pa.types.is_temporal(dtype)):
         return values

@@ -89,15 +89,6 @@ def without_before(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.filter(pa.array(kept)) if bool(kept.any()) else records.slice(0, 0)
 
 
-def sort_changes(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the records ordered by (commit ts, key); a batch already in commit-ts order without ties is returned as it is."""
-    ts = commit_ts_array(records)
-    if bool(np.all(ts[1:] > ts[:-1])):
-        return records
-    order = [(COMMIT_TS, "ascending"), (KEY, "ascending")]
-    return records.sort_by(order)
-
-
 def write_ipc(records: pa.RecordBatch) -> pa.Buffer:
     """Return one record batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
@@ -124,7 +115,6 @@ __all__ = [
     "Op",
     "commit_ts_array",
     "read_ipc",
-    "sort_changes",
     "without_before",
     "write_ipc",
 ]

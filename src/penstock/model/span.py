@@ -41,10 +41,6 @@ class Span(msgspec.Struct, frozen=True, order=True):
             return None
         return Span(self.table_id, start, end)
 
-    def covers(self, other: Span) -> bool:
-        """Return whether the other span lies wholly in this one."""
-        return self.intersect(other) == other
-
 
 def cut(span: Span, keys: Iterable[bytes], pieces_max: int | None = None) -> tuple[Span, ...]:
     """Return a span cut at the row keys that lie inside it, in key order; at as many of them as make so many pieces, evenly chosen."""

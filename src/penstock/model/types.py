@@ -53,6 +53,7 @@ class TypeKind(StrEnum):
 INTEGER_KINDS = frozenset({TypeKind.TINYINT, TypeKind.SMALLINT, TypeKind.MEDIUMINT, TypeKind.INT, TypeKind.BIGINT})
 TIME_KINDS = frozenset({TypeKind.TIME, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 TEXT_KINDS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT, TypeKind.TEXT, TypeKind.MEDIUMTEXT, TypeKind.LONGTEXT})
+FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 BINARY_KINDS = frozenset(
     {
         TypeKind.BINARY,

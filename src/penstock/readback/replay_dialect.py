@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from penstock.ddl.type_names import mysql_type
-from penstock.format.csv.dialect import BinaryEncoding
-from penstock.format.csv.encoder import text_values
+from penstock.format.column_texts import text_values
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
 
@@ -120,7 +119,7 @@ def shown(rows: pl.DataFrame, columns: Iterable[Column], dialect: Dialect) -> pl
     for column in columns:
         values = rows[column.field_name]
         if column.type.kind in {TypeKind.ENUM, TypeKind.SET}:
-            values = text_values(column, values.to_arrow(), BinaryEncoding.BASE64)
+            values = text_values(column, values.to_arrow())
         elif dialect.wide == dialect.text and values.dtype == pl.UInt64:
             values = values.cast(pl.String)
         series.append(values.alias(column.field_name))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.batch import BatchHeader, BatchKind, ChangeBatch, Op, commit_ts_array, read_ipc, sort_changes, write_ipc
+from penstock.model.batch import BatchHeader, BatchKind, ChangeBatch, Op, commit_ts_array, read_ipc, write_ipc
 from penstock.model.errors import InvariantError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_MAX
@@ -90,21 +90,6 @@ def test_commit_ts_is_not_copied() -> None:
     assert ts.tolist() == [10, 30, TS_MAX]
     assert ts.dtype == np.uint64
     assert ts.__array_interface__["data"][0] == batch.column("_ts").buffers()[1].address + 8
-
-
-@given(st.lists(st.tuples(st.integers(1, 6), st.binary(max_size=2), st.none() | st.text(max_size=2)), max_size=40))
-def test_sort_is_that_of_python_and_stable(rows: list[Row]) -> None:
-    assert content(sort_changes(records(rows))) == sorted(rows, key=lambda r: (r[0], r[1]))
-
-
-def test_what_is_in_order_is_not_copied() -> None:
-    for rows in ([], ROWS[:1], [(1, b"z", None), (2, b"a", None), (3, b"", None)]):
-        batch = records(rows)
-        assert sort_changes(batch) is batch
-
-
-def test_ties_are_ordered_by_key() -> None:
-    assert content(sort_changes(records([(5, b"b", "2"), (5, b"a", "1")]))) == [(5, b"a", "1"), (5, b"b", "2")]
 
 
 @given(st.lists(st.tuples(st.integers(0, TS_MAX), st.binary(max_size=9), st.none() | st.text(max_size=9)), max_size=20), st.integers(0, 5))

@@ -60,12 +60,6 @@ def test_intersect_is_what_both_hold(a: Span, b: Span) -> None:
     assert common == b.intersect(a)
 
 
-@given(spans(), spans())
-def test_covers_is_set_inclusion(a: Span, b: Span) -> None:
-    assert a.covers(b) == (points(b) <= points(a))
-    assert a.covers(a)
-
-
 @given(spans(), st.lists(st.binary(max_size=2), max_size=8), st.one_of(st.none(), st.integers(1, 5)))
 def test_a_span_that_is_cut_is_its_pieces_in_order(span: Span, keys: list[bytes], pieces_max: int | None) -> None:
     pieces = cut(span, keys, pieces_max)
@@ -87,4 +81,4 @@ def test_spans_sort_by_table_and_start() -> None:
 
 def test_the_ddl_span_is_a_table_of_its_own() -> None:
     assert Span(DDL_TABLE_ID) == DDL_SPAN
-    assert not Span(1).covers(DDL_SPAN)
+    assert Span(1).intersect(DDL_SPAN) is None

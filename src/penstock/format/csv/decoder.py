@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from penstock.format.csv import tokens
 from penstock.format.csv.dialect import CsvSettings, row_columns
-from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.field_block import FieldBlock, malformed
 from penstock.kernels.jit import I64, U8, byte_view
 from penstock.model.batch import Op
 from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS
 
 BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""

@@ -13,15 +13,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.format.csv.dialect import BinaryEncoding, CsvSettings, row_columns
+from penstock.format.column_texts import text_values
+from penstock.format.csv.dialect import CsvSettings, row_columns
 from penstock.format.csv.rows import RowSheet
 from penstock.format.sheet_kernels import Space
 from penstock.model.batch import without_before
-from penstock.model.elements import ELEMENT_KINDS, element_names
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS, TypeKind
+from penstock.model.types import FLOAT_KINDS, TypeKind
 
-FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 _LETTERS_PLAIN = np.frombuffer(b"IUDD", np.uint8)
 _LETTERS_OLD = np.frombuffer(b"IIDD", np.uint8)
 _IS_UPDATE = np.array([False, True, False, True])
@@ -73,14 +72,3 @@ def _names(table: str, schema: str, quote: bytes, delimiter: bytes) -> bytes:
     for name in (table, schema):
         row.text(pa.array([name], pa.string()))
     return row.render()
-
-
-def text_values(column: Column, values: pa.Array, binary_encoding: BinaryEncoding) -> pl.Series:
-    """Return a column as polars has to write it: names of ENUM and SET, text of binary values, everything else as it is."""
-    series = pl.Series(values)
-    kind = column.type.kind
-    if kind in ELEMENT_KINDS:
-        return element_names(column, series)
-    if kind in BINARY_KINDS:
-        return series.bin.encode(binary_encoding.value)
-    return series

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.ddl.type_names import mysql_type
 from penstock.format.csv.dialect import row_columns
-from penstock.format.json.rows import ALL_OPS, MessageSheet, escape_text
+from penstock.format.json.escaping import escape_text
+from penstock.format.json.rows import ALL_OPS, MessageSheet
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import CanalSettings
 from penstock.format.sheet_kernels import Space
@@ -23,12 +24,11 @@ from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, KEY, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
-from penstock.model.types import BINARY_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS, ColumnType, TypeKind
 
 _UPDATES = 1 << Op.UPDATE
 _DELETES = 1 << Op.DELETE
 _TYPES = [b"INSERT", b"UPDATE", b"DELETE"]
-_FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 
 _SQL_TYPES = {
     TypeKind.TINYINT: -6,
@@ -174,7 +174,7 @@ class _Message:
 
 def put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: U8 | None) -> None:
     """Add a column's values to a sheet as Canal-JSON renders them: strings, numbers of ENUM and SET, bytes as ISO-8859-1."""
-    if column.type.kind in _FLOAT_KINDS:
+    if column.type.kind in FLOAT_KINDS:
         sheet.floats(values, ops, flags)
     elif pa.types.is_integer(values.type):
         sheet.integers(values, ops, flags)

@@ -16,15 +16,14 @@ import pyarrow as pa
 
 from penstock.format.csv.decoder import empty_frame
 from penstock.format.csv.dialect import row_columns
-from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.csv.tokens import NULL
 from penstock.format.field_block import FieldBlock, malformed
-from penstock.format.json import tokens
+from penstock.format.json import strings, tokens
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.kernels.jit import I64, U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS
 
 BLOCK_FIELDS = 1 << 18
 """Fields that are tokenized at a time."""
@@ -47,7 +46,7 @@ class JsonBlock(FieldBlock):
 
     def take_text(self, starts: I64, ends: I64, sorts: U8) -> tuple[I64, U8]:
         """Return offsets and bytes of one slot's texts, with escapes undone."""
-        offsets, data, bad = tokens.take_text(self.data, starts, ends, sorts)
+        offsets, data, bad = strings.take_text(self.data, starts, ends, sorts)
         if bad >= 0:
             raise malformed(self.path, self.content, int(starts[bad]), tokens.ERROR_TEXTS[tokens.BAD_STRING])
         return offsets, data
@@ -55,7 +54,7 @@ class JsonBlock(FieldBlock):
     def latin1(self, at: int, name: str) -> pa.Array:
         """Return one slot as bytes that stand as characters of ISO-8859-1."""
         starts, ends, sorts = self.field(at)
-        offsets, data, bad = tokens.latin1_bytes(*self.take_text(starts, ends, sorts))
+        offsets, data, bad = strings.latin1_bytes(*self.take_text(starts, ends, sorts))
         if bad >= 0:
             raise self.fail(bad, at, f"column {name}: a character beyond ISO-8859-1 in binary data")
         nulls = sorts == NULL

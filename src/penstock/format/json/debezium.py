@@ -13,9 +13,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.format.csv.dialect import BinaryEncoding, row_columns
-from penstock.format.csv.encoder import FLOAT_KINDS, text_values
-from penstock.format.json.rows import ALL_OPS, MessageSheet, escape_text
+from penstock.format.column_texts import text_values
+from penstock.format.csv.dialect import row_columns
+from penstock.format.json.escaping import escape_text
+from penstock.format.json.rows import ALL_OPS, MessageSheet
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import DebeziumSettings
 from penstock.format.sheet_kernels import Space
@@ -23,7 +24,7 @@ from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
-from penstock.model.types import BINARY_KINDS, TypeKind
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS, TypeKind
 
 _INSERTS, _UPDATES, _DELETES = 1 << Op.INSERT, 1 << Op.UPDATE, 1 << Op.DELETE
 _LETTERS = [b"c", b"u", b"d"]
@@ -80,7 +81,7 @@ def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, 
         # JSON has no number for what is not finite, nor has MySQL; from elsewhere it comes as text.
         sheet.floats(values, ops, flags, quoted=not pc.all(pc.is_finite(values)).as_py() and values.null_count < len(values))
     elif kind in _NAMED or kind in BINARY_KINDS:
-        texts = text_values(column, values, BinaryEncoding.BASE64).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
+        texts = text_values(column, values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
         sheet.text(texts, ops, flags)
     elif pa.types.is_integer(values.type):
         sheet.integers(values, ops, flags, quoted=False)

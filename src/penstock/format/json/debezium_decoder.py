@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from penstock.format.csv.decoder import empty_frame
 from penstock.format.csv.dialect import row_columns
-from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.json import tokens
 from penstock.format.json.canal_decoder import JsonBlock, json_blocks, valued
 from penstock.format.old_values import OLD, expand_updates, old_name
@@ -21,7 +20,7 @@ from penstock.kernels.jit import U8
 from penstock.model.batch import Op
 from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS
 
 _OPS = {"c": int(Op.INSERT), "r": int(Op.INSERT), "u": int(Op.UPDATE), "d": int(Op.DELETE)}
 

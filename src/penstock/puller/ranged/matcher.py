@@ -16,12 +16,31 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from penstock.kernels.byte_ranges import compare_bytes
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel, short_kernel
-from penstock.kernels.memory import copy_bytes, signed
+from penstock.kernels.memory import signed
 from penstock.model.errors import PenstockError
+from penstock.puller.ranged.committed_rows import (
+    EMITTED_OLD,
+    EMITTED_OLD_SIZE,
+    EMITTED_OP,
+    EMITTED_ROW,
+    EMITTED_VALUE,
+    EMITTED_VALUE_SIZE,
+    HIGH_TS,
+    KEY_BYTES,
+    LOW_TS,
+    OLD_BYTES,
+    OLD_NULLS,
+    ROWS,
+    VALUE_BYTES,
+    VALUE_NULLS,
+    Committed,
+    committed_rows,
+    joined,
+    lay_out,
+)
 from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, prewrite_hash, put_slot, word
 from penstock.puller.ranged.wire_scan import (
     COMMIT,
@@ -44,7 +63,6 @@ from penstock.puller.ranged.wire_scan import (
     VALUE_OFF,
     ScannedMessage,
 )
-from penstock.source.raw import RAW_SCHEMA
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -66,15 +84,6 @@ class Entries(msgspec.Struct, frozen=True):
         """Return chosen rows with their keys copied, so that the message can go."""
         rows = self.rows[chosen]
         return Entries(_own_keys(self.data, rows), rows)
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """The committed rows of one region event, and their smallest and largest commit ts."""
-
-    records: pa.RecordBatch
-    """Of ``RAW_SCHEMA``. Ts, operation and key share one piece of memory, value and old value another."""
-    low_ts: int
-    high_ts: int
 
 
 _NO_PREWRITES = PrewriteTable()
@@ -127,7 +136,7 @@ class RegionMatcher:
         cached, self._cached = self._cached or [], None
         parts = [before, *(self._match(c, floor_ts, missing_is_error=False) for c in cached)]
         parts.append(self._match(entries.cut(at + 1, len(entries.rows)), floor_ts))
-        return _concat([p for p in parts if p is not None])
+        return joined([p for p in parts if p is not None])
 
     def _match(self, entries: Entries, floor_ts: int, missing_is_error: bool = True) -> Committed | None:
         if len(entries.rows) == 0:
@@ -158,7 +167,7 @@ class RegionMatcher:
             if self._cached is None:
                 self._cached = []
             self._cached.append(entries.own(waiting))
-        return _committed(counts.tolist(), narrow, wide) if counts[_ROWS] else None
+        return committed_rows(counts.tolist(), narrow, wide) if counts[ROWS] else None
 
 
 _GIL_HELD_ROWS_MAX = 32
@@ -167,60 +176,7 @@ _GIL_HELD_ROWS_MAX = 32
 _NO_OPERATION, _TOO_LARGE = 1, 2
 _FAILURES = {_NO_OPERATION: "a committed row has no operation", _TOO_LARGE: "a region event has more than 2 GiB in one column"}
 
-_ROW, _OP, _VALUE, _VALUE_SIZE, _OLD, _OLD_SIZE = range(6)
-"""An emitted row: its number, its operation, and where value and old value lie."""
-
-_ROWS, _KEY_BYTES, _VALUE_BYTES, _OLD_BYTES, _VALUE_NULLS, _OLD_NULLS, _LOW_TS, _HIGH_TS = range(8)
-"""What the matching kernel counts."""
-
 _Matched = tuple[int, int, I64, I64, U8, U8]
-_U64, _U8_TYPE, _BINARY = pa.uint64(), pa.uint8(), pa.binary()
-
-
-def _committed(counts: list[int], narrow: U8, wide: U8) -> Committed:
-    """Return the rows that the kernel laid out, without copying them; ``_lay_out`` tells where each column is."""
-    rows, key_bytes, value_bytes, old_bytes, value_nulls, old_nulls, low_ts, high_ts = counts
-    first, second = pa.py_buffer(narrow), pa.py_buffer(wide)
-    offsets = (4 * (rows + 1) + 7) & ~7
-    bits = ((rows + 7) // 8 + 7) & ~7
-    op_at = 16 * rows + offsets
-    key_at = op_at + ((rows + 7) & ~7)
-    value_at = 2 * offsets + 2 * bits
-    columns = [
-        pa.Array.from_buffers(_U64, rows, [None, first.slice(0, 8 * rows)], 0),
-        pa.Array.from_buffers(_U64, rows, [None, first.slice(8 * rows, 8 * rows)], 0),
-        pa.Array.from_buffers(_U8_TYPE, rows, [None, first.slice(op_at, rows)], 0),
-        pa.Array.from_buffers(_BINARY, rows, [None, first.slice(16 * rows, 4 * (rows + 1)), first.slice(key_at, key_bytes)], 0),
-        pa.Array.from_buffers(
-            _BINARY,
-            rows,
-            [
-                second.slice(2 * offsets, bits) if value_nulls else None,
-                second.slice(0, 4 * (rows + 1)),
-                second.slice(value_at, value_bytes),
-            ],
-            value_nulls,
-        ),
-        pa.Array.from_buffers(
-            _BINARY,
-            rows,
-            [
-                second.slice(2 * offsets + bits, bits) if old_nulls else None,
-                second.slice(offsets, 4 * (rows + 1)),
-                second.slice(value_at + value_bytes, old_bytes),
-            ],
-            old_nulls,
-        ),
-    ]
-    mask = (1 << 64) - 1
-    return Committed(pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA), low_ts & mask, high_ts & mask)
-
-
-def _concat(parts: list[Committed]) -> Committed | None:
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-    records = pa.Table.from_batches([p.records for p in parts]).combine_chunks().to_batches()[0]
-    return Committed(records, min(p.low_ts for p in parts), max(p.high_ts for p in parts))
 
 
 @short_kernel
@@ -253,63 +209,10 @@ def _own_keys(data: U8, rows: I64) -> U8:
 
 
 @kernel
-def _lay_out(base: int, rows: I64, emitted: I64, counts: I64) -> tuple[U8, U8]:
-    """Copy the emitted rows into two pieces of memory.
-
-    The first: commit ts, start ts, key offsets, operations, keys. The second: value offsets, old offsets, which values and which old
-    values are there, values, old values. Each part begins at a multiple of eight bytes, except for the strings.
-    """
-    count = counts[_ROWS]
-    offsets = (4 * (count + 1) + 7) & ~7
-    bits = ((count + 7) // 8 + 7) & ~7
-    op_at = 16 * count + offsets
-    key_at = op_at + ((count + 7) & ~7)
-    value_at = 2 * offsets + 2 * bits
-    old_at = value_at + counts[_VALUE_BYTES]
-    narrow = np.empty(key_at + counts[_KEY_BYTES], dtype=np.uint8)
-    wide = np.empty(old_at + counts[_OLD_BYTES], dtype=np.uint8)
-    wide[2 * offsets : value_at] = 0
-    ts = narrow[: 16 * count].view(np.int64)
-    key_offsets = narrow[16 * count : 16 * count + offsets].view(np.int32)
-    value_offsets = wide[:offsets].view(np.int32)
-    old_offsets = wide[offsets : 2 * offsets].view(np.int32)
-    to_narrow = signed(narrow.ctypes.data)
-    to_wide = signed(wide.ctypes.data)
-    key_end = 0
-    value_end = 0
-    old_end = 0
-    for i in range(count):
-        row = emitted[i, _ROW]
-        ts[i] = rows[row, COMMIT_TS]
-        ts[count + i] = rows[row, START_TS]
-        narrow[op_at + i] = emitted[i, _OP]
-        key_offsets[i] = key_end
-        value_offsets[i] = value_end
-        old_offsets[i] = old_end
-        size = rows[row, KEY_LEN]
-        copy_bytes(np.uint64(to_narrow + key_at + key_end), np.uint64(base + rows[row, KEY_OFF]), np.uint64(size))
-        key_end += size
-        if emitted[i, _OP] != OP_DELETE:
-            size = emitted[i, _VALUE_SIZE]
-            copy_bytes(np.uint64(to_wide + value_at + value_end), np.uint64(emitted[i, _VALUE]), np.uint64(size))
-            value_end += size
-            wide[2 * offsets + (i >> 3)] |= np.uint8(1 << (i & 7))
-        size = emitted[i, _OLD_SIZE]
-        if size > 0:
-            copy_bytes(np.uint64(to_wide + old_at + old_end), np.uint64(emitted[i, _OLD]), np.uint64(size))
-            old_end += size
-            wide[2 * offsets + bits + (i >> 3)] |= np.uint8(1 << (i & 7))
-    key_offsets[count] = key_end
-    value_offsets[count] = value_end
-    old_offsets[count] = old_end
-    return narrow, wide
-
-
-@kernel
 def _match_entries(  # noqa: C901, PLR0912, PLR0915
     data: U8, rows: I64, initialized: bool, floor_ts: int, start_key: U8, end_key: U8, slots: I64, arena_bytes: U8, stat: I64
 ) -> _Matched:
-    """Match rows in their order; return (failure, missing prewrites, rows that wait, counts, and the two pieces of ``_lay_out``)."""
+    """Match rows in their order; return (failure, missing prewrites, rows that wait, counts, and the two pieces of ``lay_out``)."""
     base = signed(data.ctypes.data)
     arena = signed(arena_bytes.ctypes.data)
     first_slot = signed(slots.ctypes.data)
@@ -387,12 +290,12 @@ def _match_entries(  # noqa: C901, PLR0912, PLR0915
             return _NO_OPERATION, missing, waiting[:0], counts, nothing, nothing
         low_ts = min(low_ts, commit_ts)
         high_ts = max(high_ts, commit_ts)
-        emitted[count, _ROW] = at
-        emitted[count, _OP] = op
-        emitted[count, _VALUE] = value
-        emitted[count, _VALUE_SIZE] = value_size
-        emitted[count, _OLD] = old
-        emitted[count, _OLD_SIZE] = old_size
+        emitted[count, EMITTED_ROW] = at
+        emitted[count, EMITTED_OP] = op
+        emitted[count, EMITTED_VALUE] = value
+        emitted[count, EMITTED_VALUE_SIZE] = value_size
+        emitted[count, EMITTED_OLD] = old
+        emitted[count, EMITTED_OLD_SIZE] = old_size
         key_bytes += size
         old_bytes += old_size
         if op == OP_DELETE:
@@ -404,17 +307,17 @@ def _match_entries(  # noqa: C901, PLR0912, PLR0915
         count += 1
     if max(key_bytes, value_bytes, old_bytes) > INT32_MAX:
         return _TOO_LARGE, missing, waiting[:0], counts, nothing, nothing
-    counts[_ROWS] = count
-    counts[_KEY_BYTES] = key_bytes
-    counts[_VALUE_BYTES] = value_bytes
-    counts[_OLD_BYTES] = old_bytes
-    counts[_VALUE_NULLS] = value_nulls
-    counts[_OLD_NULLS] = old_nulls
-    counts[_LOW_TS] = signed(low_ts)
-    counts[_HIGH_TS] = signed(high_ts)
+    counts[ROWS] = count
+    counts[KEY_BYTES] = key_bytes
+    counts[VALUE_BYTES] = value_bytes
+    counts[OLD_BYTES] = old_bytes
+    counts[VALUE_NULLS] = value_nulls
+    counts[OLD_NULLS] = old_nulls
+    counts[LOW_TS] = signed(low_ts)
+    counts[HIGH_TS] = signed(high_ts)
     if count == 0:
         return 0, missing, waiting[:waits], counts, nothing, nothing
-    narrow, wide = _lay_out(base, rows, emitted, counts)
+    narrow, wide = lay_out(base, rows, emitted, counts)
     return 0, missing, waiting[:waits], counts, narrow, wide
 
 

@@ -26,7 +26,7 @@ KIND_RESOLVED = 6
 """What an event carries; the numbers are those of the fields."""
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
-OP_UNKNOWN, OP_PUT, OP_DELETE = 0, 1, 2
+OP_UNKNOWN, OP_DELETE = 0, 2
 
 START_TS, COMMIT_TS, TYPE, OP, KEY_OFF, KEY_LEN, VALUE_OFF, VALUE_LEN, OLD_OFF, OLD_LEN = range(10)
 """Columns of ``ScannedMessage.rows``; a ts is the signed number with the same bits."""

@@ -10,12 +10,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.format.csv.dialect import CsvSettings
-from penstock.format.csv.encoder import FLOAT_KINDS
 from penstock.format.data_file import RowEncoder, decode_file, file_header, finish_file
 from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.model.types import BINARY_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, FLOAT_KINDS, ColumnType, TypeKind
 from penstock.sink.storage.spool.file_buffer import FileBuffer
 
 _TEXTS = {TypeKind.DECIMAL: "1.5", TypeKind.DATE: "2026-01-02", TypeKind.TIME: "01:02:03", TypeKind.JSON: "{}", TypeKind.VECTOR: "[1]"}

@@ -29,6 +29,7 @@ from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import read_domains, read_tables
 from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook, base_version
+from penstock.source.postgres.warm_kernels import warm_kernels
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
@@ -145,6 +146,8 @@ class PostgresUpstream:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         """Yield the log from a position on; one thread reads."""
+        # Before the stream is open, so that its server does not wait for a compiler.
+        warm_kernels()
         start_lsn = parse_lsn(start.text)
         system = self._system()
         replication = self._start_replication(start, start_lsn)

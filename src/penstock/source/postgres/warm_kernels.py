@@ -1,4 +1,8 @@
-"""Compiles the kernels of this source once, so that no first batch waits for it. Runs at set-up and when a server starts."""
+"""Compiles the kernels of this source before the first message needs them.
+
+Sends a few rows through every kernel in the way of real data, because a kernel is compiled for each kind of array. Runs when a log is read
+first, and at set-up.
+"""
 
 from __future__ import annotations
 

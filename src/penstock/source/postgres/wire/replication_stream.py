@@ -62,11 +62,6 @@ class ReplicationStream:
             self._changed.notify_all()
         return taken
 
-    @property
-    def queued_bytes(self) -> int:
-        """Return how much waits to be read."""
-        return self._queued_bytes
-
     def confirm(self, lsn: int) -> None:
         """Let the server know, with the next answer, that everything before is durable."""
         self._confirmed_lsn = max(self._confirmed_lsn, lsn)
