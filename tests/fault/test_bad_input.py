@@ -77,7 +77,7 @@ def test_bad_sink_uri(create, uri: str) -> None:
 
 
 def test_unreachable_upstream(create, server: ApiServer, tmp_path: Path) -> None:
-    server.upstream.unreachable = True
+    server.upstream.down = True
     check(create("--table", "shop.*", "--sink", (tmp_path / "out").as_uri()), "UPSTREAM_UNREACHABLE", "127.0.0.1:1")
 
 

@@ -50,7 +50,7 @@ def test_folded_hashes_are_those_that_order_a_difference() -> None:
 
 def hashed(text: bytes, seed: int, lead: int) -> int:
     held = np.frombuffer(b"?" * lead + text + b"?" * 8, np.uint8)
-    return int(hash64(held.ctypes.data + lead, len(text), seed))
+    return int(hash64(held.ctypes.data + lead, len(text), np.uint64(seed)))
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 7))

@@ -7,6 +7,7 @@ that are no UTF-8, extreme numbers, zero dates. Needs hypothesis. Runs in tests.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import struct
 
 import pyarrow as pa
@@ -129,8 +130,8 @@ def changes(draw: st.DrawFn) -> tuple[TableSchema, pa.RecordBatch]:
 
 
 def comparable(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return rows with floats as their bits, so that -0.0 and NaN are told apart and equal to themselves."""
-    return [{k: struct.pack("<d", v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    """Return rows with floats as their bits, so that -0.0 is told apart and NaN equals itself: no format has more than one NaN."""
+    return [{k: struct.pack("<d", math.nan if v != v else v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]  # noqa: PLR0124
 
 
 def damaged(draw: st.DataObject, content: bytes) -> bytes:

@@ -188,7 +188,7 @@ class ScriptedUpstream:
 
     def _answer(self) -> None:
         if self.down:
-            raise PenstockError("UPSTREAM_UNREACHABLE", "the script says so")
+            raise PenstockError("UPSTREAM_UNREACHABLE", "dataserver://127.0.0.1:1 does not answer")
 
 
 class PlainDecoder:
