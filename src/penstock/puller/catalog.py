@@ -64,7 +64,7 @@ def open_puller(upstream: Upstream, store: EventStore, pipeline: SpanPipeline, s
         # Before a stream is open, so that its server does not wait for a compiler.
         warm_kernels()
         ranged = LogPuller(upstream, pipeline, settings.ranged, parts.clock, parts.rng, parts.metrics, parts.channels)
-        return Pulling(ranged, lambda span: SpanCapture(span, upstream.key_span(span), upstream.decoder(), store))
+        return Pulling(ranged, lambda span: SpanCapture(span, upstream.decoder(), store))
     if not has_log(upstream):
         raise InvariantError(f"{type(upstream).__name__} declares neither ranges nor a log")
     if parts.journal is None:
