@@ -6,8 +6,9 @@ import pytest
 
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
-from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
+from penstock.server.runs import SparkFeedRunFactory
 from penstock.store.contract import EndOfRange
+from penstock.store.flight.address import FlightAddress
 from penstock.testing.paths.one_log_path import OneLogPath
 from penstock.testing.servers.postgres_lab import PostgresLab
 
@@ -32,7 +33,7 @@ def test_the_last_feed_takes_slot_and_publication_with_it_and_a_new_one_begins_a
     path.begin()
     path.drain()
     assert left(lab) == ([("penstock",)], [("penstock",)])
-    address = LogServiceAddress("", "")
+    address = FlightAddress("", "")
     factory = SparkFeedRunFactory(
         None, path.meta, path.meta_url, path.upstream, lab.uri, path.log, path.store, address, lambda _: None, tmp_path
     )

@@ -1,22 +1,21 @@
 """The seam between the log service and the two ways to pull: ``puller/ranged/`` for ranges, ``puller/logged/`` for one log.
 
 A puller gives each subscribed span, through the shared span pipeline, everything above a ts and then growing resolved ts. What its payloads
-are is its own: the ``Capture`` that is made with it knows how they reach the store. ``puller/catalog.py`` chooses. Runs in the log service.
+are is its own: whoever opens it is told how to decode them. ``puller/catalog.py`` chooses. Runs in the log service.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
-from penstock.puller.span_pipeline import Advance, Consume, Finish, OnError
+from penstock.puller.span_pipeline import Advance, Consume, OnError
 
 
 class SpanState(Enum):
@@ -72,40 +71,3 @@ class Puller(Protocol):
 
     def close(self) -> None:
         """Stop everything. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""
-
-
-class Capture(Protocol):
-    """One span's way into the event store. One caller at a time: its pipeline worker, or its owner while it is not subscribed."""
-
-    span: Span
-    span_id: int
-
-    def resume(self, start_ts: int) -> int:
-        """Register with the store; return the ts to pull from."""
-
-    def consume(self, payload: Any, finish: Finish) -> bool:
-        """Append a payload of the puller; see ``span_pipeline.Consume``."""
-
-    def advance(self, ts: int) -> None:
-        """Advance the store's resolved ts."""
-
-    def resolved_ts(self) -> int:
-        """Return the store's resolved ts of the span."""
-
-
-def after_all(parts: int, finish: Finish) -> Finish:
-    """Return a callback that calls ``finish`` on its last of so many calls."""
-    if parts == 1:
-        return finish
-    lock = threading.Lock()
-    left = parts
-
-    def part_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
-            finish()
-
-    return part_done

@@ -22,12 +22,12 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.catalog import PullerParts, PullerSettings, open_puller
-from penstock.puller.contract import Capture
+from penstock.puller.catalog import PullerParts, open_puller
 from penstock.puller.logged.single_log_puller import Journal, SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.ranged.region_worker import Channels
+from penstock.puller.span_capture import SpanCapture
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.contract import Upstream
 from penstock.store.contract import EventStore
@@ -70,7 +70,7 @@ class SpanStatus(msgspec.Struct, frozen=True):
 class _Supervised:
     """A capture and how it fares; the service's lock guards the latter."""
 
-    def __init__(self, capture: Capture, start_ts: int) -> None:
+    def __init__(self, capture: SpanCapture, start_ts: int) -> None:
         self.capture = capture
         self.span = capture.span
         self.span_id = capture.span_id
@@ -105,9 +105,18 @@ class LogService:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
-        parts = PullerParts(self._clock, self._rng, LogPullerMetrics(self.registry), channels, journal, needed_from)
-        pullers = PullerSettings(self.settings.puller, self.settings.single_log)
-        self._puller, self._capture_of = open_puller(upstream, store, self._pipeline, pullers, parts)
+        parts = PullerParts(
+            self.settings.puller,
+            self.settings.single_log,
+            self._clock,
+            self._rng,
+            LogPullerMetrics(self.registry),
+            store.put_schemas,
+            channels,
+            journal,
+            needed_from,
+        )
+        self._puller, self._decode = open_puller(upstream, self._pipeline, parts)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
@@ -126,7 +135,7 @@ class LogService:
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
-        capture = _Supervised(self._capture_of(span), start_ts)
+        capture = _Supervised(SpanCapture(span, self._store, self._decode), start_ts)
         with self._changing:
             with self._lock:
                 if self._closed:

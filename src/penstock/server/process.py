@@ -35,7 +35,7 @@ from penstock.server.feed_pins import FeedPins
 from penstock.server.http import HttpListener
 from penstock.server.metrics import FeedCollector
 from penstock.server.moving_verification import MovingVerifier
-from penstock.server.runs import LogServiceAddress, SparkFeedRunFactory
+from penstock.server.runs import SparkFeedRunFactory
 from penstock.server.supervisor import Supervisor
 from penstock.server.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
@@ -156,8 +156,8 @@ class ServerProcess:
         flight = FlightService(store, config.flight_host, config.flight_port)
         parts.callback(flight.close)
         self._flight_location = flight.location
-        address = write_address(directory.store, FlightAddress(flight.location, flight.token))
-        parts.callback(address.unlink, missing_ok=True)
+        address = FlightAddress(flight.location, flight.token)
+        parts.callback(write_address(directory.store, address).unlink, missing_ok=True)
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
@@ -177,7 +177,7 @@ class ServerProcess:
             config.source,
             log_service,
             store,
-            LogServiceAddress(flight.location, flight.token),
+            address,
             _open_target,
             directory.work,
         )

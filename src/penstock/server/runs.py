@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
@@ -37,22 +36,13 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
 from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.address import FlightAddress
 from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 _READY_S_MAX = 30.0
 """A query that is not up by then is not waited for: capture must not hang on Spark."""
 _READY_POLL_S = 0.05
-
-
-class LogServiceAddress(msgspec.Struct, frozen=True):
-    """Where executors read changes. Holds a secret."""
-
-    location: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"LogServiceAddress({self.location!r})"
 
 
 class CapturedFeedRun:
@@ -163,7 +153,7 @@ class SparkFeedRunFactory:
         source: str,
         log_service: LogService,
         store: ColumnarEventStore,
-        address: LogServiceAddress,
+        address: FlightAddress,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         work_dir: Path,
     ) -> None:

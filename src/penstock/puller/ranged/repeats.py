@@ -4,6 +4,12 @@ A region that is registered again (after a split, a leader move, a lost stream) 
 that already went to the event store. Each feed keeps the keys of what it delivered above its resolved ts; the next feed of those
 keys drops exactly them. In steady state that costs one reference per batch; the comparison runs only on rows that can be repeats.
 A prior also stands for everything at or below its own resolved ts, which matters when ranges with different resolved ts merge.
+
+Rows come again in two ways, and each has one place that knows them. *A region is registered again*, many times a day, inside a subscription
+that goes on: here, by region, because only the feed of a region knows what that region gave; a subscription promises each row once, and a
+repeat costs neither decoding nor a place in the write-ahead log. *A span is pulled again*, after it failed or after a restart, from the
+store's resolved ts: there the event store, by commit ts and key, because only it knows what became durable
+(``store/changes/ordering.py`` above the resolved ts, ``SpanStore.unseen`` below). Nothing between the two remembers rows.
 Runs in the log service, in the shard of the region.
 """
 

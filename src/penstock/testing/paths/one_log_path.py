@@ -7,89 +7,36 @@ services and opening them again is a process that ends and comes back. Runs in t
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from penstock.feed.settings import FeedSettings
-from penstock.feed.window.assignment import FeedContext, assign_dispatchers
-from penstock.feed.window.following import live_dispatchers, to_record
-from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
-from penstock.meta.log_journal import LogJournal
-from penstock.meta.records import FeedRecord
-from penstock.model.clock import SystemClock
-from penstock.model.table_pattern import TablePatterns
-from penstock.puller.log_service import LogService, LogServiceSettings
-from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.server.feed_capture import FeedCapture
 from penstock.server.moving_verification import MovingVerifier
-from penstock.server.verification import Verdict, open_reader
+from penstock.server.verification import Verdict
 from penstock.source.catalog import open_upstream
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight.server import FlightService
-from penstock.testing.paths.local_feed import LocalFeed
+from penstock.testing.paths.feed_path import WAIT_S, FeedPath
 from penstock.testing.twins.local_tasks import LocalTasks
 
-WAIT_S = 40.0
 PAGE_ROWS = 200
 
 
-class OneLogPath:
+class OneLogPath(FeedPath):
     """One feed on one database."""
 
     def __init__(self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None) -> None:
-        self.root = root
         self._uri = uri
-        self._tables = tuple(tables)
-        self._settings = settings or FeedSettings(bootstrap_tasks=2)
-        self._clock = SystemClock()
-        self._parts = contextlib.ExitStack()
-        self.meta_url = sqlite_url(root / "meta.db")
-        self.meta = MetaDatabase(self.meta_url)
-        self._parts.callback(self.meta.close)
-        self.target = root / "files"
-        self.target.mkdir()
-        self._services = contextlib.ExitStack()
-        upstream = open_upstream(uri)
-        patterns = TablePatterns(self._tables)
-        chosen = [t for t in upstream.list_tables() if patterns.match(t.schema, t.table)]
-        self.dispatchers = assign_dispatchers(chosen, upstream, self._settings.spans_per_table)
-        upstream.close()
-        self.meta.create_feed(FeedRecord("f", "u", "{}"), [], [to_record(d) for d in self.dispatchers])
-        self._epoch = self.meta.claim("f", "test", 3_600_000) or 0
+        with contextlib.closing(open_upstream(uri)) as upstream:
+            super().__init__(root, upstream, tables, settings or FeedSettings(bootstrap_tasks=2), root / "files", "")
         self.open()
 
     def open(self, before_part: Callable[..., None] = lambda _: None) -> None:
         """Open all services, as a process that starts; nothing is captured yet but DDLs."""
         self.upstream = open_upstream(self._uri)
         self._services.callback(self.upstream.close)
-        self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
-        self._services.callback(self.store.close)
-        flight = FlightService(self.store)
-        self._services.callback(flight.close)
-        journal = LogJournal(self.meta_url, "one-log")
-        self._services.callback(journal.close)
-        settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-        self.log = LogService(self.upstream, self.store, settings, journal=journal).start()
-        self._services.callback(self.log.close)
-        self.context = FeedContext(
-            feed="f",
-            epoch=self._epoch,
-            meta_url=self.meta_url,
-            flight_location=flight.location,
-            flight_token=flight.token,
-            sink_uri=self.target.as_uri(),
-            sink_options={},
-            dispatchers=self.dispatchers,
-            settings=self._settings,
-            snapshot_ts=0,
-            partitions=2,
-            tables=self._tables,
-        )
+        self.open_services(self.upstream, self._capture_all)
         self.tasks = LocalTasks(before_part)
-        self.feed = LocalFeed(self.context, before_window=self._capture_all)
         self.capture = self._new_capture()
 
     def restart(self) -> None:
@@ -98,19 +45,10 @@ class OneLogPath:
         self.open()
         self.begin()
 
-    def close_services(self) -> None:
-        """Close all services, as a process that ends."""
-        self._services.close()
-
-    def close(self) -> None:
-        """Stop everything."""
-        self._services.close()
-        self._parts.close()
-
     def begin(self) -> None:
         """Bring the spans to a known state, as a run of the feed does before its first window."""
         self.capture = self._new_capture()
-        self.capture.begin(live_dispatchers(self.context, self.meta))
+        self.capture.begin(self.live())
         self._capture_all()
 
     def drain(self) -> None:
@@ -119,17 +57,8 @@ class OneLogPath:
 
     def verify(self) -> Verdict:
         """Compare the target with the database."""
-        reader = open_reader(self.target.as_uri(), {})
-        table_ids = sorted({d.id.table_id for d in live_dispatchers(self.context, self.meta)})
-        return MovingVerifier(self.upstream, self._settled_and_delivered, self._clock).verify(reader, table_ids)
-
-    def wait_until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for a condition."""
-        never, deadline_s = threading.Event(), self._clock.monotonic_s() + WAIT_S
-        while not condition():
-            if self._clock.monotonic_s() > deadline_s:
-                raise TimeoutError(f"{what}: {self.log.status()}")
-            self._clock.wait(never, 0.02)
+        table_ids = sorted({d.id.table_id for d in self.live()})
+        return MovingVerifier(self.upstream, self._settled_and_delivered, self._clock).verify(self.reader(), table_ids)
 
     def _new_capture(self) -> FeedCapture:
         chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, PAGE_ROWS)
@@ -137,7 +66,7 @@ class OneLogPath:
         return FeedCapture(0, self.log, self.store, job, by_job=True, stream_gives_state=False)
 
     def _capture_all(self) -> None:
-        for dispatcher in live_dispatchers(self.context, self.meta):
+        for dispatcher in self.live():
             self.capture.capture(dispatcher)
 
     def _settled_and_delivered(self) -> int:

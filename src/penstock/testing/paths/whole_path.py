@@ -6,9 +6,8 @@ back; a window that is run without its commit is a crash. Runs in tests.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import shutil
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,28 +16,18 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.feed.settings import FeedSettings
-from penstock.feed.window.assignment import FeedContext, assign_dispatchers
-from penstock.feed.window.following import live_dispatchers, to_record
-from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord
-from penstock.model.clock import SystemClock
+from penstock.feed.window.assignment import FeedContext
 from penstock.model.row_key import table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.model.table_pattern import TablePatterns
-from penstock.puller.log_service import LogService
-from penstock.readback.reader import StorageReader
-from penstock.server.verification import Verdict, open_reader, rows_of, verify_target
+from penstock.server.verification import Verdict, rows_of, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.store.flight.server import FlightService
+from penstock.testing.paths.feed_path import WAIT_S, FeedPath
 from penstock.testing.paths.local_feed import LocalFeed
 
-DRAIN_S = 60.0
 
-
-class WholePath:
+class WholePath(FeedPath):
     """One feed. Tables have an INT key ``id`` first; keys of rows are made from it."""
 
     def __init__(
@@ -59,49 +48,29 @@ class WholePath:
 
         ``late_snapshot`` leaves the ts of the first state to the planner.
         """
-        self.root = root
-        self.target = target or root / "files"
-        self.target_uri = target_uri or self.target.as_uri()
         self.hold_back = False
         """Whether the spans of tables that come with rows are left uncaptured, as if their state took long to read."""
-        self._parts = contextlib.ExitStack()
         server = DataServer(DataServerSettings(resolved_interval_ms=10)).start()
-        self._parts.callback(server.stop)
         self.upstream = DataServerUpstream(server.uri)
-        self._parts.callback(self.upstream.close)
         for ddl in ddls:
             self.upstream.execute_ddl(ddl)
         for name, ids in (splits or {}).items():
             for row_id in ids:
                 self.upstream.split(self.full_key(name, row_id))
-        self._options = dict(sink_options or {})
-        self._settings = settings or FeedSettings()
-        self._tables = tuple(tables)
-        patterns = TablePatterns(self._tables)
-        first = [t for t in self.upstream.list_tables() if patterns.match(t.schema, t.table)]
-        self._dispatchers = assign_dispatchers(first, self.upstream, spans_per_table)
+        chosen = dataclasses.replace(settings or FeedSettings(), spans_per_table=spans_per_table)
+        super().__init__(root, self.upstream, tables, chosen, target or root / "files", target_uri)
+        self._parts.callback(server.stop)
+        self._parts.callback(self.upstream.close)
+        self.sink_options = dict(sink_options or {})
         self.snapshot_ts = 0 if late_snapshot else self.upstream.current_ts()
-        self.meta_url = f"sqlite:///{root / 'meta.db'}"
-        self.meta = MetaDatabase(self.meta_url)
-        self._parts.callback(self.meta.close)
-        self.meta.create_feed(FeedRecord("f", "u", "{}", checkpoint_ts=0), [], [to_record(d) for d in self._dispatchers])
-        self.epoch = self.meta.claim("f", "test", 3_600_000) or 0
-        self.target.mkdir()
-        self._services = contextlib.ExitStack()
-        self.context: FeedContext
-        self._open_services()
-
-    def close(self) -> None:
-        """Stop everything."""
-        self._services.close()
-        self._parts.close()
+        self._open()
 
     def restart(self, *, lose_store: bool = False) -> None:
         """Close the log service and the event store, and open them again, if asked with nothing of what the store held."""
-        self._services.close()
+        self.close_services()
         if lose_store:
             shutil.rmtree(self.root / "store")
-        self._open_services()
+        self._open()
 
     def take_over(self, owner: str = "another") -> FeedContext:
         """Let another owner hold the feed; return the context of the old one."""
@@ -134,69 +103,40 @@ class WholePath:
 
     def wait_resolved(self, ts: int) -> None:
         """Wait until the store has everything of the feed's spans and the DDLs up to a ts."""
-        spans = [DDL_SPAN.span_id, *(d.span.span_id for d in live_dispatchers(self.context, self.meta))]
-        clock, never = SystemClock(), threading.Event()
-        deadline_s = clock.monotonic_s() + DRAIN_S
-        while min(self.store.resolved_ts(span_id) for span_id in spans) < ts:
-            if clock.monotonic_s() > deadline_s:
-                raise TimeoutError(f"not resolved up to {ts}")
-            clock.wait(never, 0.01)
+        spans = [DDL_SPAN.span_id, *(d.span.span_id for d in self.live())]
+        self.wait_until(f"not resolved up to {ts}", lambda: min(self.store.resolved_ts(span_id) for span_id in spans) >= ts)
 
     def drain(self) -> None:
         """Run windows until everything that was written is delivered."""
-        self.feed.drain(self.upstream.current_ts(), DRAIN_S)
-        while any(d.with_state for d in live_dispatchers(self.context, self.meta)):
-            self.feed.drain(self.upstream.current_ts(), DRAIN_S)
-
-    def reader(self) -> StorageReader:
-        """Open the target for reading."""
-        return open_reader(self.target_uri, self._options)
+        self.feed.drain(self.upstream.current_ts(), WAIT_S)
+        while any(d.with_state for d in self.live()):
+            self.feed.drain(self.upstream.current_ts(), WAIT_S)
 
     def live_tables(self) -> dict[str, int]:
         """Return the feed's tables now, names and ids."""
-        return {f"{d.schema}.{d.table}": d.id.table_id for d in live_dispatchers(self.context, self.meta)}
+        return {f"{d.schema}.{d.table}": d.id.table_id for d in self.live()}
 
     def verify(self) -> Verdict:
         """Compare the feed's tables in the target with the upstream."""
-        table_ids = {d.id.table_id for d in live_dispatchers(self.context, self.meta)}
+        table_ids = {d.id.table_id for d in self.live()}
         return verify_target(self.reader(), self.upstream, sorted(table_ids))
 
     def verify_joined(self) -> Verdict:
         """Compare the tables whose state is in the target."""
-        live = live_dispatchers(self.context, self.meta)
+        live = self.live()
         return verify_target(self.reader(), self.upstream, sorted({d.id.table_id for d in live if not d.with_state}))
 
     def flush_store(self) -> None:
         """Let the store write its memory to objects."""
-        for dispatcher in live_dispatchers(self.context, self.meta):
+        for dispatcher in self.live():
             self.store.flush(dispatcher.span.span_id)
 
-    def _open_services(self) -> None:
-        self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
-        self._services.callback(self.store.close)
-        flight = FlightService(self.store)
-        self._services.callback(flight.close)
-        self.log = LogService(self.upstream, self.store).start()
-        self._services.callback(self.log.close)
-        self.context = FeedContext(
-            feed="f",
-            epoch=self.epoch,
-            meta_url=self.meta_url,
-            flight_location=flight.location,
-            flight_token=flight.token,
-            sink_uri=self.target_uri,
-            sink_options=self._options,
-            dispatchers=self._dispatchers,
-            settings=self._settings,
-            snapshot_ts=self.snapshot_ts,
-            partitions=2,
-            tables=self._tables,
-        )
-        self.feed = LocalFeed(self.context, before_window=self._capture)
+    def _open(self) -> None:
+        self.open_services(self.upstream, self._capture)
         self._capture()
 
     def _capture(self) -> None:
-        for dispatcher in live_dispatchers(self.context, self.meta):
+        for dispatcher in self.live():
             if not (dispatcher.with_state and self.hold_back):
                 self.log.ensure_span(dispatcher.span, 0)
 
