@@ -21,7 +21,9 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.logged.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.journal_keeper import Journal
+from penstock.puller.logged.settings import SingleLogPullerSettings
+from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import StepCapture
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
