@@ -24,7 +24,7 @@ from penstock.source.dataserver.service.server import DataServer, DataServerSett
 from penstock.source.postgres.slot import release_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.testing.servers.loopback_server import mariadb, postgres
-from penstock.testing.twins.single_log import MemoryLog
+from penstock.testing.twins.logged_database import MemoryDatabase
 
 SLOT_FREE_S = 20.0
 
@@ -79,7 +79,7 @@ class MemoryRig:
     upstream_holds_nothing = False
 
     def __init__(self) -> None:
-        self.upstream: Any = MemoryLog(first=None)
+        self.upstream: Any = MemoryDatabase(first=None)
         self._ids = {"t": 1, "other": 2}
         for table_id in self._ids.values():
             self.upstream.commit(table_id)

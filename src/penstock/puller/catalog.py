@@ -13,7 +13,10 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.puller.contract import Puller
-from penstock.puller.logged.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.doubts import DoubtBook
+from penstock.puller.logged.journal_keeper import Journal
+from penstock.puller.logged.settings import SingleLogPullerSettings
+from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.region_worker import Channels
@@ -30,7 +33,7 @@ class PullerParts(NamedTuple):
 
     ``channels`` opens the change streams of ranges. ``journal`` is where positions are kept; an upstream with one log needs it. ``publish``
     makes new table versions known before rows of them arrive. ``needed_from`` tells from which ts on someone may want that log again,
-    whatever is durable here.
+    whatever is durable here. ``doubts`` keeps the tables of such a log that must be read again.
     """
 
     ranged: LogPullerSettings
@@ -42,6 +45,7 @@ class PullerParts(NamedTuple):
     channels: Channels | None = None
     journal: Journal | None = None
     needed_from: Callable[[], int] | None = None
+    doubts: DoubtBook | None = None
 
 
 class Pulling(NamedTuple):
@@ -72,5 +76,6 @@ def open_puller(upstream: Upstream, pipeline: SpanPipeline, parts: PullerParts) 
         parts.metrics,
         parts.publish,
         parts.needed_from,
+        parts.doubts,
     )
     return Pulling(logged, lambda _, step: step)

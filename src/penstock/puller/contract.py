@@ -6,15 +6,17 @@ are is its own: whoever opens it is told how to decode them. ``puller/catalog.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
 import msgspec
 
+from penstock.meta.table_states import TableState
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.puller.logged.doubts import Corrections, Settlement, Watch
 from penstock.puller.span_pipeline import Advance, Consume, OnError
 
 
@@ -36,8 +38,31 @@ class SpanProgress(msgspec.Struct, frozen=True):
     last_error: PenstockError | None
 
 
+class DoubtControl(Protocol):
+    """What a puller adds whose tables can be in doubt; see ``puller/logged/doubts.py``. Thread safe."""
+
+    def table_states(self) -> list[TableState]:
+        """Return every table that was ever in doubt."""
+
+    def doubt_table(self, table_id: int, schema: str, table: str, reason: str) -> None:
+        """Have a table read again."""
+
+    def begin_watch(self, table_id: int) -> Watch:
+        """Remember from now on which keys of a table its log changes."""
+
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool) -> Settlement:
+        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable."""
+
+    def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
+        """Give a re-read up."""
+
+
 class Puller(Protocol):
     """Pulls many spans of one upstream. Thread safe."""
+
+    @property
+    def doubts(self) -> DoubtControl | None:
+        """Return how doubted tables are settled; None where a table is never in doubt."""
 
     def subscribe(self, span: Span, start_ts: int, consume: Consume, advance: Advance, on_failed: OnError | None = None) -> int:
         """Pull everything of a span with a commit ts above ``start_ts``; return the span's id.

@@ -10,20 +10,24 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from penstock.meta.table_states import TableState
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.catalog import PullerParts, open_puller
-from penstock.puller.logged.single_log_puller import Journal, SingleLogPullerSettings
+from penstock.puller.contract import DoubtControl
+from penstock.puller.logged.doubts import Corrections, DoubtBook, Settlement, Watch
+from penstock.puller.logged.journal_keeper import Journal
+from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.ranged.region_worker import Channels
@@ -96,8 +100,9 @@ class LogService:
         channels: Channels | None = None,
         journal: Journal | None = None,
         needed_from: Callable[[], int] | None = None,
+        doubts: DoubtBook | None = None,
     ) -> None:
-        """Make the parts; ``channels``, ``journal`` and ``needed_from`` are for the puller, see ``PullerParts``."""
+        """Make the parts; ``channels``, ``journal``, ``needed_from`` and ``doubts`` are for the puller, see ``PullerParts``."""
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
         self._upstream = upstream
@@ -115,6 +120,7 @@ class LogService:
             channels,
             journal,
             needed_from,
+            doubts,
         )
         self._puller, self._decode = open_puller(upstream, self._pipeline, parts)
         self._lock = threading.Lock()
@@ -175,6 +181,40 @@ class LogService:
     def release_upstream(self) -> None:
         """Give back what was made at the upstream for capture, because no feed needs it any more. May be called twice."""
         self._puller.release()
+
+    # Tables in doubt: see ``logged/doubts.py``.
+
+    def table_states(self) -> list[TableState]:
+        """Return every table that was ever in doubt."""
+        return self._puller.doubts.table_states() if self._puller.doubts is not None else []
+
+    def open_doubts(self) -> list[TableState]:
+        """Return the tables that must be read again."""
+        return [s for s in self.table_states() if s.is_open]
+
+    def doubt_table(self, table_id: int, schema: str, table: str, reason: str) -> None:
+        """Have a table read again, because an operator, a schedule or a verification wants it."""
+        self._doubts().doubt_table(table_id, schema, table, reason)
+
+    def begin_watch(self, table_id: int) -> Watch:
+        """Remember from now on which keys of a table its log changes; a snapshot that corrects it begins after this returns."""
+        return self._doubts().begin_watch(table_id)
+
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
+
+        ``bag``: the table has no key, so another round is due where the log overtook a correction.
+        """
+        return self._doubts().settle(table_id, corrections, bag)
+
+    def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
+        """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
+        self._doubts().fail_round(table_id, error, retry_s)
+
+    def _doubts(self) -> DoubtControl:
+        if self._puller.doubts is None:
+            raise PenstockError("TABLE_UNKNOWN", "only a source with one log has tables in doubt")
+        return self._puller.doubts
 
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""

@@ -96,6 +96,10 @@ class LogPuller:
         self._thread = threading.Thread(target=self._run, name="log-puller", daemon=True)
         self._thread.start()
 
+    @property
+    def doubts(self) -> None:
+        """Return nothing: a change stream tells everything."""
+
     def subscribe(self, span: Span, start_ts: int, consume: Consume, advance: Advance, on_failed: OnError | None = None) -> int:
         """Pull a span; ``consume`` gets ``RawBatch`` es with full keys."""
         keys = self._upstream.key_span(span)

@@ -18,6 +18,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.records import FeedRecord
+from penstock.meta.table_states import TableStates
 from penstock.model.clock import SystemClock
 from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService, LogServiceSettings
@@ -67,8 +68,10 @@ class FeedPath:
         self._services.callback(flight.close)
         journal = LogJournal(self.meta_url, "path")
         self._services.callback(journal.close)
+        doubts = TableStates(self.meta_url, "path")
+        self._services.callback(doubts.close)
         settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-        self.log = LogService(upstream, self.store, settings, journal=journal).start()
+        self.log = LogService(upstream, self.store, settings, journal=journal, doubts=doubts).start()
         self._services.callback(self.log.close)
         self.context = FeedContext(
             feed="f",

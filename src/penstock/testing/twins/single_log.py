@@ -1,7 +1,9 @@
 """An upstream with one log, in memory: what a test commits is what its reader gives.
 
-Every commit is one step with a position of its own. Failures can be put before a position: the reader raises them once when it comes there.
-Also a journal in memory that notes the order in which it is written. Runs in tests.
+Every commit is one transaction with a place of its own, counted from 1. As with a real log, commit ts are chained by whoever reads it: they
+follow from the place where a reading begins, the times of the commits and the marks that were passed. The twin keeps the ts that a reader
+without interruption gives, as an oracle: a mark that a reader puts raises them for everything committed later. Failures can be put before a
+commit: the reader raises them when it comes there. Also a journal in memory that notes the order in which it is written. Runs in tests.
 """
 
 from __future__ import annotations
@@ -14,17 +16,15 @@ import pyarrow as pa
 
 from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import BatchKind, ChangeBatch, Op
-from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
-from penstock.model.span import Span, cut
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.contract import Capability, LogPosition, SnapshotTicket
-from penstock.source.single_log import LogStep
+from penstock.source.contract import Capability
+from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
 
 FIRST_TS = 1_000
 _WAIT_S = 0.02
-_PIECE_ROWS = 4
 
 
 def table_of(table_id: int) -> TableSchema:
@@ -37,214 +37,188 @@ def key_of(value: int) -> bytes:
     return (value + (1 << 63)).to_bytes(8, "big")
 
 
-def _rows(span_id: int, table: TableSchema, ts: Sequence[int], op: Op, values: Sequence[int]) -> ChangeBatch:
-    """Return rows of a table in key order; columns that came later are null."""
-    order = sorted(range(len(values)), key=values.__getitem__)
+def rows_of(table_id: int, ts: int, values: Sequence[int], kind: BatchKind = BatchKind.DATA, op: Op = Op.INSERT) -> ChangeBatch:
+    """Return rows of one side at one ts, by default inserts."""
+    table = table_of(table_id)
     columns = [
-        pa.array([ts[at] for at in order], pa.uint64()),
+        pa.array([ts] * len(values), pa.uint64()),
         pa.array([int(op)] * len(values), pa.uint8()),
-        pa.array([key_of(values[at]) for at in order], pa.binary()),
-        pa.array([values[at] for at in order], pa.int64()),
-        *(pa.nulls(len(values), pa.int64()) for _ in table.columns[1:]),
+        pa.array([key_of(v) for v in values], pa.binary()),
+        pa.array(list(values), pa.int64()),
     ]
-    kind = BatchKind.TOMBSTONE if op is Op.DELETE else BatchKind.DATA
-    return ChangeBatch.of(span_id, table, kind, pa.RecordBatch.from_arrays(columns, schema=table.batch_schema()))
+    return ChangeBatch.of(0, table, kind, pa.RecordBatch.from_arrays(columns, schema=table.batch_schema()))
+
+
+class Commit(msgspec.Struct):
+    """One transaction of the log; ``ts`` is what a reader without interruption gives it."""
+
+    table_id: int
+    inserted: tuple[int, ...]
+    deleted: tuple[int, ...]
+    commit_ms: int
+    ts: int
+    ddls: tuple[DdlEvent, ...] = ()
+    doubt: str = ""
 
 
 class MemoryLog:
-    """A ``LoggedUpstream`` in memory. Thread safe.
-
-    Tables have one BIGINT column, their key, and come to be with their first commit. Capture that has no position yet begins at the log's
-    end, or where a test says, so that what it commits before its puller reads is captured too.
-    """
+    """The part of ``LoggedUpstream`` that a puller uses. Thread safe."""
 
     capabilities = Capability.LOG
 
-    def __init__(self, first: str | None = "0") -> None:
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._first = first
-        self._steps: list[LogStep] = []
-        self._failures: dict[int, PenstockError] = {}
-        self._tables: dict[int, list[TableSchema]] = {}
-        self._rows: dict[int, dict[int, int]] = {}
-        self._released = 0
-        """How much of the log is gone, because nobody needed it any more."""
-        self._closed = False
+        self.commits: list[Commit] = []
+        self.marks: list[tuple[int, int]] = []
+        """Place and ts of every mark that a reader put or a test asked for."""
+        self._wanted_mark: tuple[int, int] | None = None
+        self._chain = CommitChain(FIRST_TS)
+        self._begin = LogPosition(FIRST_TS, "0")
+        self._failures: dict[int, tuple[PenstockError, int]] = {}
         self.starts: list[LogPosition] = []
         """Where each reader began."""
         self.confirmed: list[LogPosition] = []
         self.adopted: list[TableSchema] = []
 
-    # The script of a test.
-
     def commit(
         self,
         table_id: int,
-        values: Sequence[int] = (),
+        values: Sequence[int],
         mark: bool = False,
         ddls: Sequence[DdlEvent] = (),
-        gone: Sequence[int] = (),
+        deleted: Sequence[int] = (),
+        commit_ms: int = 0,
+        doubt: str = "",
     ) -> int:
-        """Add a transaction that inserts and deletes values; return its ts."""
+        """Add a transaction, or a mark at the end of the log; return its ts."""
         with self._changed:
-            ts = self._next_ts()
-            table = self._tables.setdefault(table_id, [table_of(table_id)])[-1]
-            rows = self._rows.setdefault(table_id, {})
-            rows.update(dict.fromkeys(values, ts))
-            for value in gone:
-                del rows[value]
-            sides = [(values, Op.INSERT), (gone, Op.DELETE)]
-            changes = tuple(_rows(0, table, [ts] * len(side), op, side) for side, op in sides if side)
-            self._append(LogStep(changes, tuple(ddls), LogPosition(ts, str(len(self._steps) + 1)), mark))
+            if mark:
+                ts = self._chain.last_ts + 1
+                self._wanted_mark = (len(self.commits), ts)
+                self._note_mark(len(self.commits), ts)
+            else:
+                ts = self._chain.next(commit_ms)
+                self.commits.append(Commit(table_id, tuple(values), tuple(deleted), commit_ms, ts, tuple(ddls), doubt))
+            self._changed.notify_all()
             return ts
 
-    def alter(self, table_id: int) -> int:
-        """Give a table a new version with one more column, of which the rows here show nothing; return its ts."""
+    def fail_before(self, ts: int, error: PenstockError, times: int = 1) -> None:
+        """Let the reader fail before it gives the step of a ts."""
         with self._changed:
-            ts, old = self._next_ts(), self._tables[table_id][-1]
-            added = Column(len(old.columns) + 1, f"c{len(old.columns)}", ColumnType(TypeKind.BIGINT))
-            newer = msgspec.structs.replace(old, version=ts, columns=(*old.columns, added))
-            self._tables[table_id].append(newer)
-            ddl = DdlEvent(ts, DdlType.ADD_COLUMN, f"ALTER TABLE {old.full_name} ADD COLUMN {added.name} BIGINT", old.schema, (newer,))
-            self._append(LogStep((), (ddl,), LogPosition(ts, str(len(self._steps) + 1))))
-            return ts
+            self._failures[ts] = (error, times)
 
-    def fail_before(self, ts: int, error: PenstockError) -> None:
-        """Let the reader fail once before it gives the step of a ts."""
+    def purge(self) -> None:
+        """Let capture that begins anew find nothing of what was committed so far."""
         with self._changed:
-            self._failures[ts] = error
-
-    # What every upstream does.
-
-    def current_ts(self) -> int:
-        """Return the ts of the next commit."""
-        with self._changed:
-            self._answer()
-            return self._next_ts()
-
-    def list_tables(self) -> Sequence[TableSchema]:
-        """Return the newest version of every table."""
-        with self._changed:
-            self._answer()
-            return [versions[-1] for versions in self._tables.values()]
-
-    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
-        """Return every version of a table."""
-        with self._changed:
-            self._answer()
-            if table_id not in self._tables:
-                raise PenstockError("TABLE_UNKNOWN", f"no table has id {table_id}")
-            return tuple(self._tables[table_id])
-
-    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
-        """Cut a span at every fourth row."""
-        values = sorted(self._rows_now(span.table_id))
-        return cut(span, [key_of(v) for v in values[::_PIECE_ROWS]], pieces_max)
-
-    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
-        """Yield the rows of a span now, in one batch."""
-        rows = self._rows_now(span.table_id)
-        table = self.schema_history(span.table_id)[-1]
-        inside = [v for v in sorted(rows) if span.contains(key_of(v))]
-        return iter([_rows(span.span_id, table, [rows[v] for v in inside], Op.INSERT, inside)] if inside else [])
-
-    def begin_snapshot(self) -> SnapshotTicket:
-        """Begin at the end of the log."""
-        with self._changed:
-            self._answer()
-            return SnapshotTicket(LogPosition(FIRST_TS + len(self._steps), str(len(self._steps))))
-
-    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
-        """Yield the rows that a span has when each page is read."""
-        last: int | None = None
-        while True:
-            inside = [v for v in sorted(self._rows_now(span.table_id)) if span.contains(key_of(v))]
-            values = [v for v in inside if last is None or v > last][:page_rows]
-            if not values:
-                return
-            yield _rows(span.span_id, table, [ticket.start.ts] * len(values), Op.INSERT, values)
-            last = values[-1]
-
-    def end_snapshot(self, ticket: SnapshotTicket) -> None:
-        """Release nothing."""
-
-    def close(self) -> None:
-        """Answer nothing any more."""
-        with self._changed:
-            self._closed = True
-
-    # The log.
+            self._begin = LogPosition(self._chain.last_ts, str(len(self.commits)))
 
     def first_position(self) -> LogPosition:
-        """Return the end of the log, or where the test said."""
-        with self._changed:
-            self._answer()
-            at = len(self._steps) if self._first is None else int(self._first)
-            return LogPosition(FIRST_TS + at, str(at))
+        """Return the beginning, or the end as of the last purge."""
+        return self._begin
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return no tables."""
+        return ()
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Note the versions."""
         self.adopted = list(versions)
 
     def log_end(self) -> str:
-        """Return the number of the last step."""
+        """Return the number of the last commit."""
         with self._changed:
-            self._answer()
-            return str(len(self._steps))
+            return str(len(self.commits))
 
     def reached(self, position: str, end: str) -> bool:
-        """Compare numbers of steps."""
+        """Compare numbers of commits."""
         return int(position) >= int(end)
 
     def confirm(self, position: LogPosition) -> None:
         """Note the position."""
         self.confirmed.append(position)
 
-    def release(self) -> None:
-        """Give up the log up to now."""
-        with self._changed:
-            self._released = len(self._steps)
-            self._changed.notify_all()
-
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
-        """Yield the steps behind a position."""
+        """Yield the commits behind a position."""
         self.starts.append(start)
-        at = int(start.text)
+        reader = MemoryReader(self, start, marks, wanted)
         while not stop.is_set():
             with self._changed:
-                self._answer()
-                if at >= len(self._steps):
+                if not reader.has_more:
                     self._changed.wait(_WAIT_S)
-                if at < self._released:
-                    raise PenstockError("LOG_PURGED", f"the log before {self._released} is gone")
-                step = self._steps[at] if at < len(self._steps) else None
-                failure = self._failures.pop(step.position.ts, None) if step is not None and step.position is not None else None
-            if step is None:
-                yield LogStep()
-                continue
-            if failure is not None:
-                raise failure
-            at += 1
-            kept = tuple(c for c in step.changes if wanted(c.header.table_id))
-            yield LogStep(kept, step.ddls, step.position, step.mark)
+                asked, self._wanted_mark = self._wanted_mark, None
+            if asked is not None and asked[0] == reader.place and reader.chain.last_ts < asked[1]:
+                yield reader.mark(asked[1])
+            else:
+                self._wanted_mark = self._wanted_mark or asked
+                yield reader.next()
 
-    def _next_ts(self) -> int:
-        return FIRST_TS + len(self._steps) + 1
+    def take_failure(self, ts: int) -> PenstockError | None:
+        """Return the failure that a test put before a ts, if one is left."""
+        error, times = self._failures.get(ts, (None, 0))
+        if error is not None and times > 1:
+            self._failures[ts] = (error, times - 1)
+        else:
+            self._failures.pop(ts, None)
+        return error
 
-    def _append(self, step: LogStep) -> None:
-        self._steps.append(step)
-        self._changed.notify_all()
+    def _note_mark(self, place: int, ts: int) -> None:
+        self.marks.append((place, ts))
+        if place == len(self.commits):
+            self._chain.raise_to(ts)
 
-    def _rows_now(self, table_id: int) -> dict[int, int]:
+    def note_mark(self, place: int, ts: int) -> None:
+        """Take note of a mark: what is committed later gets a ts above it."""
         with self._changed:
-            self._answer()
-            return dict(self._rows.get(table_id, {}))
+            self._note_mark(place, ts)
 
-    def _answer(self) -> None:
-        if self._closed:
-            raise PenstockError("UPSTREAM_UNREACHABLE", "the log is closed")
+
+class MemoryReader:
+    """One reading of a log: its place and its chain."""
+
+    def __init__(self, log: MemoryLog, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool]) -> None:
+        self.place = int(start.text)
+        self.chain = CommitChain(start.ts)
+        self._log = log
+        self._marks = sorted(((int(m.text), m.ts) for m in marks), reverse=True)
+        self._wanted = wanted
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether there is a commit behind its place."""
+        return self.place < len(self._log.commits)
+
+    def next_marks(self) -> None:
+        """Raise the chain at the marks of the journal that were reached."""
+        while self._marks and self._marks[-1][0] <= self.place:
+            self.chain.raise_to(self._marks.pop()[1])
+
+    def next(self) -> LogStep:
+        """Return the next commit as a step, an empty one at the end."""
+        self.next_marks()
+        if not self.has_more:
+            return LogStep()
+        commit = self._log.commits[self.place]
+        failure = self._log.take_failure(commit.ts)
+        if failure is not None:
+            raise failure
+        self.place += 1
+        ts = self.chain.next(commit.commit_ms)
+        changes: list[ChangeBatch] = []
+        if self._wanted(commit.table_id):
+            if commit.deleted:
+                changes.append(rows_of(commit.table_id, ts, commit.deleted, BatchKind.TOMBSTONE, Op.DELETE))
+            if commit.inserted:
+                changes.append(rows_of(commit.table_id, ts, commit.inserted))
+        table = table_of(commit.table_id)
+        doubts = (TableDoubt(commit.table_id, table.schema, table.table, ts, commit.doubt),) if commit.doubt else ()
+        return LogStep(tuple(changes), commit.ddls, LogPosition(ts, str(self.place)), doubts=doubts)
+
+    def mark(self, ts: int) -> LogStep:
+        """Return a mark at the present place, and raise the chain there."""
+        self.chain.raise_to(ts)
+        return LogStep(position=LogPosition(self.chain.last_ts, str(self.place)), mark=True)
 
 
 class MemoryJournal:
@@ -269,9 +243,20 @@ class MemoryJournal:
         """Return the oldest entry."""
         return min(self.entries, key=lambda e: e.ts, default=None)
 
+    def newest(self) -> JournalEntry | None:
+        """Return the newest entry."""
+        return max(self.entries, key=lambda e: e.ts, default=None)
+
     def marks_from(self, ts: int) -> list[JournalEntry]:
         """Return the marks above a ts."""
         return sorted((e for e in self.entries if e.mark and e.ts > ts), key=lambda e: e.ts)
+
+    def begin_anew(self, entry: JournalEntry) -> None:
+        """Keep only this entry."""
+        self.entries = [entry]
+
+    def prune(self, needed_ts: int) -> None:
+        """Keep everything."""
 
     def save_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Keep versions."""

@@ -1,0 +1,246 @@
+"""An upstream with one log, in memory: what a test commits is what its reader gives.
+
+Every commit is one step with a position of its own. Failures can be put before a position: the reader raises them once when it comes there.
+Also a journal in memory that notes the order in which it is written. Runs in tests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from penstock.model.batch import BatchKind, ChangeBatch, Op
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span, cut
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import ColumnType, TypeKind
+from penstock.source.contract import Capability, LogPosition, SnapshotTicket
+from penstock.source.single_log import LogStep
+
+FIRST_TS = 1_000
+_WAIT_S = 0.02
+_PIECE_ROWS = 4
+
+
+def table_of(table_id: int) -> TableSchema:
+    """Return a table with one BIGINT column, its key."""
+    return TableSchema(table_id, "shop", f"t{table_id}", 1, (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True),))
+
+
+def key_of(value: int) -> bytes:
+    """Return the row key of a value."""
+    return (value + (1 << 63)).to_bytes(8, "big")
+
+
+def _rows(span_id: int, table: TableSchema, ts: Sequence[int], op: Op, values: Sequence[int]) -> ChangeBatch:
+    """Return rows of a table in key order; columns that came later are null."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    columns = [
+        pa.array([ts[at] for at in order], pa.uint64()),
+        pa.array([int(op)] * len(values), pa.uint8()),
+        pa.array([key_of(values[at]) for at in order], pa.binary()),
+        pa.array([values[at] for at in order], pa.int64()),
+        *(pa.nulls(len(values), pa.int64()) for _ in table.columns[1:]),
+    ]
+    kind = BatchKind.TOMBSTONE if op is Op.DELETE else BatchKind.DATA
+    return ChangeBatch.of(span_id, table, kind, pa.RecordBatch.from_arrays(columns, schema=table.batch_schema()))
+
+
+class MemoryDatabase:
+    """A ``LoggedUpstream`` in memory. Thread safe.
+
+    Tables have one BIGINT column, their key, and come to be with their first commit. Capture that has no position yet begins at the log's
+    end, or where a test says, so that what it commits before its puller reads is captured too.
+    """
+
+    capabilities = Capability.LOG
+
+    def __init__(self, first: str | None = "0") -> None:
+        self._changed = threading.Condition()
+        self._first = first
+        self._steps: list[LogStep] = []
+        self._failures: dict[int, PenstockError] = {}
+        self._tables: dict[int, list[TableSchema]] = {}
+        self._rows: dict[int, dict[int, int]] = {}
+        self._released = 0
+        """How much of the log is gone, because nobody needed it any more."""
+        self._closed = False
+        self.starts: list[LogPosition] = []
+        """Where each reader began."""
+        self.confirmed: list[LogPosition] = []
+        self.adopted: list[TableSchema] = []
+
+    # The script of a test.
+
+    def commit(
+        self,
+        table_id: int,
+        values: Sequence[int] = (),
+        mark: bool = False,
+        ddls: Sequence[DdlEvent] = (),
+        gone: Sequence[int] = (),
+    ) -> int:
+        """Add a transaction that inserts and deletes values; return its ts."""
+        with self._changed:
+            ts = self._next_ts()
+            table = self._tables.setdefault(table_id, [table_of(table_id)])[-1]
+            rows = self._rows.setdefault(table_id, {})
+            rows.update(dict.fromkeys(values, ts))
+            for value in gone:
+                del rows[value]
+            sides = [(values, Op.INSERT), (gone, Op.DELETE)]
+            changes = tuple(_rows(0, table, [ts] * len(side), op, side) for side, op in sides if side)
+            self._append(LogStep(changes, tuple(ddls), LogPosition(ts, str(len(self._steps) + 1)), mark))
+            return ts
+
+    def alter(self, table_id: int) -> int:
+        """Give a table a new version with one more column, of which the rows here show nothing; return its ts."""
+        with self._changed:
+            ts, old = self._next_ts(), self._tables[table_id][-1]
+            added = Column(len(old.columns) + 1, f"c{len(old.columns)}", ColumnType(TypeKind.BIGINT))
+            newer = msgspec.structs.replace(old, version=ts, columns=(*old.columns, added))
+            self._tables[table_id].append(newer)
+            ddl = DdlEvent(ts, DdlType.ADD_COLUMN, f"ALTER TABLE {old.full_name} ADD COLUMN {added.name} BIGINT", old.schema, (newer,))
+            self._append(LogStep((), (ddl,), LogPosition(ts, str(len(self._steps) + 1))))
+            return ts
+
+    def fail_before(self, ts: int, error: PenstockError) -> None:
+        """Let the reader fail once before it gives the step of a ts."""
+        with self._changed:
+            self._failures[ts] = error
+
+    # What every upstream does.
+
+    def current_ts(self) -> int:
+        """Return the ts of the next commit."""
+        with self._changed:
+            self._answer()
+            return self._next_ts()
+
+    def list_tables(self) -> Sequence[TableSchema]:
+        """Return the newest version of every table."""
+        with self._changed:
+            self._answer()
+            return [versions[-1] for versions in self._tables.values()]
+
+    def schema_history(self, table_id: int) -> Sequence[TableSchema]:
+        """Return every version of a table."""
+        with self._changed:
+            self._answer()
+            if table_id not in self._tables:
+                raise PenstockError("TABLE_UNKNOWN", f"no table has id {table_id}")
+            return tuple(self._tables[table_id])
+
+    def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
+        """Cut a span at every fourth row."""
+        values = sorted(self._rows_now(span.table_id))
+        return cut(span, [key_of(v) for v in values[::_PIECE_ROWS]], pieces_max)
+
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        """Yield the rows of a span now, in one batch."""
+        rows = self._rows_now(span.table_id)
+        table = self.schema_history(span.table_id)[-1]
+        inside = [v for v in sorted(rows) if span.contains(key_of(v))]
+        return iter([_rows(span.span_id, table, [rows[v] for v in inside], Op.INSERT, inside)] if inside else [])
+
+    def begin_snapshot(self) -> SnapshotTicket:
+        """Begin at the end of the log."""
+        with self._changed:
+            self._answer()
+            return SnapshotTicket(LogPosition(FIRST_TS + len(self._steps), str(len(self._steps))))
+
+    def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
+        """Yield the rows that a span has when each page is read."""
+        last: int | None = None
+        while True:
+            inside = [v for v in sorted(self._rows_now(span.table_id)) if span.contains(key_of(v))]
+            values = [v for v in inside if last is None or v > last][:page_rows]
+            if not values:
+                return
+            yield _rows(span.span_id, table, [ticket.start.ts] * len(values), Op.INSERT, values)
+            last = values[-1]
+
+    def end_snapshot(self, ticket: SnapshotTicket) -> None:
+        """Release nothing."""
+
+    def close(self) -> None:
+        """Answer nothing any more."""
+        with self._changed:
+            self._closed = True
+
+    # The log.
+
+    def first_position(self) -> LogPosition:
+        """Return the end of the log, or where the test said."""
+        with self._changed:
+            self._answer()
+            at = len(self._steps) if self._first is None else int(self._first)
+            return LogPosition(FIRST_TS + at, str(at))
+
+    def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
+        """Note the versions."""
+        self.adopted = list(versions)
+
+    def log_end(self) -> str:
+        """Return the number of the last step."""
+        with self._changed:
+            self._answer()
+            return str(len(self._steps))
+
+    def reached(self, position: str, end: str) -> bool:
+        """Compare numbers of steps."""
+        return int(position) >= int(end)
+
+    def confirm(self, position: LogPosition) -> None:
+        """Note the position."""
+        self.confirmed.append(position)
+
+    def release(self) -> None:
+        """Give up the log up to now."""
+        with self._changed:
+            self._released = len(self._steps)
+            self._changed.notify_all()
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        """Yield the steps behind a position."""
+        self.starts.append(start)
+        at = int(start.text)
+        while not stop.is_set():
+            with self._changed:
+                self._answer()
+                if at >= len(self._steps):
+                    self._changed.wait(_WAIT_S)
+                if at < self._released:
+                    raise PenstockError("LOG_PURGED", f"the log before {self._released} is gone")
+                step = self._steps[at] if at < len(self._steps) else None
+                failure = self._failures.pop(step.position.ts, None) if step is not None and step.position is not None else None
+            if step is None:
+                yield LogStep()
+                continue
+            if failure is not None:
+                raise failure
+            at += 1
+            kept = tuple(c for c in step.changes if wanted(c.header.table_id))
+            yield LogStep(kept, step.ddls, step.position, step.mark)
+
+    def _next_ts(self) -> int:
+        return FIRST_TS + len(self._steps) + 1
+
+    def _append(self, step: LogStep) -> None:
+        self._steps.append(step)
+        self._changed.notify_all()
+
+    def _rows_now(self, table_id: int) -> dict[int, int]:
+        with self._changed:
+            self._answer()
+            return dict(self._rows.get(table_id, {}))
+
+    def _answer(self) -> None:
+        if self._closed:
+            raise PenstockError("UPSTREAM_UNREACHABLE", "the log is closed")
