@@ -84,12 +84,13 @@ class SimulatedLog(MemoryLog):
         sim, rng = self._sim, self._rng
         reader = MemoryReader(self, start, marks, wanted)
         marked_s = sim.now_s
+        ahead: deque[LogStep] = deque()
         # The server looks for the place, or is simply busy: nothing comes, and time goes on.
         silent_until_s = sim.now_s + (rng.uniform(0.0, 3.0) if rng.random() < 0.4 else 0.0)
         while not stop.is_set():
             if not self.is_calm and rng.random() < 0.01:
                 raise PenstockError("UPSTREAM_UNREACHABLE", "scripted")
-            if sim.now_s < silent_until_s or not reader.has_more or rng.random() < 0.1:
+            if not ahead and (sim.now_s < silent_until_s or not reader.has_more or rng.random() < 0.1):
                 sim.pause(rng.choice([0.05, 0.05, 0.3]))
                 now_ts = compose_ts(sim.now_ms())
                 due = sim.now_s - marked_s >= MARK_INTERVAL_S and now_ts > reader.chain.last_ts
@@ -101,7 +102,10 @@ class SimulatedLog(MemoryLog):
                 else:
                     yield LogStep()
                 continue
-            step = reader.next()
+            # It decodes what it has received, before it gives the first of it.
+            while not ahead or (reader.has_more and rng.random() < 0.4):
+                ahead.append(reader.next())
+            step = ahead.popleft()
             if rng.random() < 0.2:
                 # A transaction that comes in two pieces.
                 yield LogStep(step.changes)
@@ -175,10 +179,10 @@ class LifeStore:
             for ts, key in zip(b.records.column(COMMIT_TS).to_pylist(), b.records.column(KEY).to_pylist(), strict=True)
         ]
         if self._life.is_alive:
-            held = self._disk.spans[span_id].rows
-            late = [row for row in rows if row[0] <= self._resolved[span_id] and row not in held]
-            self._life.check(not late, f"span {span_id}: rows {late[:3]} at or below the resolved ts {self._resolved[span_id]}")
-            self._queue.append((span_id, rows, on_persisted))
+            durable, resolved_ts = self._disk.spans[span_id], self._resolved[span_id]
+            late = [row for row in rows if durable.start_ts < row[0] <= resolved_ts and row not in durable.rows]
+            self._life.check(not late, f"span {span_id}: rows {late[:3]} at or below the resolved ts {resolved_ts}")
+            self._queue.append((span_id, [row for row in rows if row[0] > resolved_ts], on_persisted))
         return True
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
@@ -399,7 +403,7 @@ class Run:
         """Commit a transaction; the server's clock tells seconds only."""
         table, rng = self.rng.choice(TABLES), self.rng
         real = self.real[table]
-        deleted = sorted(k for k in real if rng.random() < 0.15)
+        deleted = [k for k in sorted(real) if rng.random() < 0.15]
         added = sorted({key_of(rng.randrange(KEYS)) for _ in range(rng.randrange(4))} - real)
         self.log.commit(table, values_of(added), deleted=values_of(deleted), commit_ms=self.sim.now_ms() // 1000 * 1000)
         self.real[table] = (real - set(deleted)) | set(added)
