@@ -1,7 +1,8 @@
 """The tables of the meta database, as SQLAlchemy Core knows them.
 
 ``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
-run all tables of a feed together, ``pending_window`` the window that is being written. Only plain column types, so that the same
+run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``, ``log_schema`` and
+``table_state`` what a source with one log must know again after a restart. Only plain column types, so that the same
 definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
@@ -127,6 +128,24 @@ sink_report = sa.Table(
     sa.Column("feed", _NAME, primary_key=True),
     sa.Column("report", _TEXT, nullable=False),
     comment="What the sinks of a feed's tasks counted, added up over its committed windows.",
+)
+
+log_position = sa.Table(
+    "log_position",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("ts", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("mark", sa.Integer, nullable=False),
+    sa.Column("position", _TEXT, nullable=False),
+    sa.Column("written_ms", sa.BigInteger, nullable=False),
+)
+log_schema = sa.Table(
+    "log_schema",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("document", _TEXT, nullable=False),
 )
 
 table_state = sa.Table(

@@ -10,18 +10,22 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from penstock.meta.table_states import TableState
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.puller.logged.single_log_puller import Journal, SingleLogPuller, SingleLogPullerSettings
+from penstock.puller.logged.doubts import Corrections, DoubtBook, Settlement, Watch
+from penstock.puller.logged.journal_keeper import Journal
+from penstock.puller.logged.settings import SingleLogPullerSettings
+from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import StepCapture
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
@@ -97,11 +101,12 @@ class LogService:
         channels: Channels | None = None,
         journal: Journal | None = None,
         needed_from: Callable[[], int] | None = None,
+        doubts: DoubtBook | None = None,
     ) -> None:
         """Make the parts.
 
         ``journal`` is where positions are kept; an upstream with one log needs it, others do not. ``needed_from`` tells from which ts on
-        someone may want that log again, whatever is durable here.
+        someone may want that log again, whatever is durable here. ``doubts`` keeps the tables of such a log that must be read again.
         """
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
@@ -110,7 +115,7 @@ class LogService:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._pipeline = SpanPipeline(self.settings.pipeline, self._clock, SpanPipelineMetrics(self.registry))
-        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal, needed_from)
+        self._puller = self._make_puller(LogPullerMetrics(self.registry), channels, journal, needed_from, doubts)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
@@ -167,6 +172,40 @@ class LogService:
         """Go on at the end of a log that was purged before; return its ts, from which on spans can be captured."""
         return self._puller.begin_again() if isinstance(self._puller, SingleLogPuller) else self._upstream.current_ts()
 
+    # Tables in doubt: see ``logged/doubts.py``.
+
+    def table_states(self) -> list[TableState]:
+        """Return every table that was ever in doubt."""
+        return self._puller.table_states() if isinstance(self._puller, SingleLogPuller) else []
+
+    def open_doubts(self) -> list[TableState]:
+        """Return the tables that must be read again."""
+        return [s for s in self.table_states() if s.is_open]
+
+    def doubt_table(self, table_id: int, schema: str, table: str, reason: str) -> None:
+        """Have a table read again, because an operator, a schedule or a verification wants it."""
+        self._logged().doubt_table(table_id, schema, table, reason)
+
+    def begin_watch(self, table_id: int) -> Watch:
+        """Remember from now on which keys of a table its log changes; a snapshot that corrects it begins after this returns."""
+        return self._logged().begin_watch(table_id)
+
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
+
+        ``bag``: the table has no key, so another round is due where the log overtook a correction.
+        """
+        return self._logged().settle(table_id, corrections, bag)
+
+    def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
+        """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
+        self._logged().fail_round(table_id, error, retry_s)
+
+    def _logged(self) -> SingleLogPuller:
+        if not isinstance(self._puller, SingleLogPuller):
+            raise PenstockError("TABLE_UNKNOWN", "only a source with one log has tables in doubt")
+        return self._puller
+
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
         with self._lock:
@@ -186,7 +225,12 @@ class LogService:
             self._supervisor.join()
 
     def _make_puller(
-        self, metrics: LogPullerMetrics, channels: Channels | None, journal: Journal | None, needed_from: Callable[[], int] | None
+        self,
+        metrics: LogPullerMetrics,
+        channels: Channels | None,
+        journal: Journal | None,
+        needed_from: Callable[[], int] | None,
+        doubts: DoubtBook | None,
     ) -> LogPuller | SingleLogPuller:
         upstream, settings = self._upstream, self.settings
         if not shares_one_log(upstream):
@@ -196,7 +240,7 @@ class LogService:
             raise InvariantError("an upstream with one log needs a journal of positions")
         publish = self._store.put_schemas
         return SingleLogPuller(
-            upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish, needed_from
+            upstream, self._pipeline, journal, settings.single_log, self._clock, self._rng, metrics, publish, needed_from, doubts
         )
 
     def _make_capture(self, span: Span) -> SpanCapture | StepCapture:

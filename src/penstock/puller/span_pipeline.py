@@ -1,7 +1,8 @@
 """The span pipeline: hands batches to the event store without waiting, and resolved ts only after the data before them is persisted.
 
 Owns the workers, their queues and the in-flight quota. The one contract: for one subscription, ``advance`` is called with a ts only after
-every batch that was enqueued before that resolved ts has been persisted. Nothing is promised across subscriptions.
+every batch that was enqueued before that resolved ts has been persisted. A batch that was refused counts as enqueued: behind it nothing of
+that subscription is ever resolved. Nothing is promised across subscriptions.
 
 A fixed number of worker threads; a subscription belongs to worker ``sub_id % workers``, the only one that touches its state, so
 state needs no lock. Persist callbacks may come from any thread, in any order, more than once, and after unregistering: they only enqueue.
@@ -63,7 +64,7 @@ class _Status(Enum):
 class Registration:
     """One subscription's place in the pipeline. Late callbacks hold on to it, so a later one with the same id never sees them."""
 
-    __slots__ = ("advance", "consume", "on_error", "state", "status", "sub_id")
+    __slots__ = ("advance", "consume", "on_error", "refused", "state", "status", "sub_id")
 
     def __init__(self, sub_id: int, consume: Consume, advance: Advance, on_error: OnError | None) -> None:
         self.sub_id = sub_id
@@ -72,6 +73,8 @@ class Registration:
         self.on_error = on_error
         self.state = PipelineState()
         self.status = _Status.ACTIVE
+        self.refused = False
+        """Whether a batch was refused. It stays so: whoever brings a resolved ts afterwards cannot know what is missing before it."""
 
 
 class _Event(Enum):
@@ -115,27 +118,35 @@ class SpanPipeline:
         self._worker(registration.sub_id).control(_Event.UNREGISTER, registration)
 
     def enqueue_data(self, registration: Registration, batch: Payload) -> bool:
-        """Hand over a batch; blocks while the quota or the queue is full. Returns False once the pipeline is closed."""
+        """Hand over a batch; blocks while the quota or the queue is full.
+
+        Returns False once the pipeline is closed; then everything that comes for this registration is refused as well.
+        """
+        if registration.refused:
+            return False
         weight = max(1, batch.nbytes)
         began_s = self._clock.monotonic_s()
         granted = self.quota.acquire(weight)
         self.metrics.quota_acquire.observe(self._clock.monotonic_s() - began_s)
-        if not granted:
-            return False
-        if self._worker(registration.sub_id).put((_Event.DATA, registration, batch, weight)):
-            return True
-        self._worker(registration.sub_id).give_back(weight)
+        if granted:
+            if self._worker(registration.sub_id).put((_Event.DATA, registration, batch, weight)):
+                return True
+            self._worker(registration.sub_id).give_back(weight)
+        registration.refused = True
         return False
 
     def enqueue_resolved(self, registration: Registration, ts: int) -> bool:
-        """Hand over a resolved ts, bound to all data that was handed over before. Zero is ignored. False once closed."""
-        return self._worker(registration.sub_id).put((_Event.RESOLVED, registration, None, ts))
+        """Hand over a resolved ts, bound to all data that was handed over before. Zero is ignored. False as for data."""
+        return not registration.refused and self._worker(registration.sub_id).put((_Event.RESOLVED, registration, None, ts))
 
     def close(self) -> None:
         """Stop the workers. What is queued is dropped; callbacks that come later still give their quota back."""
+        # All of them first, and the quota only then: whoever is refused a batch finds its worker closed for the resolved ts as well.
+        for worker in self._workers:
+            worker.begin_close()
         self.quota.close()
         for worker in self._workers:
-            worker.close()
+            worker.join()
 
     def _worker(self, sub_id: int) -> _Worker:
         return self._workers[sub_id % len(self._workers)]
@@ -152,6 +163,8 @@ class _Worker:
         self._metrics = metrics
         self._pending_barriers = metrics.pending_barriers.cell()
         self._closed = False
+        self._gone = False
+        """Whether the thread has handled its last item. Until then it alone touches the state of its subscriptions."""
         self._idle = False
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -175,7 +188,7 @@ class _Worker:
     def persisted(self, registration: Registration, seq: int) -> None:
         """Queue a persist callback; never blocks."""
         with self._lock:
-            if not self._closed:
+            if not self._gone:
                 self._queue.append((_Event.PERSISTED, registration, None, seq))
                 if self._idle:
                     self._changed.notify_all()
@@ -191,11 +204,11 @@ class _Worker:
         done = threading.Event()
         failure: list[PenstockError] = []
         with self._changed:
-            if self._closed:
+            if event is _Event.REGISTER and self._closed:
                 registration.status = _Status.CLOSED
-                if event is _Event.UNREGISTER:
-                    return
                 raise PenstockError("CANCELLED", "the span pipeline is closed")
+            if self._gone:
+                return
             self._queue.append((event, registration, (done, failure), 0))
             self._changed.notify_all()
         done.wait()
@@ -206,10 +219,14 @@ class _Worker:
         """Return the quota of one batch."""
         self._quota.release(weight)
 
-    def close(self) -> None:
+    def begin_close(self) -> None:
+        """Take nothing more; the thread ends behind what it has begun."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait for the thread's end, unless it is the caller."""
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -227,6 +244,7 @@ class _Worker:
                     self._changed.notify_all()
                 if self._closed:
                     self._drop(items)
+                    self._gone = True
                     return
             for item in items:
                 self._handle(item)

@@ -21,7 +21,8 @@ from penstock.config.tree import SinkConfig
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
+from penstock.meta.table_states import TableStates
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.masking import mask_uri
@@ -40,6 +41,7 @@ from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
 from penstock.source.catalog import open_upstream
+from penstock.source.contract import Upstream
 from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
@@ -126,13 +128,7 @@ class ServerProcess:
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
-        journal = PositionJournal(config.effective_meta_url, source_name(config.source), clock=clock, meta=config.meta)
-        parts.callback(journal.close)
-        log_service = LogService(
-            upstream, store, config.log_service, clock, registry=CollectorRegistry(), journal=journal, needed_from=pins.log_needed_from_ts
-        )
-        parts.callback(log_service.close)
-        log_service.start()
+        log_service = self._open_log_service(upstream, store, pins)
         self._log_service = log_service
         factory = SparkFeedRunFactory(
             session,
@@ -164,6 +160,20 @@ class ServerProcess:
         parts.callback(self._listener.stop)
         self._listener.start()
         log.info("server started", extra={"owner": owner, "url": self._listener.url})
+
+    def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
+        config, clock, parts = self._config, self._clock, self._parts
+        source = source_name(config.source)
+        journal = LogJournal(config.effective_meta_url, source, clock=clock, meta=config.meta)
+        parts.callback(journal.close)
+        doubts = TableStates(config.effective_meta_url, source, clock, config.meta)
+        parts.callback(doubts.close)
+        registry, needed_from = CollectorRegistry(), pins.log_needed_from_ts
+        service = LogService(
+            upstream, store, config.log_service, clock, registry=registry, journal=journal, needed_from=needed_from, doubts=doubts
+        )
+        parts.callback(service.close)
+        return service.start()
 
 
 def check_reachable(uri: str) -> None:

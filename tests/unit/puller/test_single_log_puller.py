@@ -11,7 +11,9 @@ import pytest
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.puller.logged.single_log_puller import SingleLogPuller, SingleLogPullerSettings
+from penstock.puller import metrics as names
+from penstock.puller.logged.settings import SingleLogPullerSettings
+from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import SingleLogUpstream
@@ -71,6 +73,14 @@ class Lab:
     def close(self) -> None:
         self.pipeline.close()
         self.puller.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(int(WAIT_S / 0.01)):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come to be")
 
 
 @pytest.fixture
@@ -195,3 +205,50 @@ def test_nothing_is_confirmed_that_a_feed_without_a_span_or_a_failed_span_may_wa
         assert needed[0] > before >= max(p.ts for p in lab.log.confirmed)
     finally:
         lab.close()
+
+
+def test_an_error_at_one_place_is_shown_and_pauses_grow_while_steps_before_it_come_again(lab: Lab) -> None:
+    receiver = lab.subscribe(Span(1), 0)
+    seen = [lab.log.commit(1, [n]) for n in range(3)]
+    receiver.wait(seen[-1])
+    # A span further back makes every reading give steps again before it comes to the broken place.
+    lab.log.fail_before(seen[-1] + 1, PenstockError("SCHEMA_UNKNOWN", "scripted"), times=6)
+    lab.log.commit(1, [7])
+    late = lab.subscribe(Span(2), seen[0])
+    began_s = SystemClock().monotonic_s()
+    receiver.wait(seen[-1] + 1)
+    late.wait(seen[-1] + 1)
+    # 10, 20, 40, 80, 160 and 320 ms, at least three quarters of each.
+    assert SystemClock().monotonic_s() - began_s > 0.75 * 0.63 - 0.02
+    assert [value for _, value in receiver.rows] == [0, 1, 2, 7]
+    progress = lab.puller.progress(Span(1).span_id)
+    assert progress is not None
+    assert (progress.last_error, progress.regions) == ("", 1)
+
+
+def test_the_lag_grows_while_the_reader_cannot_get_on(lab: Lab) -> None:
+    receiver = lab.subscribe(Span(1), 0)
+    first = lab.log.commit(1, [1])
+    receiver.wait(first)
+    lab.log.fail_before(first + 1, PenstockError("SCHEMA_UNKNOWN", "scripted"), times=1_000)
+    lab.log.commit(1, [2])
+    until(lambda: (found := lab.puller.progress(Span(1).span_id)) is not None and "SCHEMA_UNKNOWN" in found.last_error)
+    progress = lab.puller.progress(Span(1).span_id)
+    assert progress is not None
+    assert progress.regions_waiting == 1
+    lag = lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS)
+    until(lambda: (lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS) or 0) > (lag or 0))
+
+
+def test_capture_that_begins_again_knows_of_its_mark_at_once(lab: Lab) -> None:
+    """The reader that is under way begins again, so that its chain is raised there as it will be after a restart."""
+    receiver = lab.subscribe(Span(1), 0)
+    receiver.wait(lab.log.commit(1, [1]))
+    lab.log.purge()
+    begun = lab.puller.begin_again()
+    assert begun > FIRST_TS + 1
+    lab.log.note_mark(1, begun)
+    later = lab.log.commit(1, [2])
+    receiver.wait(later)
+    assert receiver.rows == [(FIRST_TS + 1, 1), (later, 2)]
+    assert later > begun

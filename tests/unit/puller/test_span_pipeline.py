@@ -288,3 +288,74 @@ def test_the_queue_of_barriers_is_compacted_while_it_never_empties(pipeline: Spa
     assert target.advanced == list(range(1, 2100))
     assert (sample(pipeline, names.RESOLVED_BARRIER_COMPACTION_TOTAL) or 0) >= 1
     assert len(sub.state._pending) < 1100
+
+
+def test_a_resolved_ts_behind_refused_data_is_refused_while_another_worker_still_ends() -> None:
+    """Worker 0 is busy while the pipeline closes; worker 1 is at rest. Its batch is refused, so its resolved ts must be, too."""
+    pipeline = SpanPipeline(SpanPipelineSettings(workers=2), SystemClock())
+    gate, busy = threading.Event(), threading.Event()
+
+    def hold(_: Batch, finish: Finish) -> bool:
+        busy.set()
+        gate.wait(WAIT_S)
+        finish()
+        return True
+
+    held = pipeline.register(0, hold, lambda _: None)
+    target = Target()
+    other = register(pipeline, 1, target)
+    assert pipeline.enqueue_data(held, Batch())
+    assert busy.wait(WAIT_S)
+    closing = threading.Thread(target=pipeline.close)
+    closing.start()
+    while pipeline.enqueue_data(other, Batch()):
+        pass
+    assert not pipeline.enqueue_resolved(other, 20)
+    gate.set()
+    closing.join()
+    assert target.advanced == []
+
+
+def test_nothing_of_a_registration_is_taken_after_a_refusal_and_others_go_on(pipeline: SpanPipeline) -> None:
+    """The rule is the registration's own: it holds even where the pipeline could take more."""
+    poisoned, sound = Target(), Target()
+    one, two = register(pipeline, 1, poisoned), register(pipeline, 3, sound)
+    one.refused = True
+    assert (pipeline.enqueue_data(one, Batch()), pipeline.enqueue_resolved(one, 5)) == (False, False)
+    assert pipeline.enqueue_data(two, Batch())
+    assert pipeline.enqueue_resolved(two, 5)
+    sound.wait(lambda: len(sound.finishes) == 1)
+    sound.finishes[0]()
+    sound.wait(lambda: sound.advanced == [5])
+    assert (poisoned.batches, poisoned.advanced) == ([], [])
+    assert pipeline.quota.held_bytes == 1 - 1
+
+
+def test_callbacks_that_come_while_a_worker_ends_are_its_own_to_handle() -> None:
+    """A closed worker that still handles a batch is the only one that touches its subscriptions' state."""
+    pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
+    gate, busy = threading.Event(), threading.Event()
+    finishes: list[Finish] = []
+
+    def consume(batch: Batch, finish: Finish) -> bool:
+        finishes.append(finish)
+        if batch.label == 1:
+            busy.set()
+            gate.wait(WAIT_S)
+        return True
+
+    sub = pipeline.register(0, consume, lambda _: None)
+    pipeline.enqueue_data(sub, Batch(10))
+    pipeline.enqueue_data(sub, Batch(5, label=1))
+    assert busy.wait(WAIT_S)
+    closing = threading.Thread(target=pipeline.close)
+    closing.start()
+    while pipeline.enqueue_resolved(sub, 1):
+        pass
+    finishes[0]()
+    assert sub.state.acked_seq == 0, "the callback only enqueues"
+    gate.set()
+    closing.join()
+    assert sub.state.acked_seq == 1
+    finishes[1]()
+    assert (sub.state.acked_seq, pipeline.quota.held_bytes) == (2, 0)

@@ -253,7 +253,9 @@ class _Shard:
             state.span.fail(PenstockError("RESOLVED_TS_VIOLATED", detail))
             return
         piece.delivered.add(records, high_ts)
-        self._pipeline.enqueue_data(state.span.registration, RawBatch(state.region_id, records))
+        if not self._pipeline.enqueue_data(state.span.registration, RawBatch(state.region_id, records)):
+            # The pipeline closes. Nothing that this region says from now on may count: the rows before it are in no store.
+            state.stop()
 
     def _on_resolved(self, event: _ResolvedEvent) -> None:
         span = event.states[0].span

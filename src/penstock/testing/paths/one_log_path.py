@@ -17,8 +17,9 @@ from penstock.feed.window.assignment import FeedContext, assign_dispatchers
 from penstock.feed.window.following import live_dispatchers, to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
 from penstock.meta.records import FeedRecord
+from penstock.meta.table_states import TableStates
 from penstock.model.clock import SystemClock
 from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService, LogServiceSettings
@@ -69,10 +70,12 @@ class OneLogPath:
         self._services.callback(self.store.close)
         flight = FlightService(self.store)
         self._services.callback(flight.close)
-        journal = PositionJournal(self.meta_url, "one-log")
+        journal = LogJournal(self.meta_url, "one-log")
         self._services.callback(journal.close)
+        doubts = TableStates(self.meta_url, "one-log")
+        self._services.callback(doubts.close)
         settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-        self.log = LogService(self.upstream, self.store, settings, journal=journal).start()
+        self.log = LogService(self.upstream, self.store, settings, journal=journal, doubts=doubts).start()
         self._services.callback(self.log.close)
         self.context = FeedContext(
             feed="f",

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pymysql
 
 from penstock.meta.engine import sqlite_url
-from penstock.meta.positions import PositionJournal
+from penstock.meta.log_journal import LogJournal
+from penstock.meta.table_states import TableStates
 from penstock.model.batch import KEY
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -58,8 +59,9 @@ class Capture:
     def __init__(self, uri: str, directory: Path, settings: LogReaderSettings | None = None) -> None:
         self.upstream = MySqlUpstream(uri, settings)
         self.store = ColumnarEventStore(directory / "store")
-        self.journal = PositionJournal(sqlite_url(directory / "meta.db"), "mysql")
-        self.service = LogService(self.upstream, self.store, SETTINGS, journal=self.journal).start()
+        self.journal = LogJournal(sqlite_url(directory / "meta.db"), "mysql")
+        self.doubts = TableStates(sqlite_url(directory / "meta.db"), "mysql")
+        self.service = LogService(self.upstream, self.store, SETTINGS, journal=self.journal, doubts=self.doubts).start()
 
     def table(self, name: str) -> TableSchema:
         """Return a table by its full name."""
@@ -70,6 +72,7 @@ class Capture:
         self.service.close()
         self.store.close()
         self.journal.close()
+        self.doubts.close()
         self.upstream.close()
 
     def wait(self, span_id: int, ts: int) -> None:

@@ -1,7 +1,9 @@
 """An upstream with one log, in memory: what a test commits is what its reader gives.
 
-Every commit is one step with a position of its own. Failures can be put before a position: the reader raises them once when it comes there.
-Also a journal in memory that notes the order in which it is written. Runs in tests.
+Every commit is one transaction with a place of its own, counted from 1. As with a real log, commit ts are chained by whoever reads it: they
+follow from the place where a reading begins, the times of the commits and the marks that were passed. The twin keeps the ts that a reader
+without interruption gives, as an oracle: a mark that a reader puts raises them for everything committed later. Failures can be put before a
+commit: the reader raises them when it comes there. Also a journal in memory that notes the order in which it is written. Runs in tests.
 """
 
 from __future__ import annotations
@@ -9,15 +11,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import pyarrow as pa
 
-from penstock.meta.positions import JournalEntry
+from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.single_log import LogPosition, LogStep
+from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
 
 FIRST_TS = 1_000
 _WAIT_S = 0.02
@@ -33,16 +36,28 @@ def key_of(value: int) -> bytes:
     return (value + (1 << 63)).to_bytes(8, "big")
 
 
-def inserts(table_id: int, ts: int, values: Sequence[int]) -> ChangeBatch:
-    """Return rows that came to be at one ts."""
+def rows_of(table_id: int, ts: int, values: Sequence[int], kind: BatchKind = BatchKind.DATA, op: Op = Op.INSERT) -> ChangeBatch:
+    """Return rows of one side at one ts, by default inserts."""
     table = table_of(table_id)
     columns = [
         pa.array([ts] * len(values), pa.uint64()),
-        pa.array([int(Op.INSERT)] * len(values), pa.uint8()),
+        pa.array([int(op)] * len(values), pa.uint8()),
         pa.array([key_of(v) for v in values], pa.binary()),
         pa.array(list(values), pa.int64()),
     ]
-    return ChangeBatch.of(0, table, BatchKind.DATA, pa.RecordBatch.from_arrays(columns, schema=table.batch_schema()))
+    return ChangeBatch.of(0, table, kind, pa.RecordBatch.from_arrays(columns, schema=table.batch_schema()))
+
+
+class Commit(msgspec.Struct):
+    """One transaction of the log; ``ts`` is what a reader without interruption gives it."""
+
+    table_id: int
+    inserted: tuple[int, ...]
+    deleted: tuple[int, ...]
+    commit_ms: int
+    ts: int
+    ddls: tuple[DdlEvent, ...] = ()
+    doubt: str = ""
 
 
 class MemoryLog:
@@ -50,30 +65,53 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._steps: list[LogStep] = []
-        self._failures: dict[int, PenstockError] = {}
+        self.commits: list[Commit] = []
+        self.marks: list[tuple[int, int]] = []
+        """Place and ts of every mark that a reader put or a test asked for."""
+        self._wanted_mark: tuple[int, int] | None = None
+        self._chain = CommitChain(FIRST_TS)
+        self._begin = LogPosition(FIRST_TS, "0")
+        self._failures: dict[int, tuple[PenstockError, int]] = {}
         self.starts: list[LogPosition] = []
         """Where each reader began."""
         self.confirmed: list[LogPosition] = []
         self.adopted: list[TableSchema] = []
 
-    def commit(self, table_id: int, values: Sequence[int], mark: bool = False, ddls: Sequence[DdlEvent] = ()) -> int:
-        """Add a transaction; return its ts."""
+    def commit(
+        self,
+        table_id: int,
+        values: Sequence[int],
+        mark: bool = False,
+        ddls: Sequence[DdlEvent] = (),
+        deleted: Sequence[int] = (),
+        commit_ms: int = 0,
+        doubt: str = "",
+    ) -> int:
+        """Add a transaction, or a mark at the end of the log; return its ts."""
         with self._changed:
-            ts = FIRST_TS + len(self._steps) + 1
-            changes = (inserts(table_id, ts, values),) if values else ()
-            self._steps.append(LogStep(changes, tuple(ddls), LogPosition(ts, str(len(self._steps) + 1)), mark))
+            if mark:
+                ts = self._chain.last_ts + 1
+                self._wanted_mark = (len(self.commits), ts)
+                self._note_mark(len(self.commits), ts)
+            else:
+                ts = self._chain.next(commit_ms)
+                self.commits.append(Commit(table_id, tuple(values), tuple(deleted), commit_ms, ts, tuple(ddls), doubt))
             self._changed.notify_all()
             return ts
 
-    def fail_before(self, ts: int, error: PenstockError) -> None:
-        """Let the reader fail once before it gives the step of a ts."""
+    def fail_before(self, ts: int, error: PenstockError, times: int = 1) -> None:
+        """Let the reader fail before it gives the step of a ts."""
         with self._changed:
-            self._failures[ts] = error
+            self._failures[ts] = (error, times)
+
+    def purge(self) -> None:
+        """Let capture that begins anew find nothing of what was committed so far."""
+        with self._changed:
+            self._begin = LogPosition(self._chain.last_ts, str(len(self.commits)))
 
     def first_position(self) -> LogPosition:
-        """Return the beginning."""
-        return LogPosition(FIRST_TS, "0")
+        """Return the beginning, or the end as of the last purge."""
+        return self._begin
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return no tables."""
@@ -84,12 +122,12 @@ class MemoryLog:
         self.adopted = list(versions)
 
     def log_end(self) -> str:
-        """Return the number of the last step."""
+        """Return the number of the last commit."""
         with self._changed:
-            return str(len(self._steps))
+            return str(len(self.commits))
 
     def reached(self, position: str, end: str) -> bool:
-        """Compare numbers of steps."""
+        """Compare numbers of commits."""
         return int(position) >= int(end)
 
     def confirm(self, position: LogPosition) -> None:
@@ -99,23 +137,81 @@ class MemoryLog:
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
-        """Yield the steps behind a position."""
+        """Yield the commits behind a position."""
         self.starts.append(start)
-        at = int(start.text)
+        reader = MemoryReader(self, start, marks, wanted)
         while not stop.is_set():
             with self._changed:
-                if at >= len(self._steps):
+                if not reader.has_more:
                     self._changed.wait(_WAIT_S)
-                step = self._steps[at] if at < len(self._steps) else None
-                failure = self._failures.pop(step.position.ts, None) if step is not None and step.position is not None else None
-            if step is None:
-                yield LogStep()
-                continue
-            if failure is not None:
-                raise failure
-            at += 1
-            kept = tuple(c for c in step.changes if wanted(c.header.table_id))
-            yield LogStep(kept, step.ddls, step.position, step.mark)
+                asked, self._wanted_mark = self._wanted_mark, None
+            if asked is not None and asked[0] == reader.place and reader.chain.last_ts < asked[1]:
+                yield reader.mark(asked[1])
+            else:
+                self._wanted_mark = self._wanted_mark or asked
+                yield reader.next()
+
+    def take_failure(self, ts: int) -> PenstockError | None:
+        """Return the failure that a test put before a ts, if one is left."""
+        error, times = self._failures.get(ts, (None, 0))
+        if error is not None and times > 1:
+            self._failures[ts] = (error, times - 1)
+        else:
+            self._failures.pop(ts, None)
+        return error
+
+    def _note_mark(self, place: int, ts: int) -> None:
+        self.marks.append((place, ts))
+        if place == len(self.commits):
+            self._chain.raise_to(ts)
+
+    def note_mark(self, place: int, ts: int) -> None:
+        """Take note of a mark: what is committed later gets a ts above it."""
+        with self._changed:
+            self._note_mark(place, ts)
+
+
+class MemoryReader:
+    """One reading of a log: its place and its chain."""
+
+    def __init__(self, log: MemoryLog, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool]) -> None:
+        self.place = int(start.text)
+        self.chain = CommitChain(start.ts)
+        self._log = log
+        self._marks = sorted(((int(m.text), m.ts) for m in marks), reverse=True)
+        self._wanted = wanted
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether there is a commit behind its place."""
+        return self.place < len(self._log.commits)
+
+    def next(self) -> LogStep:
+        """Return the next commit as a step, an empty one at the end."""
+        while self._marks and self._marks[-1][0] <= self.place:
+            self.chain.raise_to(self._marks.pop()[1])
+        if not self.has_more:
+            return LogStep()
+        commit = self._log.commits[self.place]
+        failure = self._log.take_failure(commit.ts)
+        if failure is not None:
+            raise failure
+        self.place += 1
+        ts = self.chain.next(commit.commit_ms)
+        changes: list[ChangeBatch] = []
+        if self._wanted(commit.table_id):
+            if commit.deleted:
+                changes.append(rows_of(commit.table_id, ts, commit.deleted, BatchKind.TOMBSTONE, Op.DELETE))
+            if commit.inserted:
+                changes.append(rows_of(commit.table_id, ts, commit.inserted))
+        table = table_of(commit.table_id)
+        doubts = (TableDoubt(commit.table_id, table.schema, table.table, ts, commit.doubt),) if commit.doubt else ()
+        return LogStep(tuple(changes), commit.ddls, LogPosition(ts, str(self.place)), doubts=doubts)
+
+    def mark(self, ts: int) -> LogStep:
+        """Return a mark at the present place, and raise the chain there."""
+        self.chain.raise_to(ts)
+        return LogStep(position=LogPosition(self.chain.last_ts, str(self.place)), mark=True)
 
 
 class MemoryJournal:
@@ -140,9 +236,20 @@ class MemoryJournal:
         """Return the oldest entry."""
         return min(self.entries, key=lambda e: e.ts, default=None)
 
+    def newest(self) -> JournalEntry | None:
+        """Return the newest entry."""
+        return max(self.entries, key=lambda e: e.ts, default=None)
+
     def marks_from(self, ts: int) -> list[JournalEntry]:
         """Return the marks above a ts."""
         return sorted((e for e in self.entries if e.mark and e.ts > ts), key=lambda e: e.ts)
+
+    def begin_anew(self, entry: JournalEntry) -> None:
+        """Keep only this entry."""
+        self.entries = [entry]
+
+    def prune(self, needed_ts: int) -> None:
+        """Keep everything."""
 
     def save_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Keep versions."""

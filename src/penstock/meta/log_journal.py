@@ -1,8 +1,11 @@
 """The journal of an upstream with one log: positions with their ts, marks, and the table versions that were seen.
 
-A position tells where the log is read again for a ts; a mark raises the chain of commit ts when it is passed again, so it is durable before
-anyone relies on its ts. Marks at one place follow each other while a log is quiet; only the newest of them matters and is kept. Positions
-that are older than ``keep_s`` are dropped, but never the newest. One process writes. Runs in the server, in the puller's thread.
+A position tells where the log is read again for a ts; a mark raises the chain of commit ts when it is passed again, so it is durable
+before anyone relies on its ts. The order of entries by ts is their order in the log: so ``start_for`` gives a place behind which
+everything above the ts is found. Whoever saves has compared the places (``puller/logged/journal_keeper.py``); what can be told without
+comparing is refused here. Marks at one place follow each other while a log is quiet; the older one goes where nothing was journaled
+between the two. Positions that are older than ``keep_s`` are dropped, but never one that somebody needs. One process writes. Runs in the
+server, in the puller's thread.
 """
 
 from __future__ import annotations
@@ -13,31 +16,11 @@ from dataclasses import dataclass
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import tables
 from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.tables import log_position, log_schema
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
-
-_SOURCE = sa.String(190)
-_TEXT = tables._TEXT
-
-log_position = sa.Table(
-    "log_position",
-    tables.metadata,
-    sa.Column("source", _SOURCE, primary_key=True),
-    sa.Column("ts", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("mark", sa.Integer, nullable=False),
-    sa.Column("position", _TEXT, nullable=False),
-    sa.Column("written_ms", sa.BigInteger, nullable=False),
-)
-log_schema = sa.Table(
-    "log_schema",
-    tables.metadata,
-    sa.Column("source", _SOURCE, primary_key=True),
-    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("document", _TEXT, nullable=False),
-)
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
@@ -56,7 +39,7 @@ class JournalSettings:
     prune_interval_s: float = 600.0
 
 
-class PositionJournal:
+class LogJournal:
     """The journal of one source in the meta database. One writer; any number of readers."""
 
     def __init__(
@@ -71,49 +54,46 @@ class PositionJournal:
         self._source = source
         self._clock = clock or SystemClock()
         self._engine = MetaEngine(url, meta or MetaSettings())
-        self._last_mark: JournalEntry | None = None
         self._pruned_s = self._clock.monotonic_s()
 
     def save(self, entry: JournalEntry) -> None:
-        """Make a position or mark durable."""
+        """Make a position or mark durable; one that is there stays. Raises where an entry of this ts names another place."""
         values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
-        last = self._last_mark
-        mine = log_position.c.source == self._source
         with self._engine.write() as connection:
-            if entry.mark and last is not None and last.text == entry.text:
-                connection.execute(log_position.delete().where(mine, log_position.c.ts == last.ts, log_position.c.mark == 1))
-            known = connection.execute(sa.select(log_position.c.mark).where(mine, log_position.c.ts == entry.ts)).first()
-            if known is None:
+            newest = self._newest_up_to(connection, entry.ts)
+            if newest is None or newest.ts < entry.ts:
+                if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
+                    # Quiet since then: whoever stands at the older mark finds its place through an older entry, and passes the newer mark.
+                    connection.execute(log_position.delete().where(self._mine(), log_position.c.ts == newest.ts))
                 connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
-            elif entry.mark and not known.mark:
-                connection.execute(log_position.update().where(mine, log_position.c.ts == entry.ts).values(**values))
-            self._prune(connection)
-        if entry.mark:
-            self._last_mark = entry
+            elif entry.mark and newest.mark and newest.text != entry.text:
+                raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")
+            elif entry.mark and not newest.mark:
+                connection.execute(log_position.update().where(self._mine(), log_position.c.ts == entry.ts).values(**values))
 
     def start_for(self, ts: int) -> JournalEntry | None:
         """Return the newest position at or below a ts, None where the journal does not reach back so far."""
-        query = (
-            sa.select(log_position.c.ts, log_position.c.position, log_position.c.mark)
-            .where(log_position.c.source == self._source, log_position.c.ts <= ts)
-            .order_by(log_position.c.ts.desc())
-            .limit(1)
-        )
+        with self._engine.read() as connection:
+            return self._newest_up_to(connection, ts)
+
+    def newest(self) -> JournalEntry | None:
+        """Return the newest position, None where nothing was written yet."""
+        with self._engine.read() as connection:
+            return self._newest_up_to(connection, None)
+
+    def first(self) -> JournalEntry | None:
+        """Return the oldest position, None where nothing was written yet."""
+        query = sa.select(log_position).where(self._mine()).order_by(log_position.c.ts).limit(1)
         with self._engine.read() as connection:
             row = connection.execute(query).first()
         return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None
 
-    def first(self) -> JournalEntry | None:
-        """Return the oldest position, None where nothing was written yet."""
-        query = (
-            sa.select(log_position.c.ts, log_position.c.position, log_position.c.mark)
-            .where(log_position.c.source == self._source)
-            .order_by(log_position.c.ts)
-            .limit(1)
-        )
-        with self._engine.read() as connection:
-            row = connection.execute(query).first()
-        return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None
+    def begin_anew(self, entry: JournalEntry) -> None:
+        """Drop every position and begin with this one, because the places of another log cannot be compared with it."""
+        values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
+        with self._engine.write() as connection:
+            connection.execute(log_position.delete().where(self._mine()))
+            connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
 
     def marks_from(self, ts: int) -> list[JournalEntry]:
         """Return the marks above a ts, oldest first."""
@@ -144,15 +124,23 @@ class PositionJournal:
         """Close the connections. Called once, by the owner."""
         self._engine.close()
 
-    def _prune(self, connection: sa.Connection) -> None:
+    def prune(self, needed_ts: int) -> None:
+        """Drop old positions, from time to time; the newest at or below ``needed_ts`` stays, with all that follow."""
         now_s = self._clock.monotonic_s()
         if now_s - self._pruned_s < self.settings.prune_interval_s:
             return
         self._pruned_s = now_s
-        newest = connection.execute(sa.select(sa.func.max(log_position.c.ts)).where(log_position.c.source == self._source)).scalar_one()
         before_ms = self._clock.now_ms() - int(self.settings.keep_s * 1000)
-        connection.execute(
-            log_position.delete().where(
-                log_position.c.source == self._source, log_position.c.written_ms < before_ms, log_position.c.ts < newest
-            )
-        )
+        with self._engine.write() as connection:
+            kept = self._newest_up_to(connection, needed_ts)
+            if kept is not None:
+                old = log_position.delete().where(self._mine(), log_position.c.written_ms < before_ms, log_position.c.ts < kept.ts)
+                connection.execute(old)
+
+    def _mine(self) -> sa.ColumnElement[bool]:
+        return log_position.c.source == self._source
+
+    def _newest_up_to(self, connection: sa.Connection, ts: int | None) -> JournalEntry | None:
+        query = sa.select(log_position).where(self._mine()).order_by(log_position.c.ts.desc()).limit(1)
+        row = connection.execute(query if ts is None else query.where(log_position.c.ts <= ts)).first()
+        return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None

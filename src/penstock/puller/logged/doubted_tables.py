@@ -1,0 +1,187 @@
+"""The doubts of one log while it is read: opened in the book, watched while a table is read again, settled by corrections.
+
+A watch holds hashes of the keys that the log changed in a table above the ts where a re-read began, as sorted numbers; it is bounded, and
+one that grows beyond is given up with its round. Two keys with one hash leave out a correction too many, which the next round finds. Only
+the reader's thread opens doubts and feeds watches; states are read by any. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array, sort_changes
+from penstock.model.clock import Clock
+from penstock.model.errors import ErrorKind, InvariantError, PenstockError
+from penstock.puller.logged.doubts import Corrections, DoubtBook, Watch, state_of
+from penstock.source.single_log import TableDoubt
+
+_log = logging.getLogger(__name__)
+_Hashes = npt.NDArray[np.uint64]
+
+
+class KeyWatch:
+    """The keys that the log changed in one table above a ts."""
+
+    def __init__(self, begun: Watch, keys_max: int) -> None:
+        self.begun = begun
+        self.overflowed = False
+        self._keys_max = keys_max
+        self._sorted: _Hashes = np.empty(0, dtype=np.uint64)
+        self._new: list[_Hashes] = []
+        self._new_count = 0
+
+    def add(self, change: ChangeBatch) -> None:
+        """Remember the keys of a change, as far as they changed behind the beginning of the watch."""
+        if self.overflowed or change.header.max_ts <= self.begun.ts:
+            return
+        keys = change.records.column(KEY)
+        if change.header.min_ts <= self.begun.ts:
+            keys = keys.filter(pa.array(commit_ts_array(change.records) > np.uint64(self.begun.ts)))
+        self._new.append(_hashes(keys))
+        self._new_count += len(keys)
+        if self._new_count > len(self._sorted) + 65_536:
+            self._gather()
+
+    def unchanged(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return which of some keys the log did not change."""
+        self._gather()
+        found: npt.NDArray[np.bool_] = np.isin(_hashes(keys), self._sorted, invert=True)
+        return found
+
+    def _gather(self) -> None:
+        if self._new:
+            self._sorted = np.unique(np.concatenate([self._sorted, *self._new]))
+            self._new, self._new_count = [], 0
+        if len(self._sorted) > self._keys_max:
+            self.overflowed = True
+            self._sorted = np.empty(0, dtype=np.uint64)
+
+
+class DoubtedTables:
+    """Doubts and watches of one source. Thread safe."""
+
+    def __init__(self, book: DoubtBook | None, clock: Clock, keys_max: int) -> None:
+        self._book = book
+        self._clock = clock
+        self._keys_max = keys_max
+        self._lock = threading.Lock()
+        self._states: dict[tuple[int, str, str], TableState] = {}
+        self._watches: dict[int, KeyWatch] = {}
+        self._load()
+
+    def states(self) -> list[TableState]:
+        """Return every table that was ever in doubt."""
+        return self._book.states() if self._book is not None else []
+
+    def note(self, doubts: Sequence[TableDoubt]) -> None:
+        """Open the doubts of a step; durable when this returns."""
+        for doubt in doubts:
+            self._open(state_of(doubt))
+
+    def request(self, table_id: int, schema: str, table: str, reason: str, at_ts: int) -> None:
+        """Doubt a table because somebody asks for it, above whatever the log said up to a ts."""
+        known = self._known(table_id, schema, table)
+        doubt_ts = max(at_ts, known.doubt_ts + 1 if known is not None else 0)
+        self._open(TableState(table_id, schema, table, TableCondition.DOUBTFUL, reason, doubt_ts=doubt_ts))
+
+    def joined(self, table_id: int, start_ts: int) -> None:
+        """Doubt a table again if a span begins below its last corrections: they were not made for it, or are there and cost one re-read."""
+        known = self._known(table_id, "", "")
+        if known is not None and not known.is_open and start_ts < known.settled_ts:
+            reason = "a span goes on from before the last corrections"
+            self.request(table_id, known.schema, known.table, reason, known.settled_ts)
+
+    def watch(self, changes: Sequence[ChangeBatch]) -> None:
+        """Show the watches what the log changes."""
+        if self._watches:
+            for change in changes:
+                found = self._watches.get(change.header.table_id)
+                if found is not None:
+                    found.add(change)
+
+    def begin_watch(self, begun: Watch) -> None:
+        """Watch a table from a place on; an older watch of it ends."""
+        if self._book is None:
+            raise InvariantError("a watch without a book of doubts")
+        self._book.begin(begun.table_id)
+        self._watches[begun.table_id] = KeyWatch(begun, self._keys_max)
+        self._load()
+
+    def watch_of(self, table_id: int) -> KeyWatch:
+        """Return the watch of a table; raises ``CONGESTED`` where it was given up."""
+        found = self._watches.get(table_id)
+        if found is None or found.overflowed:
+            raise PenstockError("CONGESTED", f"table {table_id}: the watch of its changes was given up; it must be read again")
+        return found
+
+    def close(self, table_id: int, settled_ts: int, again: str) -> bool:
+        """Note that corrections are durable; ``again`` says why another round is due all the same. Returns whether the table is ok."""
+        found = self._watches.pop(table_id, None)
+        if found is None or self._book is None:
+            return False
+        closed = self._book.close_doubt(table_id, found.begun.ts if not again else 0, settled_ts)
+        if again:
+            self._book.fail(table_id, again, "", "", self._clock.now_ms())
+        self._load()
+        _log.info("doubted table settled", extra={"table_id": table_id, "ts": settled_ts, "closed": closed})
+        return closed
+
+    def fail(self, table_id: int, error: PenstockError, retry_s: float) -> None:
+        """End a round without corrections."""
+        self._watches.pop(table_id, None)
+        if self._book is not None:
+            code = "" if error.kind is ErrorKind.TRANSIENT else error.code
+            due_ms = self._clock.now_ms() + int(retry_s * 1000)
+            self._book.fail(table_id, error.detail, code, error.hint if code else "", due_ms)
+            self._load()
+
+    def _open(self, state: TableState) -> None:
+        known = self._known(state.table_id, state.schema, state.table)
+        if known is not None and state.doubt_ts <= known.doubt_ts and not (state.code and not known.code and known.is_open):
+            return
+        if self._book is None:
+            raise InvariantError(f"a doubt about {state.schema}.{state.table}, and nobody keeps it")
+        if self._book.open(state):
+            extra = {"table": f"{state.schema}.{state.table}", "ts": state.doubt_ts, "code": state.code, "reason": state.reason}
+            _log.warning("table in doubt, it will be read again", extra=extra)
+        self._load()
+
+    def _known(self, table_id: int, schema: str, table: str) -> TableState | None:
+        with self._lock:
+            return self._states.get((table_id, "", "") if table_id else (0, schema, table))
+
+    def _load(self) -> None:
+        states = {(s.table_id, "", "") if s.table_id else (0, s.schema, s.table): s for s in self.states()}
+        with self._lock:
+            self._states = states
+
+
+def corrected(piece: Corrections, watch: KeyWatch, ts: int) -> tuple[tuple[ChangeBatch, ...], int]:
+    """Return the corrections of a piece that the log did not overtake, at a ts; and how many rows were left out."""
+    kept, left_out = [], 0
+    for batch in (*piece.tombstones, *piece.data):
+        right = watch.unchanged(batch.records.column(KEY))
+        records = batch.records if right.all() else batch.records.filter(pa.array(right))
+        left_out += batch.header.rows - records.num_rows
+        if records.num_rows:
+            at = records.schema.get_field_index(COMMIT_TS)
+            stamped = records.set_column(at, records.schema.field(at), pa.array(np.full(records.num_rows, ts, dtype=np.uint64)))
+            header = msgspec.structs.replace(
+                batch.header, span_id=piece.span_id, min_ts=ts, max_ts=ts, rows=records.num_rows, nbytes=max(1, stamped.nbytes)
+            )
+            kept.append(ChangeBatch(header, sort_changes(stamped)))
+    return tuple(kept), left_out
+
+
+def _hashes(keys: pa.Array) -> _Hashes:
+    found: _Hashes = pl.Series(pl.from_arrow(keys)).hash().to_numpy()
+    return found
