@@ -138,7 +138,8 @@ def _change_unlogged(server: Server, rows: int, number: int) -> None:
             "SET sql_log_bin = 0",
             f"UPDATE orders_a SET note = 'unlogged {number}' WHERE id % {step} = 0 AND id < {changed * step}",
             f"DELETE FROM orders_a WHERE id % {step} = {1 + number} AND id < {deleted * step}",
-            f"INSERT INTO orders_a SELECT {rows + number * TRANSACTION_ROWS} + n, 1, 1, 1, 1, 'new', NULL, '2026-01-01', 1 FROM numbers WHERE n < {inserted}",
+            f"INSERT INTO orders_a SELECT {rows + number * TRANSACTION_ROWS} + n, 1, 1, 1, 1, 'new', NULL, '2026-01-01', 1"
+            f" FROM numbers WHERE n < {inserted}",
             "SET sql_log_bin = 1",
         ],
     )

@@ -201,6 +201,10 @@ class LogService:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
         self._logged().fail_round(table_id, error, retry_s)
 
+    def forget_table(self, table_id: int) -> None:
+        """Forget the doubts of a table that is gone."""
+        self._logged().forget_table(table_id)
+
     def _logged(self) -> SingleLogPuller:
         if not isinstance(self._puller, SingleLogPuller):
             raise PenstockError("TABLE_UNKNOWN", "only a source with one log has tables in doubt")

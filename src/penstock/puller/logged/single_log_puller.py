@@ -15,6 +15,8 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from penstock.meta.table_states import TableState
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, PenstockError
@@ -190,6 +192,10 @@ class SingleLogPuller:
         """End a re-read without corrections."""
         self._doubts.fail(table_id, error, retry_s)
 
+    def forget_table(self, table_id: int) -> None:
+        """Forget the doubts of a table that is gone."""
+        self._doubts.forget(table_id)
+
     def _settle_between(self, table_id: int, corrections: Iterable[Corrections], end: str) -> tuple[Settlement, list[Subscription]] | None:
         """Put a mark where the reader is and hand over corrections at its ts; None while the reader is not where that may be done."""
         position = self._position
@@ -346,8 +352,9 @@ class SingleLogPuller:
             self._journal.save_schemas(versions)
             if self._publish is not None and versions:
                 self._publish(versions)
-        self._doubts.watch(step.changes)
-        self._routes.give(step)
+        changes = self._doubts.followed(step.changes)
+        self._doubts.watch(changes)
+        self._routes.give(step if changes is step.changes else msgspec.structs.replace(step, changes=changes))
         self._doubts.note(step.doubts)
         if step.position is None:
             self._is_between = self._is_between and not step.changes

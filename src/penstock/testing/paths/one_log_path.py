@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, TaskRunner
+from penstock.feed.bootstrap.reread import Reread
+from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext, assign_dispatchers
 from penstock.feed.window.following import live_dispatchers, to_record
@@ -28,6 +30,7 @@ from penstock.server.feed_capture import FeedCapture
 from penstock.server.moving_verification import MovingVerifier
 from penstock.server.verification import Verdict, open_reader
 from penstock.source.catalog import open_upstream
+from penstock.source.single_log import shares_one_log
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService
 from penstock.testing.paths.local_feed import LocalFeed
@@ -68,7 +71,7 @@ class OneLogPath:
         self._services.callback(self.upstream.close)
         self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
         self._services.callback(self.store.close)
-        flight = FlightService(self.store)
+        self.flight = flight = FlightService(self.store)
         self._services.callback(flight.close)
         journal = LogJournal(self.meta_url, "one-log")
         self._services.callback(journal.close)
@@ -91,7 +94,7 @@ class OneLogPath:
             partitions=2,
             tables=self._tables,
         )
-        self.tasks = LocalTasks(before_part)
+        self.tasks: TaskRunner = LocalTasks(before_part)
         self.feed = LocalFeed(self.context, before_window=self._capture_all)
         self.capture = self._new_capture()
 
@@ -119,6 +122,13 @@ class OneLogPath:
     def drain(self) -> None:
         """Deliver everything that is committed now."""
         self.feed.drain(self.log.settled_ts(), WAIT_S)
+
+    def reread(self, before_part: Callable[[RereadPart], None] = lambda _: None) -> Reread:
+        """Return what reads one table again."""
+        if not shares_one_log(self.upstream):
+            raise AssertionError("the tables of the source are never in doubt")
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=PAGE_ROWS)
+        return Reread(LocalTasks(before_compare=before_part), self.store, self.upstream, self._uri, self.log, self.flight, chosen)
 
     def verify(self) -> Verdict:
         """Compare the target with the database."""
