@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -71,6 +71,7 @@ class SingleLogPuller:
         self._moved = threading.Condition()
         self._position: LogPosition | None = None
         """Where the reader is, while it reads."""
+        self._steps: Iterator[LogStep] = iter(())
         self._start: LogPosition | None = None
         """Where the reader is about to begin; only its thread looks at it."""
         self._is_between = False
@@ -292,6 +293,9 @@ class SingleLogPuller:
 
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
+        if isinstance(self._steps, Generator):
+            # Not left to the collector: whoever holds an errand's error holds the frame that read, and a server serves one reader.
+            self._steps.close()
         start = self._join_all()
         if start is None:
             return
@@ -301,7 +305,7 @@ class SingleLogPuller:
             return
         self._start = start
         marks = self._keeper.begin(start)
-        steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
+        steps = self._steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
         self._is_between = True
         self._move(start)
         for step in steps:
