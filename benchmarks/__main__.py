@@ -12,6 +12,7 @@ BENCHMARKS = {
     "encode": "benchmarks.encode",
     "feed": "benchmarks.feed",
     "puller": "benchmarks.puller",
+    "reread": "benchmarks.reread",
     "sources": "benchmarks.sources",
     "sink": "benchmarks.sink",
     "store": "benchmarks.store",

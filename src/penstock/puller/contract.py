@@ -56,6 +56,9 @@ class DoubtControl(Protocol):
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up."""
 
+    def forget_table(self, table_id: int) -> None:
+        """Forget the doubts of a table that is gone."""
+
 
 class Puller(Protocol):
     """Pulls many spans of one upstream. Thread safe."""

@@ -211,6 +211,10 @@ class LogService:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
         self._doubts().fail_round(table_id, error, retry_s)
 
+    def forget_table(self, table_id: int) -> None:
+        """Forget the doubts of a table that is gone."""
+        self._doubts().forget_table(table_id)
+
     def _doubts(self) -> DoubtControl:
         if self._puller.doubts is None:
             raise PenstockError("TABLE_UNKNOWN", "only a source with one log has tables in doubt")

@@ -147,13 +147,15 @@ class StateDifference:
 
     def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes, and then before-images, updates and inserts, of one bucket."""
-        old = last_of_each(old_changes, self._keys).filter(alive()).drop(OP)
+        # With row keys it is a state already.
+        last = old_changes if KEY in old_changes.columns else last_of_each(old_changes, self._keys)
+        old = last.filter(alive()).drop(OP)
         gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
-        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True).sort(self._keys)
+        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True)
         others = [name for name in self._columns if name not in self._keys]
         differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
-        changed = both.filter(differs)
+        changed = both.filter(differs).sort(self._keys)
         before = changed.select(*dict.fromkeys([KEY, *self._keys]), *(pl.col(n + _OLD).alias(n) for n in others))
         parts = [self._as_op(before, Op.BEFORE), self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)]
         return self._as_op(self._with_key(gone), Op.DELETE), pl.concat(parts)

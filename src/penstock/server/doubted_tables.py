@@ -202,7 +202,7 @@ class DoubtedTables:
         return wish == "resnapshot"
 
     def _wish(self, state: TableState) -> OnRewrite:
-        if state.code == PAUSED:
+        if state.code == PAUSED and state.state is TableCondition.QUARANTINED:
             return "pause-table"
         if state.reason in {ASKED, SCHEDULED} or state.attempts:
             return "resnapshot"

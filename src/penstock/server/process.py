@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.reread import FlightPlace, Reread
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
@@ -32,9 +34,11 @@ from penstock.puller.log_service import LogService
 from penstock.server.api import build_api
 from penstock.server.creation import FeedCreator
 from penstock.server.data_directory import DataDirectory
+from penstock.server.doubt_rules import FeedDoubtRules
+from penstock.server.doubted_tables import DoubtedTables
 from penstock.server.feed_pins import FeedPins
 from penstock.server.http import HttpListener
-from penstock.server.metrics import FeedCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
 from penstock.server.moving_verification import MovingVerifier
 from penstock.server.runs import SparkFeedRunFactory
 from penstock.server.supervisor import Supervisor
@@ -44,6 +48,7 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
 from penstock.source.catalog import open_upstream
 from penstock.source.contract import Upstream
+from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
 from penstock.store.flight.server import FlightService
@@ -187,10 +192,11 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
+        doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
@@ -209,6 +215,32 @@ class ServerProcess:
         )
         parts.callback(service.close)
         return service.start()
+
+    def _settle_doubts(
+        self,
+        session: SparkSession,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        flight: FlightPlace,
+        metrics: CollectorRegistry,
+    ) -> DoubtedTables | None:
+        """Begin to settle doubted tables; None where the upstream's tables are never in doubt."""
+        config = self._config
+        if not has_log(upstream):
+            return None
+        settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
+
+        def job() -> Reread:
+            return Reread(SparkTasks(session), store, upstream, config.source, log_service, flight, settings, self._clock)
+
+        metrics.register(TableStateCollector(log_service.table_states))
+        rules = FeedDoubtRules(meta, config.source)
+        doubted = DoubtedTables(log_service, job, rules, config.reread, self._clock, system_random(), DoubtMetrics(metrics))
+        self._parts.callback(doubted.stop)
+        doubted.start()
+        return doubted
 
 
 def check_reachable(uri: str) -> None:

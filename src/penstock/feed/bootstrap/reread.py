@@ -42,8 +42,8 @@ class WatchedLog(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections]) -> Settlement:
-        """Append corrections at a new ts; durable when it returns."""
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+        """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key."""
 
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call."""
@@ -116,7 +116,15 @@ class Reread:
 
     def run(self, table_id: int) -> Settlement | None:
         """Read a table once and settle what differs; None where the table is gone. Whoever calls ends the watch after an error."""
-        watch = self._watched.begin_watch(table_id)
+        try:
+            watch = self._watched.begin_watch(table_id)
+        except PenstockError as error:
+            if error.code != "TABLE_UNKNOWN":
+                raise
+            if self._is_gone(table_id):
+                return None
+            # A feed that is about to begin captures it.
+            raise PenstockError("CONGESTED", error.detail) from error
         try:
             return self._round(watch)
         except PenstockError as error:
@@ -141,12 +149,9 @@ class Reread:
             table = self._version(watch.table_id, held_ts)
             compared = self._compare(watch.spans, ticket, table, held_ts)
             objects += [meta for _, part in compared for meta in part.objects()]
-            self._watched.settled_ts()
-            if self._version(watch.table_id, TS_MAX).version != table.version:
-                raise _changed(watch.table_id)
             if self._is_gone(watch.table_id):
                 raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
-            return self._watched.settle(watch.table_id, self._corrections(compared))
+            return self._watched.settle(watch.table_id, self._corrections(table, compared), bag=not table.key_columns)
         finally:
             self._upstream.end_snapshot(ticket)
             self._store.needs.unpin(name)
@@ -228,8 +233,13 @@ class Reread:
             self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + compared.rows)
         return compared
 
-    def _corrections(self, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
-        """Yield what differs piece by piece, read when it is asked for."""
+    def _corrections(self, table: TableSchema, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
+        """Yield what differs piece by piece, read when it is asked for: that is where the reader of the log has passed what was read.
+
+        By then the store knows every version that the table had meanwhile.
+        """
+        if self._version(table.table_id, TS_MAX).version != table.version:
+            raise _changed(table.table_id)
         for span_id, part in compared:
             for pair in part.corrections:
                 yield self._correction(span_id, pair)

@@ -1,15 +1,16 @@
 """One part of a re-read: a key range of a table as it is now, compared with the event store's state of the same range.
 
-What differs is written as bulk objects, tombstones and rows apart, one pair per bucket of the comparison, so that both sides of a key stand
-in one pair. Nothing refers to them but the answer, so an attempt that dies leaves orphans, which garbage collection removes. Rows are
-named by their row key; where the table has no key, equal rows are counted, and a row that is gone keeps the key under which the store has
-it. Needs the memory of one bucket, and local disk for both states of the range. Runs on executors.
+Rows that are equal are left out while both are read; the rest is compared in buckets. What differs is written as bulk objects, tombstones
+and rows apart, one pair per bucket, so that both sides of a key stand in one pair. Nothing refers to them but the answer, so an attempt
+that dies leaves orphans, which garbage collection removes. Rows are named by their row key; where the table has no key, equal rows are
+counted, and a row that is gone keeps the key under which the store has it. Needs the memory of one bucket, and local disk for what
+differs. Runs on executors.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.feed.bootstrap.lockstep import leave_out_equal
 from penstock.feed.bootstrap.part import BootstrapPart, Pace
-from penstock.model.batch import KEY, OP, BatchKind, ChangeBatch
+from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -77,22 +79,40 @@ def compare_encoded(part: bytes) -> bytes:
 def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
     """Read a range, compare it, and write what differs; durable when it returns."""
     read, table = part.read, part.read.table
-    keys = [KEY] if table.key_columns else []
     with tempfile.TemporaryDirectory(prefix="penstock-reread-") as name:
         directory = Path(name)
-        spool = _Spool(directory / "table.arrow", table)
-        spool.fill(_table_rows(read, read.ticket, table, Pace(read.rows_per_s, clock or SystemClock())))
+        shown = pa.schema([field for field in table.batch_schema() if field.name != COMMIT_TS])
+        held, fresh = _Spool(directory / "held.arrow", shown), _Spool(directory / "table.arrow", shown)
         client = FlightStoreClient(part.flight_location, part.flight_token, read.storage_options)
         try:
             view = range_view(client.view(read.span.span_id, TS_ZERO, part.held_ts), read.piece)
-            nbytes = max(spool.nbytes, sum(o.nbytes for o in view.state.objects if o.side is BatchKind.DATA))
-            buckets = min(BUCKETS_MAX, 1 + nbytes // BUCKET_BYTES)
-            difference = StateDifference(table, table, keys, directory, buckets, keyed=True)
-            difference.add_old(held_rows(view, read.piece, part.held_ts, table))
+            rows = _Counted(_table_rows(read, read.ticket, table, Pace(read.rows_per_s, clock or SystemClock())))
+            leave_out_equal(held_rows(view, read.piece, part.held_ts, table), rows, held.add, fresh.add, unique=bool(table.key_columns))
         finally:
             client.close()
-        difference.add_new(spool.read())
-        return ComparedPart(spool.rows, tuple(_write(read, table, difference)))
+        held.finish()
+        fresh.finish()
+        buckets = min(BUCKETS_MAX, 1 + max(held.nbytes, fresh.nbytes) // BUCKET_BYTES)
+        difference = StateDifference(table, table, [KEY] if table.key_columns else [], directory, buckets, keyed=True)
+        difference.add_old(held.read())
+        difference.add_new(fresh.read())
+        return ComparedPart(rows.count, tuple(_write(read, table, difference)))
+
+
+class _Counted:
+    """Batches as they come, counted."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.count = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        self.count += batch.num_rows
+        return batch
 
 
 def range_view(view: SpanView, piece: Span) -> SpanView:
@@ -110,22 +130,22 @@ def _meets(meta: ObjectMeta, piece: Span) -> bool:
 class _Spool:
     """Rows on disk: how many buckets the comparison needs is known once all of them are there."""
 
-    def __init__(self, path: Path, table: TableSchema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
-        self._schema = table.batch_schema()
-        self.rows = 0
+        self._writer = pa.ipc.new_file(path.as_posix(), schema)
         self.nbytes = 0
 
-    def fill(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write all rows."""
-        with pa.ipc.new_file(self._path.as_posix(), self._schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                self.rows += batch.num_rows
-                self.nbytes += batch.nbytes
+    def add(self, records: pa.RecordBatch) -> None:
+        """Write rows."""
+        self._writer.write_batch(records)
+        self.nbytes += records.nbytes
+
+    def finish(self) -> None:
+        """End writing."""
+        self._writer.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield them again."""
+        """Yield all rows again."""
         with pa.memory_map(self._path.as_posix()) as source:
             reader = pa.ipc.open_file(source)
             for at in range(reader.num_record_batches):
@@ -137,7 +157,7 @@ def _table_rows(read: BootstrapPart, ticket: SnapshotTicket, table: TableSchema,
     try:
         for batch in upstream.read_snapshot(ticket, read.piece, table, read.page_rows):
             pace.take(batch.header.rows)
-            yield batch.records.cast(table.batch_schema())
+            yield batch.records.cast(table.batch_schema()).drop_columns([COMMIT_TS])
     finally:
         upstream.close()
 

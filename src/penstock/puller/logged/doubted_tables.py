@@ -75,6 +75,7 @@ class DoubtedTables:
         self._keys_max = keys_max
         self._lock = threading.Lock()
         self._states: dict[tuple[int, str, str], TableState] = {}
+        self._paused: frozenset[int] = frozenset()
         self._watches: dict[int, KeyWatch] = {}
         self._load()
 
@@ -104,6 +105,11 @@ class DoubtedTables:
         if known is not None and not known.is_open and start_ts < known.settled_ts:
             reason = "a span goes on from before the last corrections"
             self.request(table_id, known.schema, known.table, reason, known.settled_ts)
+
+    def followed(self, changes: tuple[ChangeBatch, ...]) -> tuple[ChangeBatch, ...]:
+        """Return changes without those of tables that are paused: a re-read brings what they would have."""
+        paused = self._paused
+        return tuple(c for c in changes if c.header.table_id not in paused) if paused else changes
 
     def watch(self, changes: Sequence[ChangeBatch]) -> None:
         """Show the watches what the log changes."""
@@ -149,6 +155,13 @@ class DoubtedTables:
             self._book.fail(table_id, error.detail, code, error.hint if code else "", due_ms)
             self._load()
 
+    def forget(self, table_id: int) -> None:
+        """Forget a table that is gone; its watch ends."""
+        self._watches.pop(table_id, None)
+        if self._book is not None:
+            self._book.forget(table_id)
+            self._load()
+
     def _open(self, state: TableState) -> None:
         known = self._known(state.table_id, state.schema, state.table)
         if known is not None and state.doubt_ts <= known.doubt_ts and not (state.code and not known.code and known.is_open):
@@ -168,6 +181,10 @@ class DoubtedTables:
         states = {(s.table_id, "", "") if s.table_id else (0, s.schema, s.table): s for s in self.states()}
         with self._lock:
             self._states = states
+            # While it is read again, and after that, the log counts again.
+            self._paused = frozenset(
+                s.table_id for s in states.values() if s.code == "TABLE_PAUSED" and s.state is TableCondition.QUARANTINED
+            )
 
 
 def corrected(piece: Corrections, watch: KeyWatch, ts: int) -> tuple[tuple[ChangeBatch, ...], int]:

@@ -14,7 +14,9 @@ The interface, in the order in which it is used (all of it on ``LogService``; se
   ``span_id`` they carry is replaced. ``bag``: the table has no key. Blocks until N is durable. Raises ``CONGESTED`` where the watch was
   given up (it grew too large, or the process was started again): call ``fail_round`` and try later.
 - ``fail_round(table_id, error, retry_s) -> None``: the re-read failed. The watch ends; with an error that is not TRANSIENT the table is
-  ``quarantined`` with its code and hint, else ``doubtful``; no attempt before ``retry_s`` seconds.
+  ``quarantined`` with its code and hint, else ``doubtful``; no attempt before ``retry_s`` seconds. A table that is quarantined with
+  ``TABLE_PAUSED`` is left out of the log until a re-read of it begins.
+- ``forget_table(table_id) -> None``: the table is gone, and its doubts with it.
 
 A doubt is durable before the position that covers it. Corrections are applied between two steps, at a place M that the reader reached for
 the first time and that lies at or behind the log's end as of the call: so every change up to the end of the snapshot is in the watch, and
@@ -47,6 +49,9 @@ class DoubtBook(Protocol):
 
     def fail(self, table_id: int, reason: str, code: str, hint: str, next_attempt_ms: int) -> None:
         """Note that a re-read failed."""
+
+    def forget(self, table_id: int) -> None:
+        """Remove a table that is gone."""
 
     def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
         """Note that corrections are durable; return whether the table is ``ok`` now: no doubt above ``covered_ts`` is open."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+import msgspec
 
 from penstock.meta.table_states import TableState
 from penstock.model.clock import Clock, SystemClock, system_random
@@ -68,6 +70,7 @@ class SingleLogPuller:
         self._moved = threading.Condition()
         self._position: LogPosition | None = None
         """Where the reader is, while it reads."""
+        self._steps: Iterator[LogStep] = iter(())
         self._start: LogPosition | None = None
         """Where the reader is about to begin; only its thread looks at it."""
         self._is_between = False
@@ -207,6 +210,10 @@ class SingleLogPuller:
         """End a re-read without corrections."""
         self._doubts.fail(table_id, error, retry_s)
 
+    def forget_table(self, table_id: int) -> None:
+        """Forget the doubts of a table that is gone."""
+        self._doubts.forget(table_id)
+
     def _settle_between(self, table_id: int, corrections: Iterable[Corrections], end: str) -> tuple[Settlement, list[Subscription]] | None:
         """Put a mark where the reader is and hand over corrections at its ts; None while the reader is not where that may be done."""
         position = self._position
@@ -314,6 +321,9 @@ class SingleLogPuller:
 
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
+        if isinstance(self._steps, Generator):
+            # Not left to the collector: whoever holds an errand's error holds the frame that read, and a server serves one reader.
+            self._steps.close()
         start = self._join_all()
         if start is None:
             return
@@ -323,7 +333,7 @@ class SingleLogPuller:
             return
         self._start = start
         marks = self._keeper.begin(start)
-        steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
+        steps = self._steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
         self._is_between = True
         self._move(start)
         for step in steps:
@@ -384,8 +394,9 @@ class SingleLogPuller:
             self._journal.save_schemas(versions)
             if self._publish is not None and versions:
                 self._publish(versions)
-        self._doubts.watch(step.changes)
-        self._routes.give(step)
+        changes = self._doubts.followed(step.changes)
+        self._doubts.watch(changes)
+        self._routes.give(step if changes is step.changes else msgspec.structs.replace(step, changes=changes))
         self._doubts.note(step.doubts)
         if step.position is None:
             self._is_between = self._is_between and not step.changes

@@ -64,7 +64,7 @@ class FeedPath:
         """Open everything, as a process that starts; nothing is captured yet but DDLs."""
         self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
         self._services.callback(self.store.close)
-        flight = FlightService(self.store)
+        self.flight = flight = FlightService(self.store)
         self._services.callback(flight.close)
         journal = LogJournal(self.meta_url, "path")
         self._services.callback(journal.close)

@@ -10,12 +10,15 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, TaskRunner
+from penstock.feed.bootstrap.reread import Reread
+from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
 from penstock.server.feed_capture import FeedCapture
 from penstock.server.moving_verification import MovingVerifier
 from penstock.server.verification import Verdict
 from penstock.source.catalog import open_upstream
+from penstock.source.single_log import has_log
 from penstock.testing.paths.feed_path import WAIT_S, FeedPath
 from penstock.testing.twins.local_tasks import LocalTasks
 
@@ -36,7 +39,7 @@ class OneLogPath(FeedPath):
         self.upstream = open_upstream(self._uri)
         self._services.callback(self.upstream.close)
         self.open_services(self.upstream, self._capture_all)
-        self.tasks = LocalTasks(before_part)
+        self.tasks: TaskRunner = LocalTasks(before_part)
         self.capture = self._new_capture()
 
     def restart(self) -> None:
@@ -54,6 +57,13 @@ class OneLogPath(FeedPath):
     def drain(self) -> None:
         """Deliver everything that is committed now."""
         self.feed.drain(self.log.settled_ts(), WAIT_S)
+
+    def reread(self, before_part: Callable[[RereadPart], None] = lambda _: None) -> Reread:
+        """Return what reads one table again."""
+        if not has_log(self.upstream):
+            raise AssertionError("the tables of the source are never in doubt")
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=PAGE_ROWS)
+        return Reread(LocalTasks(before_compare=before_part), self.store, self.upstream, self._uri, self.log, self.flight, chosen)
 
     def verify(self) -> Verdict:
         """Compare the target with the database."""

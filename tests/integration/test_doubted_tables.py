@@ -1,0 +1,345 @@
+"""Tables that changed behind the log's back are read again, on MariaDB and PostgreSQL: afterwards the files are the table."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from penstock.feed.bootstrap.reread_part import RereadPart
+from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.puller.logged.doubts import Settlement
+from penstock.source.mysql.connection import parse_uri
+from penstock.store.contract import EndOfRange
+from penstock.testing.paths.one_log_path import OneLogPath
+from penstock.testing.servers.loopback_server import mariadb, postgres
+
+pytestmark = pytest.mark.integration
+BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL")
+ROWS = 1_000
+
+
+class Database:
+    """A database under test, and how its rows change without a word in the log."""
+
+    def __init__(self, kind: str, uri: str) -> None:
+        self.kind = kind
+        self.uri = uri
+        self.number = 0
+
+    def connect(self) -> Any:
+        if self.kind == "postgres":
+            return psycopg.connect(self.uri, autocommit=True)
+        address = parse_uri(self.uri)
+        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
+
+    def run(self, *statements: str) -> None:
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def make_tables(self) -> str:
+        self.number += 1
+        schema = f"{self.kind}{self.number}"
+        make = "SCHEMA" if self.kind == "postgres" else "DATABASE"
+        values = ",".join(f"({n}, 'first {n}', {n % 7})" for n in range(ROWS))
+        self.run(
+            f"CREATE {make} {schema}",
+            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(40), amount INT)",
+            f"CREATE TABLE {schema}.other (id INT PRIMARY KEY, note VARCHAR(40))",
+            f"CREATE TABLE {schema}.bag (id INT, note VARCHAR(40))",
+            f"INSERT INTO {schema}.orders VALUES {values}",
+            f"INSERT INTO {schema}.bag VALUES (1, 'a'), (2, NULL), (3, 'c')",
+        )
+        if self.kind == "postgres":
+            self.run(f"ALTER TABLE {schema}.bag REPLICA IDENTITY FULL")
+        return schema
+
+    def change_unlogged(self, table: str, *statements: str) -> None:
+        """Change rows of a table without a word in the log."""
+        if self.kind == "mariadb":
+            self.run("SET sql_log_bin = 0", *statements)
+        else:
+            # What is written to an unlogged table is in no log, and making it a logged one again tells of none of its rows.
+            self.run(f"ALTER TABLE {table} SET UNLOGGED", *statements, f"ALTER TABLE {table} SET LOGGED")
+
+
+@pytest.fixture(scope="module", params=["mariadb", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    directory = tmp_path_factory.mktemp(request.param)
+    server = mariadb(directory, BINLOG) if request.param == "mariadb" else postgres(directory, ("-c", "wal_level=logical"))
+    with server as uri:
+        yield Database(request.param, uri)
+
+
+class Lab:
+    """A feed on a schema of its own."""
+
+    def __init__(self, database: Database, root: Path) -> None:
+        self.database = database
+        self.schema = database.make_tables()
+        self.path = OneLogPath(root, database.uri, [f"{self.schema}.*"])
+        self.path.begin()
+        self.path.drain()
+
+    def run(self, *statements: str) -> None:
+        self.database.run(*(s.format(s=self.schema) for s in statements))
+
+    def unlogged(self, *statements: str, table: str = "orders") -> None:
+        self.database.change_unlogged(f"{self.schema}.{table}", *(s.format(s=self.schema) for s in statements))
+
+    def table_id(self, table: str) -> int:
+        return next(d.id.table_id for d in self.path.dispatchers if (d.schema, d.table) == (self.schema, table))
+
+    def doubt(self, table: str) -> int:
+        table_id = self.table_id(table)
+        self.path.log.doubt_table(table_id, self.schema, table, "the test says so")
+        return table_id
+
+    def reread(self, table: str, before: Callable[[RereadPart], None] = lambda _: None) -> Settlement | None:
+        return self.path.reread(before).run(self.doubt(table))
+
+    def state(self, table: str) -> TableState:
+        return next(s for s in self.path.log.table_states() if s.table_id == self.table_id(table))
+
+    def check(self) -> None:
+        """Compare the files with the server's own rows, all tables."""
+        verdict = self.path.verify()
+        verdict.check()
+        assert len(verdict.tables) == 3
+
+    def bag_in_store(self) -> list[tuple[Any, ...]]:
+        """Return the rows that the store has of the table without a key."""
+        span_id = Span(self.table_id("bag")).span_id
+        handle = self.path.store.collect_changes(span_id, 0, self.path.store.resolved_ts(span_id))
+        found: list[tuple[Any, ...]] = []
+        while not isinstance(step := handle.next(), EndOfRange):
+            found += [tuple(r[c] for c in ("c1", "c2")) for b in step.data for r in b.records.to_pylist()]
+        return found
+
+
+@pytest.fixture
+def lab(database: Database, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(database, tmp_path)
+    try:
+        yield made
+    finally:
+        made.path.close()
+
+
+CHANGES = (
+    "UPDATE {s}.orders SET note = 'unlogged' WHERE id BETWEEN 10 AND 19",
+    "DELETE FROM {s}.orders WHERE id BETWEEN 30 AND 34",
+    "INSERT INTO {s}.orders VALUES (5000, 'unlogged', 1), (5001, NULL, NULL)",
+)
+
+
+@contextlib.contextmanager
+def writing(lab: Lab, seed: int) -> Iterator[None]:
+    """Change rows of two tables all the time, in another thread."""
+    stop, rng = threading.Event(), random.Random(seed)
+
+    def write() -> None:
+        with contextlib.closing(lab.database.connect()) as connection, connection.cursor() as cursor:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                low = rng.randrange(ROWS)
+                cursor.execute(f"UPDATE {lab.schema}.orders SET amount = amount + 1 WHERE id BETWEEN {low} AND {low + 5}")
+                cursor.execute(f"DELETE FROM {lab.schema}.orders WHERE id = {rng.randrange(ROWS)}")
+                cursor.execute(f"INSERT INTO {lab.schema}.orders VALUES ({seed * 1_000_000 + number}, 'meanwhile', 0)")
+                cursor.execute(f"INSERT INTO {lab.schema}.other VALUES ({seed * 1_000_000 + number}, 'meanwhile')")
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_table_that_changed_unlogged_is_right_again(lab: Lab) -> None:
+    lab.unlogged(*CHANGES)
+    with pytest.raises(PenstockError):
+        lab.check()
+    settlement = lab.reread("orders")
+    assert settlement is not None
+    # An update is a before-image and a row.
+    assert (settlement.rows, settlement.left_out, settlement.closed) == (20 + 5 + 2, 0, True)
+    assert lab.state("orders").state is TableCondition.OK
+    assert lab.state("orders").settled_ts == settlement.ts
+    lab.check()
+    again = lab.reread("orders")
+    assert again is not None
+    assert (again.rows, again.closed) == (0, True), "what was corrected differs no more"
+    lab.check()
+
+
+def test_while_others_write(lab: Lab) -> None:
+    """Rows that the log changes meanwhile are the log's; the windows of other tables go on."""
+    lab.unlogged(*CHANGES)
+    delivered: list[int] = []
+
+    def deliver(_: RereadPart) -> None:
+        before = lab.path.feed.checkpoint_ts()
+        lab.path.drain()
+        delivered.append(lab.path.feed.checkpoint_ts() - before)
+
+    with writing(lab, 1):
+        settlement = lab.reread("orders", deliver)
+        assert settlement is not None
+        assert settlement.closed
+        assert settlement.rows > 0
+        assert delivered
+        assert min(delivered) > 0, "the feed got on while the table was read"
+    lab.check()
+
+
+def test_a_row_that_the_log_changes_while_the_table_is_read_is_left_to_the_log(lab: Lab) -> None:
+    lab.unlogged("UPDATE {s}.orders SET note = 'unlogged' WHERE id < 3")
+
+    def change(_: RereadPart) -> None:
+        lab.run(
+            "UPDATE {s}.orders SET note = 'logged' WHERE id = 0",
+            "DELETE FROM {s}.orders WHERE id = 1",
+            "INSERT INTO {s}.orders VALUES (7000, 'logged', 1)",
+        )
+
+    settlement = lab.reread("orders", change)
+    assert settlement is not None
+    assert settlement.rows == 2, "row 2 alone is corrected"
+    lab.check()
+
+
+def test_rows_without_a_key_are_counted(lab: Lab) -> None:
+    lab.unlogged("DELETE FROM {s}.bag WHERE id = 1", "INSERT INTO {s}.bag VALUES (4, 'd'), (5, NULL)", table="bag")
+    settlement = lab.reread("bag")
+    assert settlement is not None
+    assert (settlement.rows, settlement.closed) == (3, True)
+    assert sorted(lab.bag_in_store()) == [(2, None), (3, "c"), (4, "d"), (5, None)]
+    lab.check()
+
+
+def test_an_empty_table_and_one_that_became_empty(lab: Lab) -> None:
+    settlement = lab.reread("other")
+    assert settlement is not None
+    assert (settlement.rows, settlement.closed) == (0, True)
+    lab.unlogged("DELETE FROM {s}.orders")
+    settlement = lab.reread("orders")
+    assert settlement is not None
+    assert (settlement.rows, settlement.closed) == (ROWS, True)
+    lab.check()
+
+
+def test_a_table_that_is_dropped_while_it_is_read_is_closed_with_its_drop(lab: Lab) -> None:
+    lab.unlogged(*CHANGES)
+
+    def drop(_: RereadPart) -> None:
+        lab.run("DROP TABLE IF EXISTS {s}.orders")
+
+    table_id = lab.table_id("orders")
+    assert lab.reread("orders", drop) is None
+    lab.path.log.forget_table(table_id)
+    assert [s for s in lab.path.log.table_states() if s.table_id == table_id] == []
+    lab.run("INSERT INTO {s}.other VALUES (1, 'goes on')")
+    lab.path.drain()
+    assert lab.path.verify().identical
+
+
+def test_a_schema_that_changes_while_the_table_is_read_begins_another_round(lab: Lab) -> None:
+    lab.unlogged(*CHANGES)
+    altered = threading.Event()
+
+    def alter(_: RereadPart) -> None:
+        if not altered.is_set():
+            altered.set()
+            # PostgreSQL's log tells of it with the next row.
+            lab.run("ALTER TABLE {s}.orders ADD COLUMN more INT", "UPDATE {s}.orders SET more = 1 WHERE id = 900")
+
+    with pytest.raises(PenstockError) as caught:
+        lab.reread("orders", alter)
+    assert caught.value.code == "UPSTREAM_CHANGING"
+    lab.path.log.fail_round(lab.table_id("orders"), caught.value, 0.0)
+    assert lab.state("orders").state is TableCondition.DOUBTFUL
+    settlement = lab.path.reread().run(lab.table_id("orders"))
+    assert settlement is not None
+    assert settlement.closed
+    lab.check()
+
+
+def test_two_doubts_of_one_table(lab: Lab) -> None:
+    """A doubt that comes while the table is read stays open for another round."""
+    lab.unlogged(*CHANGES)
+    first = lab.reread("orders", lambda _: lab.doubt("orders") and None)
+    assert first is not None
+    assert not first.closed
+    assert lab.state("orders").state is TableCondition.DOUBTFUL
+    second = lab.path.reread().run(lab.table_id("orders"))
+    assert second is not None
+    assert (second.rows, second.closed) == (0, True)
+    lab.check()
+
+
+@pytest.mark.parametrize("at", ["before reading", "before settling", "after settling"])
+def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.unlogged(*CHANGES)
+    if at == "before reading":
+
+        def end(_: RereadPart) -> None:
+            raise PenstockError("CANCELLED", "the process ends")
+
+        with pytest.raises(PenstockError):
+            lab.reread("orders", end)
+    elif at == "before settling":
+        with monkeypatch.context() as patch:
+
+            def end_now(*_: object, **__: object) -> Settlement:
+                raise PenstockError("CANCELLED", "the process ends")
+
+            patch.setattr(lab.path.log, "settle", end_now)
+            with pytest.raises(PenstockError):
+                lab.reread("orders")
+    else:
+        with monkeypatch.context() as patch:
+
+            def no_close(*_: object, **__: object) -> bool:
+                raise PenstockError("CANCELLED", "the process ends")
+
+            patch.setattr(lab.path.log._puller._doubts, "close", no_close)  # type: ignore[union-attr]
+            with pytest.raises(PenstockError):
+                lab.reread("orders")
+    assert lab.state("orders").state is TableCondition.REREADING
+    lab.path.restart()
+    assert lab.state("orders").is_open
+    settlement = lab.path.reread().run(lab.table_id("orders"))
+    assert settlement is not None
+    assert settlement.closed
+    assert (settlement.rows == 0) == (at == "after settling")
+    lab.check()
+    leftovers = [n for d in lab.path.dispatchers for n in lab.path.store.objects.list_names(f"spans/{d.span.span_id}/bulk/reread-")]
+    assert leftovers == []
+
+
+def test_a_table_that_is_paused_is_left_out_until_it_is_read_again(lab: Lab) -> None:
+    table_id = lab.doubt("orders")
+    lab.path.log.fail_round(table_id, PenstockError("TABLE_PAUSED", "left out"), 0.0)
+    lab.run("UPDATE {s}.orders SET note = 'while paused' WHERE id < 5", "INSERT INTO {s}.other VALUES (1, 'goes on')")
+    lab.path.drain()
+    with pytest.raises(PenstockError, match="orders"):
+        lab.check()
+    settlement = lab.reread("orders")
+    assert settlement is not None
+    assert (settlement.rows, settlement.closed) == (10, True)
+    lab.run("UPDATE {s}.orders SET note = 'again' WHERE id < 5")
+    lab.check()
