@@ -354,6 +354,8 @@ class SingleLogPuller:
     def _give(self, step: LogStep) -> None:
         """Hand a step to its spans; then, in this order: the journal, and the resolved ts that relies on it."""
         routes = self._by_table
+        if step.schemas:
+            self._journal.save_schemas(step.schemas)
         if step.ddls:
             versions = [table for ddl in step.ddls for table in ddl.tables]
             self._journal.save_schemas(versions)

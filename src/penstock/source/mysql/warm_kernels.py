@@ -58,7 +58,8 @@ def _warm_rows() -> None:
     body = bytes([2, 255, 255]) + image + image
     events = np.frombuffer(body, dtype=np.uint8).copy()
     rows = np.array([[0, 0, wire.UPDATE_ROWS_V1, 0, len(body), 0]], dtype=np.int64)
-    batches = decode_rows(events, Binding(table, layout), rows, np.array([5], dtype=np.uint64), lambda *_: "latin1")
+    binding = Binding(table, layout, (None,) * len(columns), table)
+    batches = decode_rows(events, binding, rows, np.array([5], dtype=np.uint64), lambda *_: "latin1")
     for batch in batches:
         keys = batch.records.column(2)
         hash_keys(*binary_view(keys), np.empty(len(keys), dtype=np.uint64))
