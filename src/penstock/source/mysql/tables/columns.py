@@ -195,9 +195,13 @@ def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: t
     columns: list[Column] = []
     charsets: list[str] = []
     problem = ""
+    computed: set[str] = set()
+    rows = list(rows)
+    row_end = next((str(row[0]) for row in rows if str(row[-1] or "").upper() == "ROW END"), "")
+    # The server adds the end of rows to every key of a system-versioned table.
+    key = tuple(k for k in key if k.lower() != row_end.lower()) or key
     lowered = {k.lower() for k in key}
-    computed, row_end = set(), ""
-    for number, (column, type_text, nullable, default, charset, extra, version, expression) in enumerate(rows, 1):
+    for number, (column, type_text, nullable, default, charset, extra, version, _) in enumerate(rows, 1):
         try:
             kind = column_type(str(type_text))
         except PenstockError as error:
@@ -209,8 +213,6 @@ def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: t
         text = default_text(default)
         if text is not None and _is_computed(str(default), marks, "mariadb" in str(version).lower()):
             computed.add(str(column).lower())
-        if str(expression or "").upper() == "ROW END":
-            row_end = str(column)
         columns.append(Column(number, str(column), kind, nullable == "YES" and not is_key, is_key, text, generated))
         charsets.append(str(charset or ""))
     return ServerTable(name[0], name[1], tuple(columns), tuple(charsets), key, problem, computed=frozenset(computed), row_end=row_end)

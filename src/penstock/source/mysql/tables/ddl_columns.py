@@ -73,20 +73,27 @@ def _parsed(query: str) -> exp.Expression | None:
 
 
 def _plainer(query: str) -> str:
-    """Return a statement in which MariaDB's own types stand as what they are to us."""
+    """Return a statement in which MariaDB's own types stand as what they are to us, and a CREATE has nothing behind its columns."""
     kept: list[str] = []
-    words = iter(tokens(query))
+    depth = 0
+    words = tokens(query)
+    is_create = "CREATE" in {w.upper() for w in words[:1]}
     for word in words:
         before = kept[-1].upper() if kept else "("
-        if before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
+        if before == ")" and word.upper() in {"PERSISTENT", "STORED"}:
+            kept.append("STORED")
+        elif before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
             if kept[-1:] == ["="] and kept[-2:-1] == [""]:
                 # COMPRESSED=zlib
                 kept[-2:] = []
                 continue
             kept.append(word)
-            continue
-        known = FIXED_TYPES.get(word.lower())
-        kept.append(f"CHAR({known.length})" if known is not None else "")
+        else:
+            known = FIXED_TYPES.get(word.lower())
+            kept.append(f"CHAR({known.length})" if known is not None else "")
+        depth += (word == "(") - (word == ")")
+        if is_create and word == ")" and depth == 0:
+            break
     return " ".join(kept)
 
 
@@ -150,8 +157,19 @@ def _apply(columns: list[Column], ids: dict[str, int], action: exp.Expression, t
         for added in action.expressions:
             if isinstance(added, exp.PrimaryKey):
                 columns[:] = _keyed(columns, [part.name.lower() for part in added.expressions])
-    elif not isinstance(action, exp.AlterRename | exp.AlterColumn):
+    elif isinstance(action, exp.AlterColumn):
+        return _set_default(columns, ids, action)
+    elif not isinstance(action, exp.AlterRename):
         return False
+    return True
+
+
+def _set_default(columns: list[Column], ids: dict[str, int], action: exp.Expression) -> bool:
+    at, default = _place(columns, ids, action.this.name), action.args.get("default")
+    if at is None or not (default is None or isinstance(default, exp.Literal | exp.Null | exp.Neg)):
+        return False
+    text = None if default is None or isinstance(default, exp.Null) else default.sql("mysql").strip("'").replace("''", "'")
+    columns[at] = msgspec.structs.replace(columns[at], default=text)
     return True
 
 

@@ -49,8 +49,8 @@ class Alteration(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     others: tuple[TableName, ...] = ()
     """Other tables whose rows it moves."""
-    changes_columns: bool = True
-    """Whether columns or keys can be other ones behind it."""
+    changes_columns: bool = False
+    """Whether columns, or those of the primary key, are other ones behind it."""
 
 
 def read_alteration(query: str, schema: str) -> Alteration:
@@ -60,7 +60,7 @@ def read_alteration(query: str, schema: str) -> Alteration:
     if upper[:2] == ["SET", "STATEMENT"] and "FOR" in upper:
         words, upper = words[upper.index("FOR") + 1 :], upper[upper.index("FOR") + 1 :]
     if upper[:1] != ["ALTER"] or "TABLE" not in upper:
-        return Alteration(changes_columns=True)
+        return Alteration()
     at = upper.index("TABLE") + 1
     reasons = ["rows that are alike in a key may be gone"] if "IGNORE" in upper[:at] else []
     at += 2 if upper[at : at + 2] == ["IF", "EXISTS"] else 0
@@ -102,11 +102,8 @@ def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
 def _changes_columns(action: Sequence[str]) -> bool:
     verb, noun = action[0], action[1] if len(action) > 1 else ""
     if verb in {"ADD", "DROP"}:
-        # Any key that is unique may become the one by which rows are known.
-        return noun not in {"INDEX", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "PARTITION"} or "UNIQUE" in action
-    if verb == "RENAME":
-        return noun == "COLUMN"
-    return verb in {"MODIFY", "CHANGE", "CONVERT", "ALTER"}
+        return noun not in {*_INDEXES, "PARTITION"} or "PRIMARY" in action
+    return verb in {"MODIFY", "CHANGE", "CONVERT"} or (verb == "RENAME" and noun == "COLUMN")
 
 
 def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action

@@ -71,6 +71,8 @@ class TableVersions:
         self._row_ends: dict[TableName, str] = {}
         self._created: dict[TableName, int] = {}
         """Tables whose CREATE was read and not understood."""
+        self._empty: set[int] = set()
+        """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
         self._foreign: set[TableName] = set()
         """Names in table maps that are no tables of users, or none that we may see."""
         self._is_newest: Callable[[], bool] = lambda: True
@@ -126,8 +128,10 @@ class TableVersions:
             plain = [unquoted(w) for w in words]
             qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
             found = [self._live[n] for n in dict.fromkeys([*qualified, *((schema, w) for w in plain)]) if n in self._live]
+            self._empty.difference_update(t.table_id for t in found)
             if found:
                 return found
+            self._empty.clear()
             schemas = {schema, *(first for first, _ in qualified)}
             return [t for t in self.list() if t.schema in schemas or not schema]
 
@@ -136,6 +140,7 @@ class TableVersions:
         with self._lock:
             self._live = self._living(ts)
             self._created.clear()
+            self._empty.clear()
             self._foreign.clear()
 
     def list(self) -> list[TableSchema]:
@@ -210,9 +215,11 @@ class TableVersions:
                 return self._found(name, mapped, ts)
             part = self.shown_part(mapped, len(old.columns))
             charsets = self.map_charsets(part)
+            was_empty = old.table_id in self._empty
+            self._empty.discard(old.table_id)
             if len(old.columns) == len(part.columns) and agrees(old.columns, part, charsets):
                 return Told()
-            return self._corrected(old, part, charsets, ts)
+            return self._corrected(old, part, charsets, ts, was_empty)
 
     def shown_part(self, mapped: TableMap, known: int | None) -> TableMap:
         """Return a table map without what the table does not show; ``known`` is how many columns it has where that is known."""
@@ -241,6 +248,7 @@ class TableVersions:
         new = self._known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
         ended = self._end(old, ts)
         self._install(new)
+        self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
 
     def _create(self, statement: Statement, query: str, ts: int) -> Told:
@@ -261,6 +269,8 @@ class TableVersions:
             return Told(event, ended)
         self._install(new)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
+        if not filled:
+            self._empty.add(new_id)
         return Told(event, ended, _doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
 
     def _rename(self, statement: Statement, query: str, ts: int) -> Told:
@@ -304,10 +314,8 @@ class TableVersions:
         if old is None:
             return Told(doubts=tuple(doubts))
         reasons = list(alteration.reasons)
-        columns, keys = old.columns, old.unique_keys
-        if alteration.changes_columns:
-            columns, keys, found = self._altered(old, new_name, statement, query)
-            reasons += found
+        columns, keys, found = self._altered(old, new_name, statement, query, alteration.changes_columns)
+        reasons += found
         known = self._known(old.table_id, ts)
         columns, added = self._with_initials(old, known.columns if known is not None else columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
@@ -316,7 +324,7 @@ class TableVersions:
         self._install(new)
         names = ((old.table_id, *old_name),) if new_name != old_name else ()
         event = DdlEvent(ts, statement.type, query, statement.schema, (new,), (), names)
-        return Told(event, (), (*_doubts(new, ts, reasons), *doubts))
+        return Told(event, (), (*_doubts(new, ts, [] if old.table_id in self._empty else reasons), *doubts))
 
     def _made(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int, filled: bool) -> TableSchema | None:
         """Return the first version of a table that a CREATE made, None where neither its text nor the server tells it."""
@@ -332,10 +340,12 @@ class TableVersions:
         return TableSchema(new_id, name[0], name[1], ts, fresh, unique_keys=keys)
 
     def _altered(
-        self, old: TableSchema, name: TableName, statement: Statement, query: str
+        self, old: TableSchema, name: TableName, statement: Statement, query: str, changes_columns: bool
     ) -> tuple[tuple[Column, ...], tuple[tuple[int, ...], ...], Sequence[str]]:
         """Return columns and unique keys after a change, and why they may be others."""
-        told = altered_columns(old.columns, query) if _alters(query) else old.columns
+        told = altered_columns(old.columns, query)
+        if told is None and not changes_columns:
+            told = old.columns
         # The server is asked before the log's end is: what it showed is then of no later statement.
         shown = self._shown(name)
         newest = shown is not None and self._is_newest()
@@ -363,7 +373,7 @@ class TableVersions:
             reasons += [reason] if reason else []
         return tuple(fixed), reasons
 
-    def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int) -> Told:
+    def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
         """Take a table's columns from a map that tells others than the version that lives."""
         known = self._known(old.table_id, ts)
         columns = known.columns if known is not None else None
@@ -379,7 +389,7 @@ class TableVersions:
         new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, ["the log describes it with other columns than its statements told"]))
+        return Told(event, (), _doubts(new, ts, [] if was_empty else ["the log describes it with other columns than its statements told"]))
 
     def _told(
         self, mapped: TableMap, charsets: tuple[str | None, ...], shown: ServerTable | None, before: tuple[Column, ...] = ()
@@ -488,10 +498,6 @@ class TableVersions:
 def _doubts(table: TableSchema, ts: int, reasons: Sequence[str]) -> tuple[TableDoubt, ...]:
     text = "; ".join(dict.fromkeys(reasons))
     return (TableDoubt(table.table_id, table.schema, table.table, ts, text),) if reasons else ()
-
-
-def _alters(query: str) -> bool:
-    return "ALTER" in {w.upper() for w in tokens(query)[:8]}
 
 
 def _dropped(query: str) -> frozenset[str]:
