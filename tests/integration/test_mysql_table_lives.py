@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock.testing.paths.table_lives import Follower, Told
 from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
+from penstock.testing.servers.mysql_lab import BINLOG, connect, restarted, run
 
 pytestmark = pytest.mark.integration
 DATABASES = ("lat", "ral")
@@ -261,3 +262,54 @@ def test_tables_are_followed_or_doubted(server: tuple[str, str], case: str, mode
         follower.check(DATABASES)
     finally:
         follower.close()
+
+
+def test_a_doubt_stands_where_the_log_stops_telling(tmp_path: Path) -> None:
+    directory = tmp_path / "server"
+    with mariadb(directory, BINLOG) as uri:
+        writer, told = prepared(uri, "create table a(id int primary key, v int); create table b(id int primary key)"), Told()
+        run(writer, "create table m(id int primary key) engine=memory", "insert into m values(1)")
+        (directory / "rows.txt").write_text("7\t7\n")
+        (directory / "rows.txt").chmod(0o644)
+        other = connect(uri)
+        run(other, "xa start 'early'", "insert into lat.b values(99)", "xa end 'early'", "xa prepare 'early'")
+        follower = Follower(uri, told)
+        told.snapshot(follower.upstream)
+        follower.begin()
+        told.rows_ts.clear()
+        odd = [
+            "alter table a modify v int not null",
+            "set statement binlog_format='STATEMENT' for update a set v = v + 1",
+            f"set statement binlog_format='STATEMENT' for load data infile '{directory / 'rows.txt'}' into table a",
+            "set statement binlog_format='STATEMENT' for delete from a where id = 7",
+        ]
+        for number, text in enumerate(odd):
+            run(writer, f"insert into b values({number})", text)
+        run(writer, "insert into b values(50)")
+        follower.settle()
+        times = [ts for ts, _, _ in told.rows_ts]
+        assert len(times) == len(odd) + 1
+        doubts = [d for d in told.doubts if d.table == "a"]
+        assert [(d.code, t < d.ts < u) for d, t, u in zip(doubts, times, times[1:], strict=False)] == [
+            ("", True),
+            ("UPSTREAM_MISCONFIGURED", True),
+            ("UPSTREAM_MISCONFIGURED", True),
+            ("UPSTREAM_MISCONFIGURED", True),
+        ]
+        assert all(d.hint for d in doubts[1:])
+        assert told.doubted == {"a"}
+        # What was prepared before anyone read the log is in no row that was seen: which tables it changed is not told.
+        run(other, "xa commit 'early'")
+        follower.settle()
+        assert told.doubted == {"a", "b", "m"}
+        told.doubts.clear()
+        follower.close()
+        with restarted(directory, uri):
+            follower = Follower(uri, told, told.position).begin()
+            run(connect(uri), "select * from lat.m", "insert into lat.b values(51)")
+            follower.settle()
+            # The server notes that its rows went with it, as a DELETE or a TRUNCATE.
+            live = {t.table: t.table_id for t in follower.upstream.list_tables()}
+            assert told.doubted <= {"m"}
+            assert "m" in told.doubted or told.rows.get(live["m"], {}) == {}
+            follower.close()

@@ -36,6 +36,8 @@ from penstock.store.objects.objects import ObjectSpace
 log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 5
 RETRY_S = 1.0
+_CHANGED = frozenset({"UPSTREAM_CHANGING", "TABLE_UNKNOWN"})
+"""What a source says where a table is not the one of the plan any more."""
 
 
 class BulkTarget(Protocol):
@@ -248,7 +250,7 @@ class Bootstrap:
             if self._stop.is_set():
                 raise PenstockError("CANCELLED", "the bootstrap was stopped")
             try:
-                pulled = self._tasks.run(part)
+                pulled = self._run(part)
                 break
             except PenstockError as error:
                 if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
@@ -261,6 +263,19 @@ class Bootstrap:
             old = self._progress
             self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + recorded.rows)
         return recorded
+
+    def _run(self, part: BootstrapPart) -> PulledPart:
+        """Have one part pulled, as its table is now where a DDL changed it since the plan was made."""
+        try:
+            return self._tasks.run(part)
+        except PenstockError as error:
+            if error.code not in _CHANGED or part.table is None:
+                raise
+            log.info("a DDL came while a table was read", extra={"span_id": part.span.span_id, "part": part.number, "code": error.code})
+        self._settled_ts()
+        table = next((t for t in self._upstream.list_tables() if t.table_id == part.span.table_id), None)
+        # Of a table that is no more nothing is needed: the log says that it ended, behind the start of the bootstrap.
+        return PulledPart((), part.start_ts) if table is None else self._tasks.run(msgspec.structs.replace(part, table=table))
 
     def _commit(
         self, span: Span, plan: BootstrapPlan, futures: Mapping[int, Future[PulledPart]], done: Mapping[int, PulledPart]
