@@ -59,6 +59,9 @@ class LogStep(msgspec.Struct, frozen=True):
     """Whether ``position`` raises the chain while the log is quiet: it is written down before the resolved ts moves there."""
     doubts: tuple[TableDoubt, ...] = ()
     """At or below ``position``; a doubt that is read again after a restart is the same doubt."""
+    schemas: tuple[TableSchema, ...] = ()
+    """Versions that no DDL of the step carries, for the journal to keep and ``adopt_schemas`` to bring back. One without columns says
+    that from its ts on the table is no more."""
 
     @property
     def nbytes(self) -> int:

@@ -97,12 +97,12 @@ def test_a_reader_that_is_behind_follows_the_text_and_one_at_the_end_the_server(
     assert [c.name for c in ahead.live(("shop", "t")).columns] == ["id", "later", "latest"]
     first = behind.live(("shop", "t"))
     query = "ALTER TABLE t ADD COLUMN later INT FIRST"
-    event = behind.apply(parse_statement(query, "shop"), query, 20, lambda: False)
-    assert [(c.id, c.name) for c in event.tables[0].columns] == [(2, "later"), (1, "id")]
+    told = behind.apply(parse_statement(query, "shop"), query, 20, lambda: False)
+    assert [(c.id, c.name) for c in told.event.tables[0].columns] == [(2, "later"), (1, "id")]
     # The same statement read again gives the same version, whatever the server shows by then.
     behind.rewind(10)
     assert behind.live(("shop", "t")) == first
-    assert behind.apply(parse_statement(query, "shop"), query, 20, lambda: True) == event
+    assert behind.apply(parse_statement(query, "shop"), query, 20, lambda: True) == told
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 5
 RETRY_S = 1.0
 R = TypeVar("R")
+_CHANGED = frozenset({"UPSTREAM_CHANGING", "TABLE_UNKNOWN"})
+"""What a source says where a table is not the one of the plan any more."""
 
 
 class BulkTarget(Protocol):
@@ -251,12 +253,25 @@ class Bootstrap:
     def _pull(self, plan: BootstrapPlan, part: BootstrapPart) -> PulledPart:
         """Have one part pulled by a Spark task, again after a transient failure, and record it."""
         shown = {"span_id": part.span.span_id, "part": part.number}
-        pulled = patiently(lambda: self._tasks.run(part), self._stop, self._clock, shown)
+        pulled = patiently(lambda: self._run(part), self._stop, self._clock, shown)
         recorded = BootstrapLog(self._store.objects, part.span.span_id).finish(plan, part.number, pulled)
         with self._lock:
             old = self._progress
             self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + recorded.rows)
         return recorded
+
+    def _run(self, part: BootstrapPart) -> PulledPart:
+        """Have one part pulled, as its table is now where a DDL changed it since the plan was made."""
+        try:
+            return self._tasks.run(part)
+        except PenstockError as error:
+            if error.code not in _CHANGED or part.table is None:
+                raise
+            log.info("a DDL came while a table was read", extra={"span_id": part.span.span_id, "part": part.number, "code": error.code})
+        self._settled_ts()
+        table = next((t for t in self._upstream.list_tables() if t.table_id == part.span.table_id), None)
+        # Of a table that is no more nothing is needed: the log says that it ended, behind the start of the bootstrap.
+        return PulledPart((), part.start_ts) if table is None else self._tasks.run(msgspec.structs.replace(part, table=table))
 
     def _commit(
         self, span: Span, plan: BootstrapPlan, futures: Mapping[int, Future[PulledPart]], done: Mapping[int, PulledPart]

@@ -389,6 +389,8 @@ class SingleLogPuller:
         """Hand a step to its spans; then, in this order: doubts, the journal, and the resolved ts that relies on them."""
         if step.position is not None:
             self._keeper.admit(step.position, step.mark, step.nbytes)
+        if step.schemas:
+            self._journal.save_schemas(step.schemas)
         if step.ddls:
             versions = [table for ddl in step.ddls for table in ddl.tables]
             self._journal.save_schemas(versions)

@@ -25,6 +25,8 @@ _OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "conn
 _SSL_MODES = frozenset({"off", "preferred", "required", "verify-ca", "verify-identity"})
 _REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 3159, 4151})
 """Access denied in its many forms, expired and locked accounts, no TLS where it is required."""
+_CHANGED = frozenset({1051, 1054, 1146, 1412})
+"""No such column or table, or another than at the beginning of the transaction: a DDL came in between."""
 _NO_TLS = 2026
 
 
@@ -170,6 +172,8 @@ def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
             else None
         )
         return PenstockError("UPSTREAM_REFUSED", f"{address.shown} answered {number}: {text}", hint)
+    if number in _CHANGED:
+        return PenstockError("UPSTREAM_CHANGING", f"{address.shown} answered {number}: {text}")
     if number == _NO_TLS:
         return PenstockError("UPSTREAM_REFUSED", f"{address.shown} offers no TLS", "Configure its certificate, or add ?ssl=off to the URI.")
     reason = getattr(error, "original_exception", None)

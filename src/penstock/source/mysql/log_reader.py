@@ -32,25 +32,33 @@ from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
+from penstock.source.mysql.tables.harmless import is_harmless, plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
-from penstock.source.mysql.tables.table_versions import TableVersions
+from penstock.source.mysql.tables.table_versions import TableVersions, Told
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire import framing
 from penstock.source.mysql.wire.dump import DumpSettings, EventStream
-from penstock.source.mysql.wire.log_events import Xid, parse_format, parse_payload, parse_query, parse_rotate, parse_xa_prepare, parse_xid
-from penstock.source.single_log import CommitChain, LogPosition, LogStep
+from penstock.source.mysql.wire.log_events import (
+    QueryEvent,
+    Xid,
+    parse_format,
+    parse_payload,
+    parse_query,
+    parse_rotate,
+    parse_xa_prepare,
+    parse_xid,
+)
+from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
 
 BEGIN_TEXT: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)
 COMMIT_TEXT: U8 = np.frombuffer(b"COMMIT", dtype=np.uint8)
 _EVENTS_MAX = 1 << 16
-_STATEMENT_DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "MERGE"})
+_OF_ONE_TABLE = frozenset({"SCHEMA_UNKNOWN", "DECODE_FAILED", "TYPE_UNSUPPORTED", "UPSTREAM_MISCONFIGURED"})
+"""Errors that concern the table whose rows were decoded, and no other."""
+_TEXT_HINT = "Run SET GLOBAL binlog_format = 'ROW' and reconnect the writers."
+_PARTIAL_HINT = "Run SET GLOBAL binlog_row_value_options = '' and reconnect the writers."
 _REFUSED = {
     wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
-    wire.PARTIAL_UPDATE_ROWS: (
-        "UPSTREAM_MISCONFIGURED",
-        "the log holds partial updates of JSON columns",
-        "Run SET GLOBAL binlog_row_value_options = '', reconnect the writers, and take a new snapshot.",
-    ),
     wire.GTID_TAGGED: ("UPSTREAM_MISCONFIGURED", "the log holds tagged GTIDs", "Write with untagged GTIDs: gtid_next = 'AUTOMATIC'."),
 }
 
@@ -93,7 +101,7 @@ class LogReader:
         self._place = LogPlace.parse(start.text)
         self._chain = CommitChain(start.ts)
         self._marks = deque((LogPlace.parse(m.text), m.ts) for m in marks if m.ts > start.ts)
-        self._slots = TableSlots(tables)
+        self._slots = TableSlots(tables, isinstance(self._place.gtids, MariadbGtids))
         self._sids: list[str] = []
         self._sid_bytes: U8 = np.zeros((0, 16), dtype=np.uint8)
         self._checksum = stream.checksum_bytes
@@ -107,8 +115,12 @@ class LogReader:
         self._cut_ts = 0
         self._cut_keys: dict[int, list[U64]] = {}
         self._savepoints: dict[str, int] = {}
-        self._held: dict[Xid, list[ChangeBatch]] = {}
+        self._held: dict[Xid, tuple[list[ChangeBatch], list[TableDoubt]]] = {}
         """XA transactions that are prepared, at ts 0."""
+        self._doubts: list[TableDoubt] = []
+        """What the next step tells."""
+        self._open_doubts: list[tuple[int, TableDoubt]] = []
+        """Doubts whose ts is that of a transaction, by its number among those that were not given yet."""
         self._marked_s = clock.monotonic_s()
 
     @property
@@ -118,6 +130,9 @@ class LogReader:
 
     def steps(self, stop: threading.Event) -> Iterator[LogStep]:
         """Yield the log until it is stopped."""
+        unsaved = self._tables.unsaved()
+        if unsaved:
+            yield LogStep(schemas=unsaved)
         while not stop.is_set():
             self._slots.choose(self._wanted)
             yield from self._scan()
@@ -145,9 +160,7 @@ class LogReader:
                 yield from self._give_piece()
                 return
             if why == framing.STOP_TABLE:
-                body = self._body()
-                self._slots.add(int.from_bytes(body[:6], "little"), body[6:])
-                self._slots.choose(self._wanted)
+                yield from self._on_table_map()
             elif why == framing.STOP_SID:
                 sid = self._body()[1:17]
                 self._sids.append(_uuid_text(sid))
@@ -200,6 +213,8 @@ class LogReader:
         ts = np.array([self._cut_ts], dtype=np.uint64) if txns[0, 6] else self._chained(txns, after)
         rows = self._rows[:total]
         mine = int(np.searchsorted(rows[:, 0], done))
+        self._doubts += [msgspec.structs.replace(doubt, ts=int(ts[number])) for number, doubt in self._open_doubts if number < done]
+        self._open_doubts = [(number - done, doubt) for number, doubt in self._open_doubts if number >= done]
         changes = self._decoded(rows[:mine], ts[rows[:mine, 0]])
         if txns[0, 6]:
             changes = self._separated(changes)
@@ -209,7 +224,15 @@ class LogReader:
         self._rows[:kept] = self._rows[mine:total].copy()
         self._rows[:kept, 0] = 0
         self._counts[:] = (kept, 0)
-        yield LogStep(tuple(changes), position=self._given_position())
+        yield self._step(changes, self._given_position())
+
+    def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Told | None = None) -> LogStep:
+        """Return a step with the doubts that came up; those about tables that nobody captures are kept to ourselves."""
+        doubts = [*self._doubts, *(told.doubts if told is not None else ())]
+        mine = tuple(d for d in dict.fromkeys(doubts) if d.table_id == 0 or self._wanted(d.table_id))
+        self._doubts = []
+        ddls = (told.event,) if told is not None and told.event is not None else ()
+        return LogStep(tuple(changes), ddls, position, doubts=mine, schemas=told.ended if told is not None else ())
 
     def _after(self, txns: I64) -> LogPlace:
         """Return the place behind some transactions."""
@@ -240,23 +263,41 @@ class LogReader:
 
     def _next_ts(self, after: LogPlace) -> int:
         """Return the ts of the one transaction that begins here."""
-        while self._marks and self._place.reached(self._marks[0][0]):
-            self._chain.raise_to(self._marks.popleft()[1])
+        self._pass_marks()
         ts = self._chain.next(int(self._state[framing.TIME_MS]))
         while self._marks and after.reached(self._marks[0][0]):
             self._chain.raise_to(self._marks.popleft()[1])
         return ts
 
+    def _pass_marks(self) -> None:
+        """Raise the chain at the marks that stand here."""
+        while self._marks and self._place.reached(self._marks[0][0]):
+            self._chain.raise_to(self._marks.popleft()[1])
+
     def _decoded(self, rows: I64, ts: U64) -> list[ChangeBatch]:
+        """Decode rows; those of a table that cannot be decoded are left out, with a doubt about it."""
         changes: list[ChangeBatch] = []
         if len(rows) == 0:
             return changes
         slots = np.unique(rows[:, 1])
         for slot in slots:
             mine, when = (rows, ts) if len(slots) == 1 else (rows[rows[:, 1] == slot], ts[rows[:, 1] == slot])
-            binding = self._slots.bind(int(slot))
-            changes += decode_rows(self._stream.events, binding, mine, when, self._charset, self._read_rows)
+            try:
+                binding = self._slots.bind(int(slot))
+                changes += decode_rows(self._stream.events, binding, mine, when, self._charset, self._read_rows)
+            except PenstockError as error:
+                if error.code not in _OF_ONE_TABLE:
+                    raise
+                self._doubts.append(self._left_out(int(slot), int(when.min()), error))
+            except (pa.ArrowException, ValueError, KeyError, OverflowError) as error:
+                self._doubts.append(self._left_out(int(slot), int(when.min()), PenstockError("DECODE_FAILED", type(error).__name__)))
         return changes
+
+    def _left_out(self, slot: int, ts: int, error: PenstockError) -> TableDoubt:
+        """Return the doubt about a table whose rows are left out."""
+        mapped, table = self._slots.map_of(slot), self._slots.table_of(slot)
+        number = table.table_id if table is not None else 0
+        return TableDoubt(number, mapped.schema, mapped.table, ts, error.detail, error.code, error.hint or "")
 
     def _charset(self, table: TableSchema, column: str) -> str:
         return self._tables.charset((table.schema, table.table), column)
@@ -278,7 +319,7 @@ class LogReader:
             self._rows[:kept] = self._rows[mine:total].copy()
             self._counts[0] = total = kept
             pieces = self._rows[:total, 5]
-            yield LogStep(tuple(changes))
+            yield self._step(changes)
 
     def _separated(self, changes: list[ChangeBatch]) -> list[ChangeBatch]:
         """Give a piece the next ts where it changes a key that an earlier piece at this ts has changed."""
@@ -316,8 +357,7 @@ class LogReader:
         if not quiet or now_s - self._marked_s < self._settings.mark_interval_s:
             return None
         self._marked_s = now_s
-        while self._marks and self._place.reached(self._marks[0][0]):
-            self._chain.raise_to(self._marks.popleft()[1])
+        self._pass_marks()
         now_ts = compose_ts(self._clock.now_ms())
         if self._marks or now_ts <= self._chain.last_ts or not self._ends_at(self._place):
             return None
@@ -326,10 +366,31 @@ class LogReader:
 
     # -- events
 
+    def _on_table_map(self) -> Iterator[LogStep]:
+        """Make a table map known; where it tells another table than the one that is known, that begins in front of the open transaction."""
+        yield from self._flush()
+        body = self._body()
+        mapped = self._slots.add(int.from_bytes(body[:6], "little"), body[6:])
+        self._pass_marks()
+        time_ms = int(self._state[framing.TIME_MS])
+        told = self._tables.revise(mapped, CommitChain(self._chain.last_ts).next(time_ms))
+        if told.event is not None:
+            self._chain.next(time_ms)
+            self._slots.unbind()
+            if self._state[framing.CUT]:
+                self._cut_ts, self._cut_keys = self._chain.next(time_ms), {}
+            yield self._step(told=told)
+        else:
+            self._open_doubts += [(int(self._counts[1]), doubt) for doubt in told.doubts]
+        self._slots.choose(self._wanted)
+
     def _on_event(self) -> Iterator[LogStep]:
         kind = int(self._stream.events[self._at + 4])
         if kind in {wire.QUERY, wire.QUERY_COMPRESSED}:
-            yield from self._on_query(kind == wire.QUERY_COMPRESSED)
+            yield from self._on_query(parse_query(self._body(), kind == wire.QUERY_COMPRESSED))
+            return
+        if kind == wire.EXECUTE_LOAD_QUERY:
+            yield from self._on_query(parse_query(self._body(), load=True))
             return
         if kind == wire.TRANSACTION_PAYLOAD:
             position = self._stream.events[self._at + 13 : self._at + 17].tobytes()
@@ -340,6 +401,13 @@ class LogReader:
             return
         if kind == wire.XA_PREPARE:
             yield from self._on_xa_prepare()
+            return
+        if kind == wire.PARTIAL_UPDATE_ROWS:
+            slot = self._slots.slot_of(int.from_bytes(self._body()[:6], "little"))
+            if slot is not None and self._slots.wanted[slot]:
+                error = PenstockError("UPSTREAM_MISCONFIGURED", "the log holds partial updates of its JSON columns", _PARTIAL_HINT)
+                self._open_doubts.append((int(self._counts[1]), self._left_out(slot, 0, error)))
+            self._skip()
             return
         if kind in _REFUSED:
             code, text, hint = _REFUSED[kind]
@@ -370,34 +438,34 @@ class LogReader:
             if told.reached(self._place):
                 self._place = told
 
-    def _on_query(self, compressed: bool) -> Iterator[LogStep]:
+    def _on_query(self, query: QueryEvent) -> Iterator[LogStep]:
         state = self._state
-        query = parse_query(self._body(), compressed)
-        words = [t.upper() for t in tokens(query.text)[:4]]
+        exact = plain_words(tokens(query.text))
+        words = [t.upper() for t in exact[:4]]
         inside = bool(state[framing.OPEN]) and not state[framing.STANDALONE]
         if words[:1] == ["XA"]:
             yield from self._on_xa(words[1], query.text)
             return
         if inside and words[:1] == ["SAVEPOINT"]:
-            self._savepoints[tokens(query.text)[1]] = int(self._counts[0])
+            self._savepoints[exact[1]] = int(self._counts[0])
             self._skip()
             return
         if inside and words[:1] == ["ROLLBACK"]:
-            self._roll_back(words, tokens(query.text))
+            self._roll_back(words, exact)
             self._skip()
             return
         statement = parse_statement(query.text, query.schema)
+        doubts: list[TableDoubt] = []
+        if statement is None and not is_harmless(exact):
+            reason = f"the log holds a change as text ({words[0]}): binlog_format is not ROW"
+            named = self._tables.named(exact, query.schema)
+            doubts = [TableDoubt(t.table_id, t.schema, t.table, 0, reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT) for t in named]
         if inside and statement is None:
-            if words and words[0] in _STATEMENT_DML:
-                raise PenstockError(
-                    "UPSTREAM_MISCONFIGURED",
-                    f"the log holds a {words[0]} as text: binlog_format is not ROW",
-                    "Run SET GLOBAL binlog_format = 'ROW', reconnect the writers, and take a new snapshot.",
-                )
+            self._open_doubts += [(int(self._counts[1]), doubt) for doubt in doubts]
             self._skip()
             return
         yield from self._flush()
-        yield from self._on_statement(statement, query.text, inside)
+        yield from self._on_statement(statement, query.text, inside, doubts)
 
     def _on_xa_prepare(self) -> Iterator[LogStep]:
         """Hold the rows of an XA transaction until it is decided; no position is given meanwhile, so that a restart reads them again."""
@@ -411,7 +479,9 @@ class LogReader:
                     "Write as much in ordinary transactions.",
                 )
             rows = self._rows[: int(self._counts[0])]
-            self._held[xid] = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
+            changes = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
+            self._held[xid] = (changes, [*self._doubts, *(doubt for _, doubt in self._open_doubts)])
+            self._doubts, self._open_doubts = [], []
             self._counts[0] = 0
         self._end_transaction()
         self._skip()
@@ -422,21 +492,19 @@ class LogReader:
             return
         yield from self._flush()
         xid = parse_xid(text)
-        if verb == "COMMIT" and xid not in self._held:
-            raise PenstockError(
-                "UPSTREAM_MISCONFIGURED",
-                "an XA transaction was committed that was prepared before the log was read",
-                "Take a new snapshot of its tables.",
-            )
-        held = self._held.pop(xid, [])
+        changes, doubts = self._held.pop(xid, ([], None))
+        if doubts is None:
+            reason = "an XA transaction was committed that was prepared before the log was read"
+            doubts = [TableDoubt(t.table_id, t.schema, t.table, 0, reason) for t in self._tables.list()]
         entry = self._entry()
         after = self._after(entry)
         ts = self._next_ts(after)
         self._skip()
         self._place = after
         self._state[framing.OPEN] = 0
-        changes = tuple(_at_ts(change, ts) for change in held) if verb == "COMMIT" else ()
-        yield LogStep(changes, position=self._given_position())
+        if verb == "COMMIT":
+            self._doubts += [msgspec.structs.replace(doubt, ts=ts) for doubt in doubts]
+        yield self._step([_at_ts(change, ts) for change in changes] if verb == "COMMIT" else [], self._given_position())
 
     def _entry(self) -> I64:
         """Return the open transaction as one that ends with the event at which the scan stopped."""
@@ -457,7 +525,7 @@ class LogReader:
     def _given_position(self) -> LogPosition | None:
         return None if self._held else self.position
 
-    def _on_statement(self, statement: Statement | None, text: str, inside: bool) -> Iterator[LogStep]:
+    def _on_statement(self, statement: Statement | None, text: str, inside: bool, doubts: Sequence[TableDoubt]) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         state = self._state
         header = self._stream.events[self._at : self._at + wire.HEADER_BYTES].tobytes()
@@ -466,18 +534,18 @@ class LogReader:
             state[framing.DOMAIN] = -1
         after = self._place if inside else self._after(self._entry())
         ts = self._next_ts(after)
-        event = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else None
-        if event is not None:
+        told = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else Told()
+        self._doubts += [msgspec.structs.replace(doubt, ts=ts) for doubt in doubts]
+        if told.event is not None or told.ended:
             self._slots.unbind()
             self._slots.choose(self._wanted)
         self._skip()
         if inside:
-            if event is not None:
-                yield LogStep(ddls=(event,))
+            yield self._step(told=told)
             return
         self._place = after
         state[framing.OPEN] = 0
-        yield LogStep(ddls=(event,) if event is not None else (), position=self._given_position())
+        yield self._step((), self._given_position(), told)
 
     def _roll_back(self, words: Sequence[str], exact: Sequence[str]) -> None:
         """Forget rows of the open transaction: those since a savepoint, or all and with them the transaction."""

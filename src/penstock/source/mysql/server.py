@@ -121,6 +121,17 @@ class Server:
             found = read_tables(session, schema, table)
             return found[0] if found else None
 
+    def collations(self) -> dict[int, str]:
+        """Return the charset of each collation by its number."""
+        with self.session() as session:
+            columns = "SELECT ID, CHARACTER_SET_NAME FROM information_schema."
+            found = session.rows(f"{columns}COLLATIONS WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL")
+            if self.mariadb:
+                # From 10.10 on, collations that serve several charsets have their numbers here.
+                known = session.rows("SHOW COLUMNS FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY LIKE 'ID'")
+                found += session.rows(f"{columns}COLLATION_CHARACTER_SET_APPLICABILITY") if known else []
+            return {int(number): str(charset).lower() for number, charset in found}
+
     def _status_statement(self) -> str:
         if self.mariadb:
             return "SHOW MASTER STATUS"

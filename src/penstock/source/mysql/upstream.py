@@ -29,6 +29,7 @@ from penstock.source.mysql.wire.dump import BinlogStream
 from penstock.source.single_log import LogPosition, LogStep
 
 _PASSED_MAX = 4096
+_SETTLE_S, _SETTLE_POLL_S = 10.0, 0.02
 _SERVER_IDS = range(1 << 30, (1 << 32) - 1)
 """Far above what administrators give their servers."""
 
@@ -46,7 +47,10 @@ class MySqlUpstream:
         self._server = Server(address)
         self._server_id = address.server_id or system_random().choice(_SERVER_IDS)
         self._opened_ts = compose_ts(self._server.now_ms())
-        self._tables = TableVersions(self._server.table)
+        self._tables = TableVersions(self._server.table, self._server.collations)
+        self._follows = False
+        """Whether a log is read beside, so that it tells which tables there are."""
+        self._begun = threading.Event()
         self._lock = threading.Lock()
         self._passed: deque[tuple[LogPosition, LogPlace]] = deque(maxlen=_PASSED_MAX)
         self._streams: set[BinlogStream] = set()
@@ -61,17 +65,19 @@ class MySqlUpstream:
         return max(now_ts, newest) + 1
 
     def list_tables(self) -> Sequence[TableSchema]:
-        """Return the newest version of every table."""
-        self._load()
+        """Return the newest version of every table: where the log is read, of those at its end, which is waited for."""
+        self._settle()
         return self._tables.list()
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table, oldest first."""
-        self._load()
+        if not self._follows:
+            self._load()
         return self._tables.history(table_id)
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Take over table versions of earlier runs."""
+        self._follows = True
         self._tables.adopt(versions)
 
     def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
@@ -103,7 +109,8 @@ class MySqlUpstream:
         """Return the end of the log with the server's time; the tables as they are now are known from there on."""
         place = self._server.log_end()
         position = LogPosition(compose_ts(self._server.now_ms()), str(place))
-        self._load(position.ts)
+        self._tables.load(self._server.tables(), position.ts)
+        self._begun.set()
         return position
 
     def read_log(
@@ -112,9 +119,9 @@ class MySqlUpstream:
         """Yield the log from a position on. The position counts as passed when this returns, before the first step."""
         # Before the stream is open, so that its server does not wait for a compiler.
         warm_kernels()
-        self._load(start.ts)
         self._tables.rewind(start.ts)
         self._note(start)
+        self._begun.set()
         return self._steps(start, marks, wanted, stop)
 
     def _steps(
@@ -163,14 +170,29 @@ class MySqlUpstream:
 
     # -- parts
 
-    def _load(self, ts: int | None = None) -> None:
-        """Take over the server's tables once, known from a ts on.
+    def _load(self) -> None:
+        """Take over the server's tables once, for one who reads no log."""
+        if not self._begun.is_set():
+            self._tables.load(self._server.tables(), self._opened_ts)
+            self._begun.set()
 
-        Whoever asks first, it is a ts at or below every position that is read from: capture begins after the upstream was opened, or goes
-        on from a position that it is told.
-        """
-        if not self._tables.loaded:
-            self._tables.load(self._server.tables(), self._opened_ts if ts is None else min(ts, self._opened_ts))
+    def _settle(self) -> None:
+        """Know the tables: those that the server shows where nobody reads the log, else those where its reader has come to the end."""
+        if not self._follows:
+            self._load()
+            return
+        deadline_s = self._clock.monotonic_s() + _SETTLE_S
+        if not self._clock.wait(self._begun, _SETTLE_S):
+            return
+        with self._lock:
+            reading = bool(self._streams)
+        end = self._server.log_end() if reading else None
+        never = threading.Event()
+        while end is not None and self._clock.monotonic_s() < deadline_s:
+            with self._lock:
+                if not self._streams or (self._passed and self._passed[-1][1].reached(end)):
+                    return
+            self._clock.wait(never, _SETTLE_POLL_S)
 
     def _newest(self, table_id: int) -> TableSchema:
         return self.schema_history(table_id)[-1]

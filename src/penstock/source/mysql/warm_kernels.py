@@ -57,7 +57,8 @@ def _warm_rows() -> None:
     body = bytes([2, 255, 255]) + image + image
     events = np.frombuffer(body, dtype=np.uint8).copy()
     rows = np.array([[0, 0, wire.UPDATE_ROWS_V1, 0, len(body), 0]], dtype=np.int64)
-    list(decode_rows(events, Binding(table, layout), rows, np.array([5], dtype=np.uint64), lambda *_: "latin1"))
+    binding = Binding(table, layout, (None,) * len(columns), table)
+    list(decode_rows(events, binding, rows, np.array([5], dtype=np.uint64), lambda *_: "latin1"))
     arrays = (pa.array([1, 2]), pa.array(["a", None]))
     text_keyed = tuple(Column(c.id, c.name, c.type, nullable=c.id == 1, primary_key=c.id == 2) for c in columns)
     row_keys(TableSchema(1, "warm", "kernels", 1, text_keyed), (arrays[0], pa.array(["a", "b"])))

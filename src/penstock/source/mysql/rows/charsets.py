@@ -55,6 +55,11 @@ _MULTIPLE = {
 _CHARACTER_BYTES_MAX = 3
 
 
+def codec_of(charset: str) -> str:
+    """Return Python's name for a charset. Raises ``LookupError`` for one that is not supported."""
+    return "utf-8" if charset in _UTF8 else {**_SINGLE, **_MULTIPLE, "binary": "latin-1"}[charset]
+
+
 def to_utf8(array: pa.Array, charset: str, column: str) -> pa.Array:
     """Return a binary column of a charset as a string column."""
     if charset in _UTF8:

@@ -7,7 +7,7 @@ taken from the before-image where it has them, else from the table by key. A del
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from penstock.source.mysql.rows.images import DELETE, INSERT, UPDATE, SideColumn
 from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.shown_values import shown
 from penstock.source.mysql.tables.columns import is_text
+from penstock.source.mysql.tables.row_history import is_present
 from penstock.source.mysql.tables.table_slots import Binding
 from penstock.source.mysql.wire import constants as wire
 
@@ -46,7 +47,7 @@ _OPS = _ops()
 
 def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset, read_rows: ReadRows | None = None) -> list[ChangeBatch]:
     """Decode the rows events of one table; ``rows`` is the scan kernel's table, ``ts`` the commit ts of each of them."""
-    table = binding.table
+    table = binding.walked
     starts, ends, kinds = rows[:, 3], rows[:, 4], rows[:, 2]
     if bool((kinds >= wire.WRITE_ROWS_COMPRESSED_V1).any()):
         events, starts, ends = _inflated(events, starts, ends, kinds, binding.layout.columns)
@@ -55,16 +56,27 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
     types = tuple(c.type.arrow() for c in table.columns)
     ceased = fill_columns(events, binding.layout, walked.ceased, types)
     became = fill_columns(events, binding.layout, walked.became, types)
-    ceased_arrays = _finished(table, binding.layout.forms, ceased, charset)
-    became_arrays = _finished(table, binding.layout.forms, became, charset)
+    ceased_arrays = _finished(table, binding, ceased, charset)
+    became_arrays = _finished(table, binding, became, charset)
     if became.missing is not None:
         updated = ops[walked.became.event] == UPDATE
         became_arrays = _completed(table, walked.sides, updated, ceased, ceased_arrays, became, became_arrays, read_rows or _no_read)
     ceased_ts, became_ts = ts[walked.ceased.event], ts[walked.became.event]
+    table, sides = binding.table, walked.sides
+    if binding.row_end is not None:
+        # Rows that have an end are history; one that gets its end ceases.
+        past, now = (is_present(arrays[binding.row_end]) for arrays in (ceased_arrays, became_arrays))
+        ceased_arrays, became_arrays = tuple(a.filter(past) for a in ceased_arrays), tuple(a.filter(now) for a in became_arrays)
+        kept_past, kept_now = (np.asarray(kept.to_numpy(zero_copy_only=False), dtype=np.bool_) for kept in (past, now))
+        kept = np.empty(len(sides), dtype=np.bool_)
+        kept[sides == 0], kept[sides == 1] = kept_past, kept_now
+        sides, ceased_ts, became_ts = sides[kept], ceased_ts[kept_past], became_ts[kept_now]
+        shown_columns = len(table.columns)
+        ceased_arrays, became_arrays = ceased_arrays[:shown_columns], became_arrays[:shown_columns]
     if is_bag(table):
         return _bag_batches(table, ceased_ts, ceased_arrays, became_ts, became_arrays)
     ceased_keys, became_keys = row_keys(table, ceased_arrays), row_keys(table, became_arrays)
-    folded = fold(walked.sides, ceased_ts, ceased_keys, became_ts, became_keys)
+    folded = fold(sides, ceased_ts, ceased_keys, became_ts, became_keys)
     batches: list[ChangeBatch] = []
     batches += _batches(table, BatchKind.TOMBSTONE, folded.ceased, folded.ceased_ops, ceased_ts, ceased_keys, ceased_arrays)
     batches += _batches(table, BatchKind.DATA, folded.became, folded.became_ops, became_ts, became_keys, became_arrays)
@@ -98,15 +110,15 @@ def snapshot_batches(span_id: int, table: TableSchema, ts: int, arrays: tuple[pa
         yield ChangeBatch.of(span_id, table, BatchKind.DATA, records.slice(start, BATCH_ROWS_MAX))
 
 
-def _finished(table: TableSchema, forms: Sequence[int], side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
-    """Give every column its type of the model."""
+def _finished(table: TableSchema, binding: Binding, side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
+    """Give every column its type of the model. A text is of the charset that the log tells, else of the one that the server shows now."""
     arrays = []
-    for form, column, bare in zip(forms, table.columns, side.arrays, strict=True):
+    for form, column, told, bare in zip(binding.layout.forms, table.columns, binding.charsets, side.arrays, strict=True):
         array = bare if form == wire.F_PLAIN else shown(bare, form, column.name)
         if pa.types.is_string(array.type):
             arrays.append(array)
         elif pa.types.is_string(column.type.arrow()):
-            arrays.append(to_utf8(array, charset(table, column.name) if is_text(column) else "utf8mb4", column.name))
+            arrays.append(to_utf8(array, told or charset(table, column.name) if is_text(column) else "utf8mb4", column.name))
         else:
             arrays.append(array)
     return tuple(arrays)

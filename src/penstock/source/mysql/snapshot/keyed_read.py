@@ -45,7 +45,7 @@ def keyed_reader(server: Server, clock: Clock) -> ReadRows:
                     found = query_columns(session, f"SELECT {columns} FROM {name} WHERE {where}", len(table.columns), _QUERY_ROWS)
                     pages += [tuple(typed(c, a) for c, a in zip(table.columns, page, strict=True)) for page in found]
                 except PenstockError as error:
-                    if error.code != "UPSTREAM_REFUSED":
+                    if error.code not in {"UPSTREAM_REFUSED", "UPSTREAM_CHANGING"}:
                         raise
                     raise _refused(table) from error
         if not pages:

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TEXT_KINDS, ColumnType, TypeKind
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.rows.images import ImageLayout
 from penstock.source.mysql.wire import constants as wire
@@ -24,6 +24,7 @@ from penstock.source.mysql.wire.tablemap import MapColumn, TableMap
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 _COLUMN_TYPE = re.compile(r"^\s*([a-z0-9_]+)\s*(?:\((.*?)\))?\s*(.*)$", re.IGNORECASE | re.DOTALL)
+_CONSTANT = re.compile(r"^(?:'.*'|[bx]'[0-9a-f]*'|0x[0-9a-f]+|-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)$", re.IGNORECASE | re.DOTALL)
 _ELEMENT = re.compile(r"'((?:[^']|'')*)'")
 _RENAMED = {"integer": "int", "numeric": "decimal", "real": "double", "bool": "tinyint", "boolean": "tinyint"}
 _GEOMETRIES = frozenset(
@@ -81,6 +82,10 @@ _BLOB_LENGTHS = {
 }
 
 
+BYTES_OR_TEXT = TEXT_KINDS | (BINARY_KINDS - {TypeKind.GEOMETRY})
+BINARY_COLLATION = 63
+
+
 class ServerTable(msgspec.Struct, frozen=True, omit_defaults=True):
     """A table as a server describes it now: columns with their places as ids, the charset of each, and what we cannot capture."""
 
@@ -93,6 +98,10 @@ class ServerTable(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     unique_keys: tuple[tuple[str, ...], ...] = ()
     """Names of the columns of the other unique keys."""
+    computed: frozenset[str] = frozenset()
+    """Names, in lower case, of columns whose default the server computes."""
+    row_end: str = ""
+    """The column that ends rows, where it is shown: see ``row_history``."""
 
     def unique_ids(self, columns: Sequence[Column]) -> tuple[tuple[int, ...], ...]:
         """Return the other unique keys by the ids that a table version gives to the columns."""
@@ -140,7 +149,8 @@ def read_tables(session: Session, schema: str | None = None, table: str | None =
             where += f" AND c.{name} = %s"
             arguments.append(value)
     rows = session.rows(
-        "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.IS_NULLABLE, c.COLUMN_DEFAULT, c.CHARACTER_SET_NAME, c.EXTRA"
+        "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.IS_NULLABLE, c.COLUMN_DEFAULT, c.CHARACTER_SET_NAME, c.EXTRA,"
+        " VERSION(), c.GENERATION_EXPRESSION"
         " FROM information_schema.COLUMNS c JOIN information_schema.TABLES t USING (TABLE_SCHEMA, TABLE_NAME)"
         f" WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND {where}"
         " ORDER BY c.TABLE_SCHEMA, c.TABLE_NAME, c.ORDINAL_POSITION",
@@ -185,8 +195,13 @@ def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: t
     columns: list[Column] = []
     charsets: list[str] = []
     problem = ""
+    computed: set[str] = set()
+    rows = list(rows)
+    row_end = next((str(row[0]) for row in rows if str(row[-1] or "").upper() == "ROW END"), "")
+    # The server adds the end of rows to every key of a system-versioned table.
+    key = tuple(k for k in key if k.lower() != row_end.lower()) or key
     lowered = {k.lower() for k in key}
-    for number, (column, type_text, nullable, default, charset, extra) in enumerate(rows, 1):
+    for number, (column, type_text, nullable, default, charset, extra, version, _) in enumerate(rows, 1):
         try:
             kind = column_type(str(type_text))
         except PenstockError as error:
@@ -196,9 +211,18 @@ def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: t
         generated = "STORED" if "STORED" in marks or "PERSISTENT" in marks else "VIRTUAL" if "VIRTUAL" in marks else ""
         is_key = str(column).lower() in lowered
         text = default_text(default)
+        if text is not None and _is_computed(str(default), marks, "mariadb" in str(version).lower()):
+            computed.add(str(column).lower())
         columns.append(Column(number, str(column), kind, nullable == "YES" and not is_key, is_key, text, generated))
         charsets.append(str(charset or ""))
-    return ServerTable(name[0], name[1], tuple(columns), tuple(charsets), key, problem)
+    return ServerTable(name[0], name[1], tuple(columns), tuple(charsets), key, problem, computed=frozenset(computed), row_end=row_end)
+
+
+def _is_computed(default: str, extra: str, mariadb: bool) -> bool:
+    """Return whether a default is more than a constant; MariaDB shows constants in quotes, as numbers or as literals of bits."""
+    if mariadb:
+        return _CONSTANT.match(default) is None
+    return "DEFAULT_GENERATED" in extra or default.upper().startswith("CURRENT_TIMESTAMP")
 
 
 def default_text(default: object) -> str | None:
@@ -213,9 +237,14 @@ def default_text(default: object) -> str | None:
     return text
 
 
-def fits(column: Column, mapped: MapColumn) -> bool:
+def fits(column: Column, mapped: MapColumn) -> bool:  # noqa: PLR0911 - one per kind
     """Return whether a column of a table version can be the one that a table map describes."""
     kind, real = column.type.kind, mapped.real_type
+    if mapped.name is not None and mapped.name.lower() != column.name.lower():
+        return False
+    if mapped.collation is not None and kind in BYTES_OR_TEXT and (mapped.collation == BINARY_COLLATION) == (kind in TEXT_KINDS):
+        # MariaDB's UUID and the like are bytes to the log.
+        return _FIXED_FORMS.get((column.type.length or 0, mapped.string_bytes)) is not None and kind is TypeKind.CHAR
     if real in {wire.TYPE_BLOB, wire.TYPE_TINY_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB, wire.TYPE_BLOB_COMPRESSED}:
         return _BLOB_LENGTHS.get(kind) == mapped.meta or (kind is TypeKind.JSON and mapped.meta == 4)
     if kind not in _LOG_TYPES.get(real, frozenset()):
@@ -224,9 +253,7 @@ def fits(column: Column, mapped: MapColumn) -> bool:
         return (column.type.length, column.type.scale) == (mapped.meta & 255, mapped.meta >> 8)
     if real in {wire.TYPE_TIME2, wire.TYPE_DATETIME2, wire.TYPE_TIMESTAMP2}:
         return (column.type.scale or 0) == mapped.meta
-    if mapped.unsigned is not None and kind in INTEGER_KINDS and mapped.unsigned != column.type.unsigned:
-        return False
-    return mapped.name is None or mapped.name.lower() == column.name.lower()
+    return mapped.unsigned is None or kind not in INTEGER_KINDS or mapped.unsigned == column.type.unsigned
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """Columns after a DDL, from its text alone: for a reader that is behind, to whom the server shows only later tables.
 
-sqlglot parses the statement; what it does not understand gives None, and the caller decides what else to believe. Columns get their ids by
-name later. Runs in the log service.
+sqlglot parses the statement; what it does not understand gives None, and the caller decides what else to believe. A column that was there
+before keeps its id, whatever its name is now; a new one has id 0. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def created_columns(query: str) -> tuple[Column, ...] | None:
                 keys += [part.name.lower() for part in item.expressions]
     except PenstockError:
         return None
-    return tuple(_keyed(columns, keys)) if columns else None
+    numbered = [msgspec.structs.replace(c, id=number) for number, c in enumerate(_keyed(columns, keys), 1)]
+    return tuple(numbered) if numbered else None
 
 
 def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ...] | None:
@@ -47,13 +48,16 @@ def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ..
     if not isinstance(statement, exp.Alter):
         return None
     now = list(columns)
+    # The actions of one statement name columns as they were called before it.
+    ids = {c.name.lower(): c.id for c in columns}
+    tolerant = "EXISTS" in {w.upper() for w in tokens(query)}
     try:
         for action in statement.args.get("actions") or ():
-            if not _apply(now, action):
+            if not _apply(now, ids, action, tolerant):
                 return None
     except (PenstockError, StopIteration):
         return None
-    return tuple(now)
+    return tuple(now) if len({c.name.lower() for c in now}) == len(now) else None
 
 
 def _parsed(query: str) -> exp.Expression | None:
@@ -69,20 +73,27 @@ def _parsed(query: str) -> exp.Expression | None:
 
 
 def _plainer(query: str) -> str:
-    """Return a statement in which MariaDB's own types stand as what they are to us."""
+    """Return a statement in which MariaDB's own types stand as what they are to us, and a CREATE has nothing behind its columns."""
     kept: list[str] = []
-    words = iter(tokens(query))
+    depth = 0
+    words = tokens(query)
+    is_create = "CREATE" in {w.upper() for w in words[:1]}
     for word in words:
         before = kept[-1].upper() if kept else "("
-        if before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
+        if before == ")" and word.upper() in {"PERSISTENT", "STORED"}:
+            kept.append("STORED")
+        elif before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
             if kept[-1:] == ["="] and kept[-2:-1] == [""]:
                 # COMPRESSED=zlib
                 kept[-2:] = []
                 continue
             kept.append(word)
-            continue
-        known = FIXED_TYPES.get(word.lower())
-        kept.append(f"CHAR({known.length})" if known is not None else "")
+        else:
+            known = FIXED_TYPES.get(word.lower())
+            kept.append(f"CHAR({known.length})" if known is not None else "")
+        depth += (word == "(") - (word == ")")
+        if is_create and word == ")" and depth == 0:
+            break
     return " ".join(kept)
 
 
@@ -109,8 +120,9 @@ def _keyed(columns: list[Column], keys: list[str]) -> list[Column]:
     return [msgspec.structs.replace(c, primary_key=True, nullable=False) if c.name.lower() in keys else c for c in columns]
 
 
-def _place(columns: list[Column], name: str) -> int:
-    return next(at for at, column in enumerate(columns) if column.name.lower() == name.lower())
+def _place(columns: list[Column], ids: dict[str, int], name: str) -> int | None:
+    """Return where a column stands that had this name before the statement, None where there is none."""
+    return next((at for at, column in enumerate(columns) if column.id == ids.get(name.lower(), -1)), None)
 
 
 def _insert(columns: list[Column], column: Column, position: exp.Expression | None, otherwise: int) -> None:
@@ -119,32 +131,63 @@ def _insert(columns: list[Column], column: Column, position: exp.Expression | No
     elif is_first(position):
         columns.insert(0, column)
     else:
-        columns.insert(_place(columns, position.this.name) + 1, column)
+        after = position.this.name.lower()
+        columns.insert(next(at for at, c in enumerate(columns) if c.name.lower() == after) + 1, column)
 
 
-def _apply(columns: list[Column], action: exp.Expression) -> bool:
-    """Change the columns; return False where the action is not understood."""
+def _apply(columns: list[Column], ids: dict[str, int], action: exp.Expression, tolerant: bool) -> bool:
+    """Change the columns; return False where the action is not understood.
+
+    ``tolerant`` where an action may name a column that is not there, or add one that is.
+    """
     if isinstance(action, exp.ColumnDef):
-        _insert(columns, _column(action), action.args.get("position"), len(columns))
+        if not (tolerant and action.name.lower() in ids):
+            _insert(columns, _column(action), action.args.get("position"), len(columns))
     elif isinstance(action, exp.Drop):
-        for target in action.args.get("tables") or [action.this]:
-            if (action.args.get("kind") or "COLUMN").upper() == "COLUMN":
-                columns.pop(_place(columns, target.name))
+        names = [target.name for target in action.args.get("tables") or [action.this]]
+        return (action.args.get("kind") or "COLUMN").upper() != "COLUMN" or all(_drop(columns, ids, n) or tolerant for n in names)
     elif isinstance(action, exp.ModifyColumn):
-        renamed = action.args.get("rename_from")
-        definition = action.this
-        at = _place(columns, renamed.name if renamed is not None else definition.name)
-        before = columns.pop(at)
-        new = msgspec.structs.replace(_column(definition), primary_key=before.primary_key)
-        position = definition.args.get("position") or action.args.get("position")
-        _insert(columns, new if not before.primary_key else msgspec.structs.replace(new, nullable=False), position, at)
+        return _modify(columns, ids, action) or tolerant
     elif isinstance(action, exp.RenameColumn):
-        at = _place(columns, action.this.name)
-        columns[at] = msgspec.structs.replace(columns[at], name=action.args["to"].name)
+        at = _place(columns, ids, action.this.name)
+        if at is not None:
+            columns[at] = msgspec.structs.replace(columns[at], name=action.args["to"].name)
+        return at is not None or tolerant
     elif isinstance(action, exp.AddConstraint):
         for added in action.expressions:
             if isinstance(added, exp.PrimaryKey):
                 columns[:] = _keyed(columns, [part.name.lower() for part in added.expressions])
-    elif not isinstance(action, exp.AlterRename | exp.AlterColumn):
+    elif isinstance(action, exp.AlterColumn):
+        return _set_default(columns, ids, action)
+    elif not isinstance(action, exp.AlterRename):
         return False
+    return True
+
+
+def _set_default(columns: list[Column], ids: dict[str, int], action: exp.Expression) -> bool:
+    at, default = _place(columns, ids, action.this.name), action.args.get("default")
+    if at is None or not (default is None or isinstance(default, exp.Literal | exp.Null | exp.Neg)):
+        return False
+    text = None if default is None or isinstance(default, exp.Null) else default.sql("mysql").strip("'").replace("''", "'")
+    columns[at] = msgspec.structs.replace(columns[at], default=text)
+    return True
+
+
+def _drop(columns: list[Column], ids: dict[str, int], name: str) -> bool:
+    at = _place(columns, ids, name)
+    if at is not None:
+        columns.pop(at)
+    return at is not None
+
+
+def _modify(columns: list[Column], ids: dict[str, int], action: exp.Expression) -> bool:
+    renamed, definition = action.args.get("rename_from"), action.this
+    at = _place(columns, ids, renamed.name if renamed is not None else definition.name)
+    if at is None:
+        return False
+    before = columns.pop(at)
+    new = msgspec.structs.replace(_column(definition), id=before.id, primary_key=before.primary_key)
+    if before.primary_key:
+        new = msgspec.structs.replace(new, nullable=False)
+    _insert(columns, new, definition.args.get("position") or action.args.get("position"), at)
     return True

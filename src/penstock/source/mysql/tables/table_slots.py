@@ -17,11 +17,13 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.mysql.rows.images import ImageLayout
 from penstock.source.mysql.tables.columns import layout_of
+from penstock.source.mysql.tables.row_history import hidden_columns, walked_columns
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.wire.framing import table_slot
 from penstock.source.mysql.wire.tablemap import TableMap, parse_table_map
 
 _IDS_MIN = 1024
+_UNTOLD_HINT = "Set binlog_row_metadata=FULL, or take a new snapshot of the table."
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -29,13 +31,20 @@ class Binding(msgspec.Struct, frozen=True):
 
     table: TableSchema
     layout: ImageLayout
+    charsets: tuple[str | None, ...]
+    """Of each column; None where the log does not tell."""
+    walked: TableSchema
+    """The version with the columns that the log's rows have and nobody sees."""
+    row_end: int | None = None
+    """The place of the column that ends rows of a system-versioned table."""
 
 
 class TableSlots:
     """The known table maps. Not thread safe."""
 
-    def __init__(self, tables: TableVersions) -> None:
+    def __init__(self, tables: TableVersions, mariadb: bool = True) -> None:
         self._tables = tables
+        self._mariadb = mariadb
         self._slots: dict[bytes, int] = {}
         self._mapped: list[TableMap] = []
         self._bound: dict[int, Binding] = {}
@@ -53,15 +62,16 @@ class TableSlots:
         self._known = 0
 
     def unbind(self) -> None:
-        """Bind every slot anew, because the tables changed."""
+        """Look at every table map anew, because the tables changed."""
         self._bound.clear()
+        self.forget_ids()
 
-    def add(self, table_id: int, body: bytes) -> None:
-        """Make a table map known under an id; ``body`` is the event behind the id."""
+    def add(self, table_id: int, body: bytes) -> TableMap:
+        """Make a table map known under an id, and return it; ``body`` is the event behind the id."""
         slot = self._slots.get(body)
         if slot is None:
             slot = len(self._mapped)
-            self._mapped.append(parse_table_map(body))
+            self._mapped.append(parse_table_map(body, self._mariadb))
             self._slots[body] = slot
             start = len(self.maps)
             self.maps = np.concatenate([self.maps, np.frombuffer(body, dtype=np.uint8)])
@@ -74,6 +84,21 @@ class TableSlots:
         self._known += int(self.ids[place] == 0)
         self.ids[place] = table_id + 1
         self.id_slot[place] = slot
+        return self._mapped[slot]
+
+    def slot_of(self, table_id: int) -> int | None:
+        """Return the slot of a table id, None where no table map gave it."""
+        place = table_slot(self.ids, table_id)
+        return int(self.id_slot[place]) if self.ids[place] else None
+
+    def map_of(self, slot: int) -> TableMap:
+        """Return the table map of a slot."""
+        return self._mapped[slot]
+
+    def table_of(self, slot: int) -> TableSchema | None:
+        """Return the version of a slot's table at the reader's place."""
+        mapped = self._mapped[slot]
+        return self._tables.live((mapped.schema, mapped.table))
 
     def choose(self, wanted: Callable[[int], bool]) -> None:
         """Ask anew whose rows are decoded."""
@@ -86,17 +111,24 @@ class TableSlots:
         found = self._bound.get(slot)
         if found is None:
             mapped = self._mapped[slot]
-            name = (mapped.schema, mapped.table)
-            table = self._tables.live(name)
-            layout = layout_of(table, mapped) if table is not None else None
-            if table is None or layout is None:
-                raise PenstockError(
-                    "SCHEMA_UNKNOWN",
-                    f"the log describes {mapped.schema}.{mapped.table} with {len(mapped.columns)} columns that no known version of it has",
-                    "Set binlog_row_metadata=FULL, or take a new snapshot of the table.",
-                )
-            found = self._bound[slot] = Binding(table, layout)
+            table = self.table_of(slot)
+            found = self._binding(table, mapped) if table is not None else None
+            if found is None:
+                code = "TYPE_UNSUPPORTED" if mapped.problem else "SCHEMA_UNKNOWN"
+                why = mapped.problem or f"the log describes it with {len(mapped.columns)} columns that no known version of it has"
+                raise PenstockError(code, f"{mapped.schema}.{mapped.table}: {why}", _UNTOLD_HINT)
+            self._bound[slot] = found
         return found
+
+    def _binding(self, table: TableSchema, mapped: TableMap) -> Binding | None:
+        hidden = hidden_columns(mapped, len(table.columns))
+        shown_end = self._tables.row_end((mapped.schema, mapped.table)).lower()
+        walked = msgspec.structs.replace(table, columns=walked_columns(mapped, table.columns)) if hidden else table
+        layout = layout_of(walked, mapped)
+        if layout is None:
+            return None
+        row_end = len(walked.columns) - 1 if hidden else next((p for p, c in enumerate(table.columns) if c.name.lower() == shown_end), None)
+        return Binding(table, layout, self._tables.map_charsets(mapped), walked, row_end)
 
     def _grow(self) -> None:
         old_ids, old_slots = self.ids, self.id_slot

@@ -1,30 +1,50 @@
 """Table versions: which tables exist at the reader's place in the log, in which version, under which id.
 
 The server knows only the present, so versions are kept here: those that the store remembers from earlier runs, those that the server showed
-when capture began, and one more for every DDL in the log. A version's number is the commit ts of its DDL. A table's id is made of its
-name and the ts of its creation, so that the same log gives the same ids; it stays through renames and changes with TRUNCATE. A DDL that
-is read again after a restart gives the versions that it gave before. Safe for many threads; one of them reads the log.
+when capture began, and one more for every DDL in the log and every table map that tells another table. A version's number is the commit ts
+of what made it. A table is known by its id, which is made of its name and the ts of its creation, so that the same log gives the same
+ids; it stays through renames and changes with TRUNCATE. A name belongs to a table from one ts to another: until it is renamed, dropped, or
+another table takes the name. What is read again after a restart gives the versions that it gave before. Safe for many threads; one of
+them reads the log.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from penstock.ddl.statement import Statement
-from penstock.ddl.tokens import TableName
+from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.source.mysql.tables.columns import ServerTable
+from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
+from penstock.source.mysql.tables.map_columns import agrees, by_name, map_charsets, renumbered, told_columns
+from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, read_alteration, with_initial
+from penstock.source.mysql.tables.row_history import shown_part
+from penstock.source.mysql.wire.tablemap import TableMap
+from penstock.source.single_log import TableDoubt
 
 ID_BITS = 48
 ReadTable = Callable[[str, str], ServerTable | None]
 """Returns a table as the server has it now."""
+_NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
+_FOREVER = 1 << 63
+_UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a statement or a table map of the log changes."""
+
+    event: DdlEvent | None = None
+    ended: tuple[TableSchema, ...] = ()
+    """Versions without columns: tables that are no more."""
+    doubts: tuple[TableDoubt, ...] = ()
 
 
 def table_id(schema: str, table: str, created_ts: int) -> int:
@@ -36,48 +56,96 @@ def table_id(schema: str, table: str, created_ts: int) -> int:
 class TableVersions:
     """All versions of all tables, and those that live at the reader's place."""
 
-    def __init__(self, read_table: ReadTable) -> None:
+    def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict) -> None:
+        """``collations`` gives the charset of each collation by its number."""
         self._read_table = read_table
+        self._read_collations = collations
+        self._collations: dict[int, str] | None = None
         self._lock = threading.RLock()
         self._histories: dict[int, SchemaHistory] = {}
+        self._ends: dict[int, TableSchema] = {}
+        self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
         self._charsets: dict[TableName, dict[str, str]] = {}
         self._problems: dict[TableName, str] = {}
-        self._loaded = False
+        self._computed: dict[TableName, frozenset[str]] = {}
+        self._row_ends: dict[TableName, str] = {}
+        self._created: dict[TableName, int] = {}
+        """Tables whose CREATE was read and not understood."""
+        self._empty: set[int] = set()
+        """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
+        self._foreign: set[TableName] = set()
+        """Names in table maps that are no tables of users, or none that we may see."""
         self._is_newest: Callable[[], bool] = lambda: True
 
-    @property
-    def loaded(self) -> bool:
-        """Return whether the server's tables are known."""
-        return self._loaded
-
     def adopt(self, versions: Sequence[TableSchema]) -> None:
-        """Take over versions from earlier runs."""
+        """Take over versions from earlier runs; those without columns are ends."""
         with self._lock:
             for version in versions:
-                self._add(version)
+                if version.columns:
+                    self._add(version)
+                else:
+                    self._ends.setdefault(version.table_id, version)
+            self._live = self._living(_FOREVER)
 
     def load(self, tables: Sequence[ServerTable], ts: int) -> None:
-        """Take over what the server shows now: tables that nobody remembers are known from ``ts`` on."""
+        """Take over what the server shows now as what there is at ``ts``, where capture begins.
+
+        Where it begins again, tables are known already: they go on where they look as before, get a version where they do not, and end
+        where the server does not show them any more.
+        """
         with self._lock:
-            remembered = self._by_name(None)
+            now = self._living(_FOREVER)
+            new: list[TableSchema] = []
+            shown = {(t.schema, t.table): t for t in tables if not t.problem}
             for table in tables:
-                name = (table.schema, table.table)
                 self._note(table)
-                if table.problem or name in remembered:
-                    continue
-                keys = table.unique_ids(table.columns)
-                self._add(TableSchema(table_id(*name, 0), table.schema, table.table, ts, table.columns, unique_keys=keys))
-            self._loaded = True
-            self._live = self._by_name(None)
+            new += [self._end(now[name], ts) for name in sorted(now.keys() - shown.keys())]
+            for name, table in shown.items():
+                old = now.get(name)
+                if old is None:
+                    first = table_id(*name, 0)
+                    number = first if first not in self._histories else table_id(*name, ts)
+                    keys = table.unique_ids(table.columns)
+                    new.append(TableSchema(number, *name, ts, table.columns, unique_keys=keys))
+                elif not _is_alike(old.columns, table.columns):
+                    columns = self._numbered(old, table.columns, {}, frozenset())
+                    new.append(TableSchema(old.table_id, *name, ts, columns, unique_keys=table.unique_ids(columns)))
+            for version in new:
+                if version.columns:
+                    self._add(version)
+            self._live = self._living(_FOREVER)
+            self._unsaved = tuple(new)
+
+    def unsaved(self) -> tuple[TableSchema, ...]:
+        """Return, once, the versions and ends of the last ``load``, which no DDL of the log carries."""
+        with self._lock:
+            unsaved, self._unsaved = self._unsaved, ()
+            return unsaved
+
+    def named(self, words: Sequence[str], schema: str) -> list[TableSchema]:
+        """Return the living tables that the words of a statement name; where it names none, all that it may mean."""
+        with self._lock:
+            plain = [unquoted(w) for w in words]
+            qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
+            found = [self._live[n] for n in dict.fromkeys([*qualified, *((schema, w) for w in plain)]) if n in self._live]
+            self._empty.difference_update(t.table_id for t in found)
+            if found:
+                return found
+            self._empty.clear()
+            schemas = {schema, *(first for first, _ in qualified)}
+            return [t for t in self.list() if t.schema in schemas or not schema]
 
     def rewind(self, ts: int) -> None:
         """Let the tables live that lived at a ts, where the log is read from next."""
         with self._lock:
-            self._live = self._by_name(ts)
+            self._live = self._living(ts)
+            self._created.clear()
+            self._empty.clear()
+            self._foreign.clear()
 
     def list(self) -> list[TableSchema]:
-        """Return the newest version of every table that lives."""
+        """Return the version of every table that lives at the reader's place."""
         with self._lock:
             return [self._live[name] for name in sorted(self._live)]
 
@@ -99,120 +167,281 @@ class TableVersions:
         return self._problems.get(name, "")
 
     def charset(self, name: TableName, column: str) -> str:
-        """Return the charset of a column, empty where it has none."""
+        """Return the charset that a column has on the server now, empty where it has none; for logs that do not tell it."""
         with self._lock:
             if name not in self._charsets:
                 found = self._read_table(*name)
                 self._charsets[name] = {} if found is None else _charsets(found)
             return self._charsets[name].get(column.lower(), "utf8mb4")
 
-    def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> DdlEvent | None:
-        """Make a statement of the log true at its commit ts; return its event, None where no known table is concerned.
+    def map_charsets(self, mapped: TableMap) -> tuple[str | None, ...]:
+        """Return the charset of each column of a table map, None where it does not tell."""
+        with self._lock:
+            if self._collations is None and any(c.collation is not None for c in mapped.columns):
+                self._collations = self._read_collations()
+            return map_charsets(mapped, self._collations or {})
+
+    def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> Told:
+        """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
 
         ``is_newest`` tells whether the log ends behind the statement. Then the server shows the table as the statement left it; otherwise
         the text of the statement decides as far as it can be understood.
         """
         with self._lock:
             self._is_newest = is_newest
+            self._foreign.difference_update(statement.tables)
             if statement.type in {DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA}:
-                return self._apply_schema(statement, query, ts)
+                gone = [t for n, t in sorted(self._live.items()) if statement.type is DdlType.DROP_SCHEMA and n[0] == statement.schema]
+                return self._drop(statement, query, ts, gone, always=True)
             if statement.type is DdlType.DROP_TABLE:
-                gone = [self._live.pop(n) for n in statement.tables if n in self._live]
-                return DdlEvent(ts, DdlType.DROP_TABLE, query, statement.schema, (), tuple(t.table_id for t in gone)) if gone else None
+                gone = [self._live[n] for n in dict.fromkeys(statement.tables) if n in self._live]
+                return self._drop(statement, query, ts, gone, always=False)
             if statement.type is DdlType.TRUNCATE_TABLE:
                 return self._truncate(statement.tables[0], query, ts)
             if statement.type is DdlType.CREATE_TABLE:
                 return self._create(statement, query, ts)
+            if statement.type in _NAMES_ONLY and statement.renamed:
+                return self._rename(statement, query, ts)
             return self._change(statement, query, ts)
+
+    def revise(self, mapped: TableMap, ts: int) -> Told:
+        """Compare a table map with the version that lives at the reader's place; where it tells another table, that lives from ``ts`` on.
+
+        Nothing changes where the map agrees, or where it does not tell enough; then its rows fit no version.
+        """
+        name = (mapped.schema, mapped.table)
+        with self._lock:
+            old = self._live.get(name)
+            if old is None:
+                return self._found(name, mapped, ts)
+            part = self.shown_part(mapped, len(old.columns))
+            charsets = self.map_charsets(part)
+            was_empty = old.table_id in self._empty
+            self._empty.discard(old.table_id)
+            if len(old.columns) == len(part.columns) and agrees(old.columns, part, charsets):
+                return Told()
+            return self._corrected(old, part, charsets, ts, was_empty)
+
+    def shown_part(self, mapped: TableMap, known: int | None) -> TableMap:
+        """Return a table map without what the table does not show; ``known`` is how many columns it has where that is known."""
+        return shown_part(mapped, known, self.row_end((mapped.schema, mapped.table)))
+
+    def row_end(self, name: TableName) -> str:
+        """Return the name of the shown column that ends rows of a system-versioned table, empty for others."""
+        return self._row_ends.get(name, "")
 
     # -- parts; all under the lock
 
-    def _apply_schema(self, statement: Statement, query: str, ts: int) -> DdlEvent:
-        gone = [n for n in self._live if statement.type is DdlType.DROP_SCHEMA and n[0] == statement.schema]
-        ids = tuple(self._live.pop(n).table_id for n in sorted(gone))
-        return DdlEvent(ts, statement.type, query, statement.schema, (), ids)
+    def _drop(self, statement: Statement, query: str, ts: int, gone: Sequence[TableSchema], always: bool) -> Told:
+        ended = tuple(self._end(t, ts) for t in gone)
+        for table in gone:
+            self._live.pop((table.schema, table.table), None)
+        if not gone and not always:
+            return Told()
+        return Told(DdlEvent(ts, statement.type, query, statement.schema, (), tuple(t.table_id for t in gone)), ended)
 
-    def _truncate(self, name: TableName, query: str, ts: int) -> DdlEvent | None:
+    def _truncate(self, name: TableName, query: str, ts: int) -> Told:
         old = self._live.get(name)
         if old is None:
-            return None
-        new = self._known(table_id(*name, ts), ts) or msgspec.structs.replace(old, table_id=table_id(*name, ts), version=ts)
+            return Told()
+        new_id = table_id(*name, ts)
+        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in old.columns)
+        new = self._known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
+        ended = self._end(old, ts)
         self._install(new)
-        return DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,))
+        self._empty.add(new_id)
+        return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
 
-    def _create(self, statement: Statement, query: str, ts: int) -> DdlEvent | None:
+    def _create(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
         old = self._live.get(name)
-        replaced = bool(statement.renamed)
-        if old is not None and not replaced:
-            return None
+        upper = [w.upper() for w in tokens(query)]
+        # A statement that would have failed is not in the log: without IF NOT EXISTS there was no such table any more.
+        if old is not None and not statement.renamed and "EXISTS" in upper[: upper.index("TABLE") + 4]:
+            return Told()
         new_id = table_id(*name, ts)
-        new = self._known(new_id, ts)
+        filled = "SELECT" in upper
+        new = self._known(new_id, ts) or self._made(name, statement, query, new_id, ts, filled)
+        ended = (self._end(old, ts),) if old is not None else ()
+        self._live.pop(name, None)
         if new is None:
-            new = self._created(name, statement, query, new_id, ts)
-        if new is None:
-            return None
+            self._created[name] = ts
+            event = None if old is None else DdlEvent(ts, DdlType.DROP_TABLE, query, name[0], (), (old.table_id,))
+            return Told(event, ended)
         self._install(new)
-        return DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
+        event = DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
+        if not filled:
+            self._empty.add(new_id)
+        return Told(event, ended, _doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
 
-    def _change(self, statement: Statement, query: str, ts: int) -> DdlEvent | None:
-        pairs = statement.renamed or tuple((name, name) for name in statement.tables)
-        olds = [(self._live.get(old), old, new) for old, new in pairs]
-        changed: list[TableSchema] = []
-        names: list[tuple[int, str, str]] = []
-        for old, old_name, _ in olds:
-            if old is not None:
-                self._live.pop(old_name, None)
-        for old, old_name, new_name in olds:
-            if old is None:
+    def _rename(self, statement: Statement, query: str, ts: int) -> Told:
+        """Give tables other names, one pair after the other, as the server does."""
+        before: dict[int, TableSchema] = {}
+        ended: list[TableSchema] = []
+        for old_name, new_name in statement.renamed:
+            table = self._live.pop(old_name, None)
+            taken = self._live.pop(new_name, None)
+            if taken is not None:
+                ended.append(self._end(taken, ts))
+            if table is None:
                 continue
-            new = self._known(old.table_id, ts) or self._changed(old, new_name, statement, query, ts)
-            self._install(new)
-            changed.append(new)
-            if new_name != old_name:
-                names.append((old.table_id, *old_name))
+            before.setdefault(table.table_id, table)
+            self._live[new_name] = msgspec.structs.replace(table, schema=new_name[0], table=new_name[1], version=ts)
+        changed, names = [], []
+        for number, old in before.items():
+            now = next((t for t in self._live.values() if t.table_id == number), None)
+            if now is None:
+                continue
+            if (now.schema, now.table) == (old.schema, old.table):
+                self._live[old.schema, old.table] = old
+                continue
+            self._install(self._known(number, ts) or now)
+            changed.append(self._live[now.schema, now.table])
+            names.append((number, old.schema, old.table))
         if not changed:
-            return None
-        return DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), (), tuple(names))
+            return Told(None, tuple(ended))
+        if any(schema != t.schema for (_, schema, _), t in zip(names, changed, strict=True)):
+            # A statement names tables of its own database by half, and whoever reads it later does not know which that was.
+            query = compose_rename(statement.renamed)
+        dropped = tuple(t.table_id for t in ended)
+        return Told(DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), dropped, tuple(names)), tuple(ended))
 
-    def _created(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int) -> TableSchema | None:
+    def _change(self, statement: Statement, query: str, ts: int) -> Told:
+        old_name, new_name = statement.renamed[0] if statement.renamed else (statement.tables[0], statement.tables[0])
+        old = self._live.get(old_name)
+        alteration = read_alteration(query, statement.schema)
+        others = [self._live[n] for n in alteration.others if n in self._live]
+        doubts = [d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"])]
+        if old is None:
+            return Told(doubts=tuple(doubts))
+        reasons = list(alteration.reasons)
+        columns, keys, found = self._altered(old, new_name, statement, query, alteration.changes_columns)
+        reasons += found
+        known = self._known(old.table_id, ts)
+        columns, added = self._with_initials(old, known.columns if known is not None else columns)
+        reasons += [*changed_reasons(old.columns, columns), *added]
+        new = known or TableSchema(old.table_id, *new_name, ts, columns, unique_keys=keys)
+        self._live.pop(old_name, None)
+        self._install(new)
+        names = ((old.table_id, *old_name),) if new_name != old_name else ()
+        event = DdlEvent(ts, statement.type, query, statement.schema, (new,), (), names)
+        return Told(event, (), (*_doubts(new, ts, [] if old.table_id in self._empty else reasons), *doubts))
+
+    def _made(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int, filled: bool) -> TableSchema | None:
+        """Return the first version of a table that a CREATE made, None where neither its text nor the server tells it."""
         like = self._live.get(statement.like) if statement.like is not None else None
-        told = like.columns if like is not None else created_columns(query)
+        told = like.columns if like is not None else None if filled or statement.like is not None else created_columns(query)
         keys = like.unique_keys if like is not None else ()
         shown = self._shown(name)
         if shown is not None and (told is None or self._is_newest()):
             told, keys = shown.columns, shown.unique_ids(shown.columns)
         if told is None:
             return None
-        columns = told if like is not None else tuple(msgspec.structs.replace(c, id=n) for n, c in enumerate(told, 1))
-        return TableSchema(new_id, name[0], name[1], ts, columns, unique_keys=keys)
+        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in told)
+        return TableSchema(new_id, name[0], name[1], ts, fresh, unique_keys=keys)
 
-    def _changed(self, old: TableSchema, name: TableName, statement: Statement, query: str, ts: int) -> TableSchema:
-        columns, keys = old.columns, old.unique_keys
-        if statement.type not in {DdlType.RENAME_TABLE, DdlType.RENAME_TABLES, DdlType.TABLE_COMMENT}:
-            told = altered_columns(old.columns, query)
-            shown = self._shown(name)
-            is_shown = shown is not None and (told is None or self._is_newest())
-            if shown is not None and is_shown:
-                told = shown.columns
-            if told is not None:
-                columns = self._numbered(old, told, dict(statement.columns))
-            if shown is not None and is_shown:
-                keys = shown.unique_ids(columns)
-        return TableSchema(old.table_id, name[0], name[1], ts, columns, unique_keys=keys)
+    def _altered(
+        self, old: TableSchema, name: TableName, statement: Statement, query: str, changes_columns: bool
+    ) -> tuple[tuple[Column, ...], tuple[tuple[int, ...], ...], Sequence[str]]:
+        """Return columns and unique keys after a change, and why they may be others."""
+        told = altered_columns(old.columns, query)
+        if told is None and not changes_columns:
+            told = old.columns
+        # The server is asked before the log's end is: what it showed is then of no later statement.
+        shown = self._shown(name)
+        newest = shown is not None and self._is_newest()
+        if shown is not None and (newest or told is None):
+            renames = {o.lower(): n.lower() for o, n in statement.columns}
+            known = {c.name.lower(): c.id for c in told if c.id} if told is not None else None
+            columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
+            return columns, shown.unique_ids(columns), [] if newest else ["its statement was not understood"]
+        if told is None:
+            return old.columns, old.unique_keys, ["its statement was not understood"]
+        known = {c.name.lower(): c.id for c in told if c.id}
+        return renumbered(told, known, self._highest(old)), old.unique_keys, []
 
-    def _numbered(self, old: TableSchema, columns: tuple[Column, ...], renamed: dict[str, str]) -> tuple[Column, ...]:
-        """Give columns the ids that they had under their old names, and new ids to new ones."""
-        before = {renamed.get(c.name, c.name).lower(): c.id for c in old.columns}
-        highest = max((c.id for v in self._histories[old.table_id].versions() for c in v.columns), default=0)
-        numbered = []
+    def _with_initials(self, old: TableSchema, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Sequence[str]]:
+        """Fix what rows that exist show in columns that were added; others keep what they were given when they were."""
+        before = {c.id: c for c in old.columns}
+        shown = self._computed.get((old.schema, old.table), frozenset())
+        fixed, reasons = [], []
         for column in columns:
-            known = before.get(column.name.lower())
-            if known is None:
-                highest += 1
-                known = highest
-            numbered.append(msgspec.structs.replace(column, id=known))
-        return tuple(numbered)
+            if column.id in before:
+                fixed.append(msgspec.structs.replace(column, initial_default=before[column.id].initial_default))
+                continue
+            made, reason = with_initial(column, column.name.lower() in shown or clock_default(column))
+            fixed.append(made)
+            reasons += [reason] if reason else []
+        return tuple(fixed), reasons
+
+    def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
+        """Take a table's columns from a map that tells others than the version that lives."""
+        known = self._known(old.table_id, ts)
+        columns = known.columns if known is not None else None
+        if columns is None:
+            shown = self._shown((old.schema, old.table))
+            told = self._told(mapped, charsets, shown, old.columns)
+            if told is None:
+                return Told()
+            columns = self._numbered(old, told, {}, frozenset())
+            if not agrees(columns, mapped, charsets):
+                return Told()
+        columns, _ = self._with_initials(old, columns)
+        new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
+        self._install(new)
+        event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
+        return Told(event, (), _doubts(new, ts, [] if was_empty else ["the log describes it with other columns than its statements told"]))
+
+    def _told(
+        self, mapped: TableMap, charsets: tuple[str | None, ...], shown: ServerTable | None, before: tuple[Column, ...] = ()
+    ) -> tuple[Column, ...] | None:
+        """Return the columns that a map tells, or those of the server where the map agrees with them."""
+        now = shown.columns if shown is not None else ()
+        if mapped.full:
+            return told_columns(mapped, charsets, [by_name(before), by_name(now)])
+        return now if now and len(now) == len(mapped.columns) and agrees(now, mapped, charsets) else None
+
+    def _found(self, name: TableName, mapped: TableMap, ts: int) -> Told:
+        """Begin with a table that no statement explained: one whose CREATE was not understood, or that was not seen before."""
+        new_id = table_id(*name, ts)
+        new = self._known(new_id, ts)
+        if new is None:
+            if name in self._foreign:
+                return Told()
+            shown = self._read_table(*name)
+            if shown is None and name not in self._created:
+                self._foreign.add(name)
+                return Told()
+            if shown is not None:
+                self._note(shown)
+            part = self.shown_part(mapped, len(shown.columns) if shown is not None else None)
+            problem = mapped.problem or self.problem(name)
+            told = None if problem else self._told(part, self.map_charsets(part), shown)
+            if told is None:
+                self._foreign.add(name)
+                code = "TYPE_UNSUPPORTED" if problem else "SCHEMA_UNKNOWN"
+                return Told(doubts=(TableDoubt(0, *name, ts, problem or "no version of it is known", code, _UNTOLD_HINT),))
+            new = TableSchema(new_id, *name, ts, renumbered(told, {}, 0))
+        self._install(new)
+        explained = self._created.pop(name, None) is not None
+        event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_create(new), new.schema, (new,))
+        return Told(event, (), _doubts(new, ts, [] if explained else ["rows of it may be older than the first that the log showed"]))
+
+    def _numbered(
+        self,
+        old: TableSchema,
+        columns: tuple[Column, ...],
+        renames: dict[str, str],
+        dropped: Iterable[str],
+        known: dict[str, int] | None = None,
+    ) -> tuple[Column, ...]:
+        """Give columns the ids that they had under their old names, and new ids to new ones."""
+        if known is None:
+            known = {renames.get(c.name.lower(), c.name.lower()): c.id for c in old.columns if c.name.lower() not in dropped}
+        return renumbered(columns, known, self._highest(old))
+
+    def _highest(self, old: TableSchema) -> int:
+        return max((c.id for v in self._histories[old.table_id].versions() for c in v.columns), default=0)
 
     def _shown(self, name: TableName) -> ServerTable | None:
         shown = self._read_table(*name)
@@ -224,6 +453,8 @@ class TableVersions:
     def _note(self, table: ServerTable) -> None:
         name = (table.schema, table.table)
         self._charsets[name] = _charsets(table)
+        self._computed[name] = table.computed
+        self._row_ends[name] = table.row_end
         if table.problem:
             self._problems[name] = table.problem
         else:
@@ -238,21 +469,51 @@ class TableVersions:
         if history.get(version.version) is None:
             history.add(version)
 
+    def _end(self, table: TableSchema, ts: int) -> TableSchema:
+        """Note that a table is no more from a ts on."""
+        ended = TableSchema(table.table_id, table.schema, table.table, ts, ())
+        return self._ends.setdefault(table.table_id, ended)
+
     def _known(self, wanted: int, ts: int) -> TableSchema | None:
         history = self._histories.get(wanted)
         return history.get(ts) if history is not None else None
 
-    def _by_name(self, ts: int | None) -> dict[TableName, TableSchema]:
-        found: dict[TableName, TableSchema] = {}
+    def _living(self, ts: int) -> dict[TableName, TableSchema]:
+        """Return the tables that lived at a ts by their names."""
+        moments: dict[int, list[TableSchema]] = {}
         for history in self._histories.values():
-            versions = history.versions()
-            before = [v for v in versions if ts is None or v.version <= ts]
-            # A table whose first version is later than the place was not known there, but it may well have existed.
-            newest = before[-1] if before else versions[0]
-            name = (newest.schema, newest.table)
-            if name not in found or found[name].version < newest.version:
-                found[name] = newest
-        return found
+            for version in history.versions():
+                moments.setdefault(version.version, []).append(version)
+        for ended in self._ends.values():
+            moments.setdefault(ended.version, []).append(ended)
+        named: dict[TableName, TableSchema] = {}
+        for moment in sorted(m for m in moments if m <= ts):
+            # Tables that change names with each other do it at one moment: all give theirs up before anyone takes one.
+            changed = {v.table_id for v in moments[moment]}
+            named = {name: table for name, table in named.items() if table.table_id not in changed}
+            # Whoever takes a name takes it from a table that is no more, even where earlier versions of this program noted no ends.
+            named |= {(v.schema, v.table): v for v in moments[moment] if v.columns}
+        return named
+
+
+def _doubts(table: TableSchema, ts: int, reasons: Sequence[str]) -> tuple[TableDoubt, ...]:
+    text = "; ".join(dict.fromkeys(reasons))
+    return (TableDoubt(table.table_id, table.schema, table.table, ts, text),) if reasons else ()
+
+
+def _dropped(query: str) -> frozenset[str]:
+    """Return the names that an ALTER TABLE drops, in lower case: a column that comes again under one of them is another one."""
+    words = [w.strip('`"').lower() for w in tokens(query)]
+    found = set()
+    for at, word in enumerate(words):
+        if word == "drop":
+            rest = [w for w in words[at + 1 : at + 5] if w not in {"column", "if", "exists"}]
+            found.update(rest[:1])
+    return frozenset(found)
+
+
+def _is_alike(one: Sequence[Column], two: Sequence[Column]) -> bool:
+    return [(c.name.lower(), c.type, c.primary_key) for c in one] == [(c.name.lower(), c.type, c.primary_key) for c in two]
 
 
 def _charsets(table: ServerTable) -> dict[str, str]:

@@ -40,6 +40,7 @@ def _actions() -> U8:
     for skipped in (
         *(wire.INTVAR, wire.RAND, wire.USER_VAR, wire.IGNORABLE, wire.ROWS_QUERY, wire.PREVIOUS_GTIDS, wire.STOP, wire.ANNOTATE_ROWS),
         *(wire.BINLOG_CHECKPOINT, wire.GTID_LIST, wire.START_ENCRYPTION, wire.TRANSACTION_CONTEXT, wire.VIEW_CHANGE),
+        *(wire.APPEND_BLOCK, wire.DELETE_FILE, wire.BEGIN_LOAD_QUERY),
     ):
         actions[skipped] = A_SKIP
     for first in (wire.WRITE_ROWS_V1, wire.WRITE_ROWS_V2, wire.WRITE_ROWS_COMPRESSED_V1, wire.WRITE_ROWS_COMPRESSED):

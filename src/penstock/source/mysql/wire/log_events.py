@@ -18,6 +18,11 @@ from penstock.source.mysql.wire import constants as wire
 _CHECKSUM_CRC32 = 1
 _PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3
 _ZSTD, _PLAIN = 0, 255
+_QUERY_BYTES, _LOAD_BYTES = 13, 13
+"""Of what stands in front of a statement, and what more of it a LOAD DATA has."""
+_Q_FLAGS, _Q_SQL_MODE, _FLAGS_BYTES = 0, 1, 5
+_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|"(?:[^"\\]|\\.|"")*\"""", re.DOTALL)
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 
@@ -28,17 +33,37 @@ class QueryEvent(msgspec.Struct, frozen=True):
     text: str
 
 
-def parse_query(body: bytes, compressed: bool) -> QueryEvent:
-    """Read the body of a QUERY event."""
-    if len(body) < 13:
+def parse_query(body: bytes, compressed: bool = False, load: bool = False) -> QueryEvent:
+    """Read the body of a QUERY event, or of one that executes a LOAD DATA."""
+    head = _QUERY_BYTES + (_LOAD_BYTES if load else 0)
+    if len(body) < head:
         raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
-    name = 13 + int.from_bytes(body[11:13], "little")
+    name = head + int.from_bytes(body[11:13], "little")
     text = name + body[8] + 1
     if text > len(body):
         raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
     query = inflate(body[text:]) if compressed else body[text:]
     # A statement in another charset than UTF-8 keeps its ASCII part, which holds the keywords.
-    return QueryEvent(body[name : text - 1].decode("utf-8", errors="replace"), query.rstrip(b"\x00").decode("utf-8", errors="replace"))
+    plain = query.rstrip(b"\x00").decode("utf-8", errors="replace")
+    return QueryEvent(body[name : text - 1].decode("utf-8", errors="replace"), _usual(plain, _sql_mode(body[head:name])))
+
+
+def _sql_mode(status: bytes) -> int:
+    """Return the SQL mode of a statement, which stands behind its flags."""
+    at = _FLAGS_BYTES if status[:1] == bytes([_Q_FLAGS]) else 0
+    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == bytes([_Q_SQL_MODE]) else 0
+
+
+def _usual(text: str, sql_mode: int) -> str:
+    """Return a statement as it is written under the usual rules for quotes and backslashes, by which others will read it."""
+    if sql_mode & _NO_BACKSLASH_ESCAPES:
+        text = text.replace("\\", "\\\\")
+    return _QUOTED.sub(_in_backticks, text) if sql_mode & _ANSI_QUOTES else text
+
+
+def _in_backticks(match: re.Match[str]) -> str:
+    text = match.group()
+    return "`" + text[1:-1].replace('""', '"').replace("`", "``") + "`" if text[0] == '"' else text
 
 
 def parse_rotate(body: bytes) -> tuple[str, int]:

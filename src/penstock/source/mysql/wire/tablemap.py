@@ -1,6 +1,7 @@
 """Table maps: what the log says about the columns of a rows event's table.
 
-Types, meta and nullability always; signedness, names and the primary key as far as ``binlog_row_metadata`` lets the server write them.
+Types, meta and nullability always; signedness and collations, names, elements of ENUM and SET and the primary key as far as
+``binlog_row_metadata`` lets the server write them. A map that holds a type which nobody knows still names its table.
 Every table map is parsed once: later ones of the same table id are compared by their bytes. Runs in the log service.
 """
 
@@ -39,7 +40,14 @@ _NUMERIC = frozenset(
     {wire.TYPE_TINY, wire.TYPE_SHORT, wire.TYPE_INT24, wire.TYPE_LONG, wire.TYPE_LONGLONG, wire.TYPE_FLOAT, wire.TYPE_DOUBLE}
     | {wire.TYPE_NEWDECIMAL, wire.TYPE_YEAR}
 )
-_SIGNEDNESS, _COLUMN_NAME, _SIMPLE_KEY, _PREFIXED_KEY = 1, 4, 8, 9
+_SIGNEDNESS, _DEFAULT_COLLATION, _COLLATIONS, _COLUMN_NAME, _SET_ELEMENTS, _ENUM_ELEMENTS = 1, 2, 3, 4, 5, 6
+_SIMPLE_KEY, _PREFIXED_KEY, _DEFAULT_ELEMENT_COLLATION, _ELEMENT_COLLATIONS = 8, 9, 10, 11
+_TEXTS = frozenset(
+    {wire.TYPE_VARCHAR, wire.TYPE_VAR_STRING, wire.TYPE_STRING, wire.TYPE_VARCHAR_COMPRESSED, wire.TYPE_BLOB_COMPRESSED}
+    | {wire.TYPE_TINY_BLOB, wire.TYPE_BLOB, wire.TYPE_MEDIUM_BLOB, wire.TYPE_LONG_BLOB}
+)
+"""Types that have a collation, be it the binary one; MariaDB counts GEOMETRY among them."""
+_ELEMENTED = (wire.TYPE_ENUM, wire.TYPE_SET)
 _INTEGERS = {
     wire.TYPE_TINY: wire.W_INT1,
     wire.TYPE_SHORT: wire.W_INT2,
@@ -77,6 +85,10 @@ class MapColumn(msgspec.Struct, frozen=True):
     nullable: bool
     unsigned: bool | None = None
     name: str | None = None
+    collation: int | None = None
+    """The number of the collation; None where the log does not say, or there is none."""
+    elements: tuple[bytes, ...] | None = None
+    """Of ENUM and SET, in the charset of the collation; None where the log does not say."""
 
     @property
     def real_type(self) -> int:
@@ -123,17 +135,24 @@ class TableMap(msgspec.Struct, frozen=True):
     columns: tuple[MapColumn, ...]
     key: tuple[int, ...] | None = None
     """Places of the primary key's columns; None where the log does not say."""
+    problem: str = ""
+    """Why the columns cannot be told."""
+
+    @property
+    def full(self) -> bool:
+        """Return whether the map tells the table's columns by itself."""
+        return bool(self.columns) and all(c.name is not None for c in self.columns)
 
 
-def parse_table_map(body: bytes) -> TableMap:
+def parse_table_map(body: bytes, mariadb: bool = True) -> TableMap:
     """Parse a table map event from behind its table id on. Malformed bytes are ``DECODE_FAILED``."""
     try:
-        return _parse(body)
+        return _parse(body, mariadb)
     except (IndexError, ValueError) as error:
         raise PenstockError("DECODE_FAILED", "a table map is malformed") from error
 
 
-def _parse(body: bytes) -> TableMap:
+def _parse(body: bytes, mariadb: bool) -> TableMap:
     at = 2
     names = []
     for _ in range(2):
@@ -151,7 +170,7 @@ def _parse(body: bytes) -> TableMap:
         metas.append(int.from_bytes(_take(body, meta_at, size), "little"))
         meta_at += size
     if meta_at != at + meta_bytes:
-        raise PenstockError("TYPE_UNSUPPORTED", f"{names[0]}.{names[1]}: the log holds a column type that is not supported")
+        return TableMap(names[0], names[1], (), problem="the log holds a column type that is not supported")
     at = meta_at
     nulls = _take(body, at, (count + 7) // 8)
     options = _options(body, at + len(nulls))
@@ -161,7 +180,56 @@ def _parse(body: bytes) -> TableMap:
         MapColumn(kind, metas[c], bool(nulls[c // 8] >> (c % 8) & 1), signs.get(c) if signs is not None else None, given[c])
         for c, kind in enumerate(types)
     )
-    return TableMap(names[0], names[1], columns, _key(options))
+    return TableMap(names[0], names[1], _described(columns, options, mariadb), _key(options))
+
+
+def _described(columns: tuple[MapColumn, ...], options: dict[int, bytes], mariadb: bool) -> tuple[MapColumn, ...]:
+    """Add the collations and elements of columns."""
+    texts = _TEXTS | {wire.TYPE_GEOMETRY} if mariadb else _TEXTS
+    plain = [c for c, column in enumerate(columns) if column.real_type in texts]
+    elemented = [c for c, column in enumerate(columns) if column.real_type in _ELEMENTED]
+    collations = _collations(options, plain, _DEFAULT_COLLATION, _COLLATIONS)
+    collations |= _collations(options, elemented, _DEFAULT_ELEMENT_COLLATION, _ELEMENT_COLLATIONS)
+    elements: dict[int, tuple[bytes, ...]] = {}
+    for kind, option in zip(_ELEMENTED, (_ENUM_ELEMENTS, _SET_ELEMENTS), strict=True):
+        elements |= _elements(options.get(option), [c for c in elemented if columns[c].real_type == kind])
+    return tuple(
+        msgspec.structs.replace(column, collation=collations.get(c), elements=elements.get(c))
+        if c in collations or c in elements
+        else column
+        for c, column in enumerate(columns)
+    )
+
+
+def _collations(options: dict[int, bytes], places: list[int], default: int, each: int) -> dict[int, int]:
+    """Return the collations of some columns: one for each, or one for all and those that differ by their number."""
+    packed, at, numbers = options.get(each, options.get(default)), 0, []
+    if packed is None:
+        return {}
+    while at < len(packed):
+        number, at = _length(packed, at)
+        numbers.append(number)
+    if each in options:
+        return dict(zip(places, numbers, strict=True))
+    found = dict.fromkeys(places, numbers[0])
+    for place, number in zip(numbers[1::2], numbers[2::2], strict=True):
+        found[places[place]] = number
+    return found
+
+
+def _elements(packed: bytes | None, places: list[int]) -> dict[int, tuple[bytes, ...]]:
+    if packed is None:
+        return {}
+    found, at = {}, 0
+    for place in places:
+        count, at = _length(packed, at)
+        texts = []
+        for _ in range(count):
+            length, at = _length(packed, at)
+            texts.append(_take(packed, at, length))
+            at += length
+        found[place] = tuple(texts)
+    return found
 
 
 def _take(body: bytes, at: int, count: int) -> bytes:

@@ -1,0 +1,58 @@
+"""DDLs that the log holds in no words of their own: a table or a change that only a table map told, a rename with all of its names.
+
+The text is in the dialect of the schema files. The same versions always give the same text. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.ddl.tokens import TableName
+from penstock.ddl.type_names import mysql_type
+from penstock.model.table import Column, TableSchema
+
+
+def compose_rename(pairs: Sequence[tuple[TableName, TableName]]) -> str:
+    """Return a rename that names the database of every table."""
+    return "RENAME TABLE " + ", ".join(f"{_table(old)} TO {_table(new)}" for old, new in pairs)
+
+
+def compose_create(table: TableSchema) -> str:
+    """Return the statement that makes a table."""
+    keys = ", ".join(_name(c.name) for c in table.key_columns)
+    parts = [*(_definition(c) for c in table.columns), *([f"PRIMARY KEY ({keys})"] if keys else [])]
+    return f"CREATE TABLE {_table((table.schema, table.table))} ({', '.join(parts)})"
+
+
+def compose_alter(before: TableSchema, after: TableSchema) -> str:
+    """Return the statement that makes one version of another."""
+    old, new = {c.id: c for c in before.columns}, {c.id for c in after.columns}
+    actions = [f"DROP COLUMN {_name(c.name)}" for c in before.columns if c.id not in new]
+    place = " FIRST"
+    for column in after.columns:
+        known = old.get(column.id)
+        if known is None:
+            actions.append(f"ADD COLUMN {_definition(column)}{place}")
+        elif known.name != column.name:
+            actions.append(f"CHANGE COLUMN {_name(known.name)} {_definition(column)}")
+        elif (known.type, known.nullable) != (column.type, column.nullable):
+            actions.append(f"MODIFY COLUMN {_definition(column)}")
+        place = f" AFTER {_name(column.name)}"
+    if [c.id for c in before.key_columns] != [c.id for c in after.key_columns]:
+        actions += ["DROP PRIMARY KEY"] if before.key_columns else []
+        actions += [f"ADD PRIMARY KEY ({', '.join(_name(c.name) for c in after.key_columns)})"] if after.key_columns else []
+    return f"ALTER TABLE {_table((after.schema, after.table))} {', '.join(actions) or 'FORCE'}"
+
+
+def _definition(column: Column) -> str:
+    null = "" if column.nullable else " NOT NULL"
+    default = "" if column.default is None else f" DEFAULT '{column.default.replace(chr(39), chr(39) * 2)}'"
+    return f"{_name(column.name)} {mysql_type(column.type, full=True)}{null}{default}"
+
+
+def _table(name: TableName) -> str:
+    return f"{_name(name[0])}.{_name(name[1])}"
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,221 @@
+"""What an ALTER TABLE does to rows that exist, where the log does not tell: from its text, and from the columns before and after it.
+
+A reason says that rows may differ from what was captured of them. The text is judged by a list of actions that are known to leave rows
+alone, so an action that nobody thought of is a reason. A column that is added with a constant gives that to the rows that exist, as its
+initial default; whatever the server computes is a reason. Runs in the log service, in the thread that reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ddl.tokens import TableName, tokens, unquoted
+from penstock.model.table import Column
+from penstock.model.types import INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+
+_INDEXES = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "FOREIGN", "CHECK", "CONSTRAINT", "PRIMARY"})
+_OPTIONS = frozenset(
+    {"ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT"}
+    | {"COMPRESSION", "DEFAULT", "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "FORCE"}
+    | {"KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "NOWAIT", "ORDER", "PACK_KEYS", "PAGE_CHECKSUM", "PAGE_COMPRESSED"}
+    | {"PAGE_COMPRESSION_LEVEL", "RENAME", "ROW_FORMAT", "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TABLE_CHECKSUM"}
+    | {"TRANSACTIONAL", "WAIT", "WITH", "WITHOUT"}
+)
+_ENGINES = frozenset({"INNODB", "MYISAM", "ARIA", "ROCKSDB", "MEMORY", "XTRADB"})
+_KEPT_PARTITIONS = frozenset({"ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD"})
+_CHARSET_WORDS = frozenset({"CHARACTER", "CHARSET", "COLLATE", "ASCII", "UNICODE", "BYTE", "BINARY"})
+_COLUMN_VERBS = frozenset({"ADD", "MODIFY", "CHANGE"})
+_INTEGER_RANK = {TypeKind.TINYINT: 1, TypeKind.SMALLINT: 2, TypeKind.MEDIUMINT: 3, TypeKind.INT: 4, TypeKind.BIGINT: 5}
+_TEXT_RANK = {TypeKind.TEXT: 1, TypeKind.MEDIUMTEXT: 2, TypeKind.LONGTEXT: 3}
+_BLOB_RANK = {TypeKind.TINYBLOB: 1, TypeKind.BLOB: 2, TypeKind.MEDIUMBLOB: 3, TypeKind.LONGBLOB: 4}
+_GROWING = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.BIT, TypeKind.DECIMAL})
+_ZEROS = {
+    TypeKind.DATE: "0000-00-00",
+    TypeKind.DATETIME: "0000-00-00 00:00:00",
+    TypeKind.TIME: "00:00:00",
+    TypeKind.YEAR: "0000",
+    TypeKind.BIT: "b'0'",
+}
+_NUMBERS = INTEGER_KINDS | {TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.DECIMAL}
+_FIXED_LENGTHS = frozenset({36, 15, 39})
+"""A CHAR of these lengths may be a UUID or an address, whose zero is another."""
+
+
+class Alteration(msgspec.Struct, frozen=True):
+    """The text of an ALTER TABLE, as far as it concerns rows that exist."""
+
+    reasons: tuple[str, ...] = ()
+    others: tuple[TableName, ...] = ()
+    """Other tables whose rows it moves."""
+    changes_columns: bool = False
+    """Whether columns, or those of the primary key, are other ones behind it."""
+
+
+def read_alteration(query: str, schema: str) -> Alteration:
+    """Judge the text of an ALTER TABLE; other statements that change a table leave its rows alone."""
+    words = tokens(query)
+    upper = [w.upper() for w in words]
+    if upper[:2] == ["SET", "STATEMENT"] and "FOR" in upper:
+        words, upper = words[upper.index("FOR") + 1 :], upper[upper.index("FOR") + 1 :]
+    if upper[:1] != ["ALTER"] or "TABLE" not in upper:
+        return Alteration()
+    at = upper.index("TABLE") + 1
+    reasons = ["rows that are alike in a key may be gone"] if "IGNORE" in upper[:at] else []
+    at += 2 if upper[at : at + 2] == ["IF", "EXISTS"] else 0
+    at += 3 if upper[at + 1 : at + 2] == ["."] else 1
+    others: list[TableName] = []
+    columns = False
+    for action in _actions(words[at:]):
+        if action and action[0] == "WAIT" and len(action) > 2:
+            # ALTER TABLE t WAIT 5 ADD ...
+            action = action[2:]  # noqa: PLW2901 - the rest is the action
+        elif action and action[0] == "NOWAIT" and len(action) > 1:
+            action = action[1:]  # noqa: PLW2901 - as above
+        columns = columns or _changes_columns(action)
+        reasons += [reason] if (reason := _reason(action)) else []
+        if "TABLE" in action and action[0] in {"EXCHANGE", "CONVERT"}:
+            others.append(_table_behind(words[at:], "TABLE", schema))
+    return Alteration(tuple(dict.fromkeys(reasons)), tuple(others), columns)
+
+
+def _actions(words: Sequence[str]) -> list[list[str]]:
+    """Cut at the commas that stand in no parentheses; words in upper case."""
+    parts: list[list[str]] = [[]]
+    depth = 0
+    for word in words:
+        depth += (word == "(") - (word == ")")
+        if word == "," and depth == 0:
+            parts.append([])
+        elif word != ";":
+            parts[-1].append(word.upper())
+    return [part for part in parts if part]
+
+
+def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
+    at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
+    names = [unquoted(w) for w in words[at : at + 3]]
+    return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
+
+
+def _changes_columns(action: Sequence[str]) -> bool:
+    verb, noun = action[0], action[1] if len(action) > 1 else ""
+    if verb in {"ADD", "DROP"}:
+        return noun not in {*_INDEXES, "PARTITION"} or "PRIMARY" in action
+    return verb in {"MODIFY", "CHANGE", "CONVERT"} or (verb == "RENAME" and noun == "COLUMN")
+
+
+def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action
+    verb, noun = action[0], action[1] if len(action) > 1 else ""
+    if "PARTITION" in (verb, noun) or noun in {"PARTITIONS", "PARTITIONING", "TABLESPACE"} or verb == "EXCHANGE":
+        kept = verb in _KEPT_PARTITIONS or (verb, noun) in {("PARTITION", "BY"), ("REMOVE", "PARTITIONING")}
+        return "" if kept else f"{verb} {noun} moves or removes rows"
+    if verb == "CONVERT":
+        return "its texts were converted to another charset" if noun == "TO" else f"{verb} {noun} moves rows"
+    if noun in {"SYSTEM", "PERIOD"} and verb in {"ADD", "DROP"}:
+        return "its history was made or removed"
+    if verb == "DROP" or (verb == "ADD" and noun in _INDEXES) or verb == "ALTER":
+        return ""
+    if verb in _COLUMN_VERBS:
+        if "AUTO_INCREMENT" in action:
+            return "rows were given numbers"
+        if "GENERATED" in action or "AS" in action:
+            return "a generated column was made or changed"
+        return "" if verb == "ADD" or not _other_charset(action) else "texts may have been converted to another charset"
+    if verb == "ENGINE":
+        engine = next((w.strip("'\"`") for w in action[1:] if w != "="), "")
+        return "" if engine in _ENGINES else f"its engine became {engine}"
+    return "" if verb in _OPTIONS else f"{verb} is an action that is not known"
+
+
+def _other_charset(action: Sequence[str]) -> bool:
+    """Return whether an action names a charset that cannot hold every text."""
+    for at, word in enumerate(action):
+        if word in _CHARSET_WORDS:
+            named = next((w.strip("'\"`") for w in action[at + 1 :] if w not in {"SET", "="}), "")
+            if not named.startswith("UTF8MB4"):
+                return True
+    return False
+
+
+def changed_reasons(before: Sequence[Column], after: Sequence[Column]) -> list[str]:
+    """Return why rows that exist may have other values, or other keys, in a table's columns after a change."""
+    old = {c.id: c for c in before}
+    reasons = []
+    for column in after:
+        known = old.get(column.id)
+        if known is None:
+            continue
+        if not keeps_values(known.type, column.type):
+            reasons.append(f"column {column.name} changed its type from {known.type.kind} to {column.type.kind}")
+        elif known.nullable and not column.nullable:
+            reasons.append(f"column {column.name} became NOT NULL")
+        elif known.generated != column.generated:
+            reasons.append(f"column {column.name} is generated in another way")
+    if [c.id for c in before if c.primary_key] != [c.id for c in after if c.primary_key]:
+        reasons.append("its key changed")
+    return reasons
+
+
+def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - one per kind
+    """Return whether every value of a type stays the same under another one."""
+    if old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS:
+        wider = _INTEGER_RANK[new.kind] - _INTEGER_RANK[old.kind]
+        return wider >= 0 if old.unsigned == new.unsigned else old.unsigned and wider > 0
+    for rank in (_TEXT_RANK, _BLOB_RANK):
+        if new.kind in rank and old.kind in rank:
+            return rank[new.kind] >= rank[old.kind]
+    if new.kind in _TEXT_RANK and old.kind in {TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT}:
+        return True
+    if (old.kind, new.kind) == (TypeKind.CHAR, TypeKind.VARCHAR):
+        return (new.length or 0) >= (old.length or 0)
+    if old.kind != new.kind or old.unsigned != new.unsigned:
+        return False
+    if old.elems or new.elems:
+        return new.elems[: len(old.elems)] == old.elems
+    if old.kind in {TypeKind.FLOAT, TypeKind.DOUBLE}:
+        return (old.length, old.scale) == (new.length, new.scale) or new.scale is None
+    if (old.scale or 0) != (new.scale or 0):
+        return False
+    return (new.length or 0) >= (old.length or 0) if old.kind in _GROWING else (old.length or 0) == (new.length or 0)
+
+
+def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
+    """Return a column that was added with what rows that exist have in it, and a reason where no constant says it."""
+    reason = ""
+    value: str | None = None
+    kind = column.type.kind
+    if column.generated or is_computed:
+        reason = f"column {column.name} was added with values that the server computed"
+    elif column.default is not None:
+        value = column.default
+        # The time zone in which such a constant was written is not told.
+        if kind is TypeKind.TIMESTAMP and not value.startswith("0000"):
+            value, reason = None, f"column {column.name} was added with a time of an unknown zone"
+    elif not column.nullable:
+        value = _implicit(column.type)
+        if value is None:
+            reason = f"column {column.name} was added with a default that only the server knows"
+    return msgspec.structs.replace(column, initial_default=value), reason
+
+
+def _implicit(kind: ColumnType) -> str | None:
+    """Return what a column that must not be NULL and has no default shows in rows that exist; None where that is not known."""
+    if kind.kind is TypeKind.ENUM:
+        return kind.elems[0] if kind.elems else None
+    if kind.kind in _NUMBERS:
+        return "0"
+    if kind.kind in {TypeKind.TIMESTAMP, TypeKind.GEOMETRY, TypeKind.JSON, TypeKind.VECTOR, TypeKind.BINARY}:
+        return None
+    if kind.kind is TypeKind.CHAR and kind.length in _FIXED_LENGTHS:
+        return None
+    zero = _ZEROS.get(kind.kind)
+    if zero is None:
+        return ""
+    return zero + "." + "0" * kind.scale if kind.scale and kind.kind in TIME_KINDS else zero
+
+
+def clock_default(column: Column) -> bool:
+    """Return whether the text of a default, as a statement writes it, stands for the time of a row."""
+    return column.type.kind in {TypeKind.DATETIME, TypeKind.TIMESTAMP} and (column.default or "").upper().startswith("CURRENT_")
