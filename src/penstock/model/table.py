@@ -22,7 +22,12 @@ META_FIELDS = (pa.field(COMMIT_TS, pa.uint64(), False), pa.field(OP, pa.uint8(),
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One column of a table version. ``default`` is the text that MySQL shows, or None."""
+    """One column of a table version.
+
+    ``default`` is what rows to come take: the text that MySQL shows, or None. ``initial_default`` is what rows from before the column show
+    in it, fixed when the column was added, however ``default`` changes afterwards: a text of the same kind, or None where no constant says
+    it (the default was computed, or there was none), which shows NULL. Unset, the source does not tell, and ``default`` stands in.
+    """
 
     id: int
     name: str
@@ -32,6 +37,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     default: str | None = None
     generated: str = ""
     """Empty, ``VIRTUAL`` or ``STORED``."""
+    initial_default: str | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def field_name(self) -> str:

@@ -1,5 +1,7 @@
 import itertools
+import pickle
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -50,6 +52,16 @@ def test_a_version_survives_json(ts: int) -> None:
     table = TableSchema(7, "shöp", "or`ders", ts, (ID, LINE, PRICE, STATE), partition_id=99)
     assert TableSchema.from_json(table.to_json()) == table
     assert TableSchema.from_json(table.to_json().decode()) == table
+
+
+def test_an_initial_default_is_told_only_where_the_source_tells_it() -> None:
+    told = [msgspec.structs.replace(PRICE, initial_default=text) for text in ("1.50", None)]
+    assert b"initial_default" not in version(10).to_json()
+    for column in (PRICE, *told):
+        again = TableSchema.from_json(version(10, (ID, column)).to_json()).columns[1]
+        assert again == column
+        assert pickle.loads(pickle.dumps(again)) == column
+    assert [c.initial_default for c in (PRICE, *told)] == [msgspec.UNSET, "1.50", None]
 
 
 def test_a_row_has_the_version_at_or_below_its_ts() -> None:
