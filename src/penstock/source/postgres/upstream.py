@@ -31,7 +31,9 @@ from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, 
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import read_domains, read_tables
-from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook, base_version
+from penstock.source.postgres.tables.catalog_watch import CatalogWatch
+from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook
+from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
@@ -95,6 +97,11 @@ class PostgresUpstream:
         self._book = SchemaBook(
             lambda oids: self._ask(lambda c: read_tables(c, oids)),
             lambda: self._ask(read_domains),
+            lambda oids: {oid: (place.schema, place.table) for oid, place in self._watch.places(oids).items()},
+        )
+        self._watch = CatalogWatch(
+            lambda oids: self._ask(lambda c: read_tables(c, oids)),
+            lambda sql: self._ask(lambda c: c.query(sql)),
         )
         self._commits = CommitLog()
         self._stream: ReplicationStream | None = None
@@ -163,7 +170,9 @@ class PostgresUpstream:
             self._ask(lambda c: ensure_slot(c, replication, self.address))
         # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
         end = self.log_end()
-        self._book.announce(t.table_id for t in self.list_tables())
+        tables = self._ask(read_tables)
+        self._book.announce(t.table_id for t in self._book.adopt_base(tables))
+        self._watch.accept(tables, first=True)
         return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
 
     def read_log(
@@ -181,7 +190,7 @@ class PostgresUpstream:
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
             source = LogSource(
-                stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self._gone, self.address.shown, system
+                stream, self._book, self._watch, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system
             )
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
@@ -285,6 +294,7 @@ class PostgresUpstream:
         for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
                 self._book.begin_capture(table, min(held), again)
+                self._watch.accept([table], first=True)
 
     def _ts_at(self, lsn: int, is_read: bool) -> int:
         """Return the chain's ts at a place of the log; where nobody reads it, one that the reader from there on begins with."""
@@ -307,6 +317,7 @@ class PostgresUpstream:
             if slot is None:
                 raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
             check_slot(slot, address)
+            self._watch.begin(slot.catalog_xmin)
             if slot.confirmed_lsn > start_lsn:
                 raise PenstockError(
                     "LOG_PURGED",
@@ -334,14 +345,16 @@ class PostgresUpstream:
         end = parse_lsn(self.log_end())
         return end, self._server_ms()
 
-    def _root_of(self, oid: int) -> int:
-        rows = self._ask(lambda c: c.query(f"SELECT pg_partition_root({oid})::oid WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"))
-        return int(rows[0][0] or 0) if rows else 0
-
-    def _gone(self, table_ids: Sequence[int]) -> set[int]:
-        oids = ", ".join(str(i & OID_MASK) for i in table_ids)
-        there = {int(row[0] or 0) for row in self._ask(lambda c: c.query(f"SELECT oid FROM pg_class WHERE oid IN ({oids})"))}
-        return {i for i in table_ids if i & OID_MASK not in there}
+    def _root_of(self, oid: int) -> tuple[int, bool]:
+        publication = quote_literal(self.address.publication)
+        rows = self._ask(
+            lambda c: c.query(
+                f"SELECT pg_partition_root({oid})::oid,"
+                f" NOT EXISTS (SELECT 1 FROM pg_publication WHERE pubname = {publication} AND pubviaroot)"
+                f" WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"
+            )
+        )
+        return (int(rows[0][0] or 0), rows[0][1] == "t") if rows else (0, False)
 
     def _server_ms(self) -> int:
         text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
