@@ -44,6 +44,7 @@ class TableFollower:
         self._unlogged: set[int] = set()
         self._fresh: dict[int, CatalogTable] = {}
         self._reasons: dict[int, str] = {}
+        self._untold: set[int] = set()
         self._doubts: list[TableDoubt] = []
         self.wanted: Callable[[int], bool] = lambda _table_id: True
 
@@ -60,8 +61,8 @@ class TableFollower:
             lsn = self._log_end()
             for oid, reason in reasons.items():
                 self._watch.put_off(lsn, oid, reason)
-        self._watch.accept(self._fresh.values())
-        self._fresh, self._reasons = {}, {}
+        self._watch.accept(t for oid, t in self._fresh.items() if oid not in self._untold)
+        self._fresh, self._reasons, self._untold = {}, {}, set()
 
     def name_changes(self, notices: Sequence[Notice]) -> list[int]:
         """Return the transactions, but for the first, in which a table comes under a name that nobody has told of it."""
@@ -115,15 +116,12 @@ class TableFollower:
 
     def doubt(self, table: TableSchema, ts: int, reason: str, error: PenstockError | None = None) -> None:
         """Note a doubt; one with an error says that rows were left out."""
-        hint = (error.hint or "") if error is not None else ""
-        if error is not None and error.code == "UPSTREAM_REFUSED" and not hint:
-            hint = f"Run: GRANT SELECT ON {quote_ident(table.schema)}.{quote_ident(table.table)} TO the user of the source."
-        code = error.code if error is not None else ""
+        code, hint = (error.code, error.hint or "") if error is not None else ("", "")
         self._doubts.append(TableDoubt(table.table_id, table.schema, table.table, ts, reason, code, hint))
 
     def doubt_left_out(self, table: TableSchema, ts: int, error: PenstockError) -> None:
         """Doubt a table of which rows were left out, unless the error is not about the table."""
-        if error.kind in _OF_THE_LOG:
+        if error.kind in _OF_THE_LOG and error.code != "SCHEMA_UNKNOWN":
             raise error
         self.doubt(table, ts, error.detail, error)
 
@@ -172,6 +170,8 @@ class TableFollower:
         except PenstockError as error:
             if error.code != "DDL_UNSUPPORTED":
                 raise
+            # Told at the next mark, or with the next transaction of it.
+            self._untold.add(oid)
             self.doubt(self._book.newest(oid), ts, error.detail)
 
     def _observe(self, relation: Relation, ts: int, ddls: list[DdlEvent]) -> None:

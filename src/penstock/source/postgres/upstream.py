@@ -7,6 +7,7 @@ made where they are missing. Runs in the log service, in the server, and (``read
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -27,13 +28,24 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Decoded, RangeEpoch, RangeInfo, RowDecoder
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
-from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
+from penstock.source.postgres.slot import (
+    INSUFFICIENT_PRIVILEGE,
+    check_slot,
+    create_slot,
+    ensure_slot,
+    flushed_end,
+    format_lsn,
+    parse_lsn,
+    read_slot,
+    release_slot,
+)
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
-from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_scan, scan_table
+from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import read_domains, read_tables
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch
 from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook
 from penstock.source.postgres.tables.versions import base_version
+from penstock.source.postgres.warm_kernels import warm_kernels
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
@@ -154,7 +166,8 @@ class PostgresUpstream:
         table = self.schema_history(span.table_id)[-1]
         with self._open() as connection:
             connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
+            with self._naming_privileges(table):
+                yield from scan_table(connection, plan_scan(connection, table), span, ts, _PAGE_ROWS)
 
     def log_end(self) -> str:
         """Return the end of the log now, all of which can be read."""
@@ -181,6 +194,8 @@ class PostgresUpstream:
         """Yield the log from a position on; one thread reads."""
         start_lsn = parse_lsn(start.text)
         system = self._system()
+        # Compiled while nobody waits: a server ends a stream that nobody reads for long.
+        warm_kernels()
         replication = self._start_replication(start, start_lsn)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
         try:
@@ -247,7 +262,12 @@ class PostgresUpstream:
                     # Whoever asked begins a new one; what was read of this one is of no use then.
                     raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the snapshot is no longer held") from None
                 raise
-            yield from scan_table(connection, plan_scan(connection, table), span, ticket.start.ts, page_rows)
+            # Asked outside of the snapshot: statements go by the names of now, whatever the snapshot's own catalog says.
+            if self._ask(lambda c: plan_remains(c, table)) is None:
+                # Dropped since the snapshot began; the log tells it.
+                return
+            with self._naming_privileges(table):
+                yield from scan_table(connection, self._ask(lambda c: plan_scan(c, table)), span, ticket.start.ts, page_rows)
 
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release a snapshot. May be called twice."""
@@ -279,7 +299,8 @@ class PostgresUpstream:
         """Return where a table is cut, by its shape now: the log may not have told it yet."""
         found = self._ask(lambda c: read_tables(c, [table_id & OID_MASK]))
         if not found:
-            raise PenstockError("TABLE_UNKNOWN", f"{self.address.shown}: there is no table {table_id}")
+            # Dropped since it was listed: it has no rows to divide, and the log tells that it is gone.
+            return []
         return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
 
     def _begin_capture(self, table_id: int) -> None:
@@ -406,7 +427,26 @@ class PostgresUpstream:
     def _fetch(
         self, table: TableSchema, _keys: pa.Array, key_columns: list[pa.Array], wanted: list[Column]
     ) -> tuple[pa.Array, list[pa.Array]]:
-        return self._ask(lambda c: fetch_rows(c, plan_scan(c, table), key_columns, wanted))
+        def read(connection: Connection) -> tuple[pa.Array, list[pa.Array]]:
+            plan = plan_remains(connection, table)
+            if plan is None:
+                return pa.array([], pa.binary()), [pa.array([], c.type.arrow()) for c in wanted]
+            return fetch_rows(connection, plan, key_columns, wanted)
+
+        with self._naming_privileges(table):
+            return self._ask(read)
+
+    @contextlib.contextmanager
+    def _naming_privileges(self, table: TableSchema) -> Iterator[None]:
+        """Say what the user lacks where the server does not let it read a table, or not all of its rows."""
+        try:
+            yield
+        except PostgresError as error:
+            if error.sqlstate != INSUFFICIENT_PRIVILEGE:
+                raise
+            name, user = f"{quote_ident(table.schema)}.{quote_ident(table.table)}", quote_ident(self.address.user)
+            hint = f"Run: GRANT SELECT ON {name} TO {user}; where a policy of row-level security hides rows: ALTER ROLE {user} BYPASSRLS"
+            raise PostgresError(error.code, error.detail, hint, error.sqlstate) from None
 
     def _open(self, replication: bool = False) -> Connection:
         if self._closed:
