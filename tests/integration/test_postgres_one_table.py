@@ -109,3 +109,33 @@ def test_rows_of_tables_that_inherit_are_their_own(lab, upstream):
     )
     followed = run_both_ways(lab, f"?slot={upstream.address.slot}", setup, ["INSERT INTO shop.child VALUES (3, 3)"], live=True)
     assert {name: len(table.rows) for name, table in followed.tables.items()} == {"parent": 1, "child": 3}
+
+
+DEFERRABLE = SEED + (
+    "CREATE TABLE shop.t (id int, v text, PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED); ALTER TABLE shop.t REPLICA IDENTITY FULL;"
+    "INSERT INTO shop.t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')"
+)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE shop.t SET id = 3 - id WHERE id < 3",
+        "UPDATE shop.t SET id = 5 - id",
+        "UPDATE shop.t SET id = id % 4 + 1",
+        "UPDATE shop.t SET id = id % 4 + 1, v = v || id",
+        "BEGIN; INSERT INTO shop.t VALUES (1, 'new'); DELETE FROM shop.t WHERE id = 1 AND v = 'a'; COMMIT",
+        "BEGIN; DELETE FROM shop.t WHERE id = 2; INSERT INTO shop.t VALUES (2, 'b'); UPDATE shop.t SET v = 'z' WHERE id = 2; COMMIT",
+        "BEGIN; UPDATE shop.t SET id = 9 WHERE id = 1; UPDATE shop.t SET id = 1, v = 'q' WHERE id = 9; COMMIT",
+        "BEGIN; INSERT INTO shop.t VALUES (7, 'x'); UPDATE shop.t SET v = 'y' WHERE id = 7; DELETE FROM shop.t WHERE id = 3; COMMIT",
+    ],
+)
+def test_rows_that_change_places_under_a_deferrable_key(lab, upstream, statement):
+    followed = run_both_ways(lab, f"?slot={upstream.address.slot}", DEFERRABLE, [statement], live=False)
+    assert followed.wrong() == {}
+
+
+def test_rows_of_one_content_that_change_places_are_doubted(lab, upstream):
+    setup = DEFERRABLE.replace("'b'", "'a'")
+    followed = run_both_ways(lab, f"?slot={upstream.address.slot}", setup, ["UPDATE shop.t SET id = 3 - id WHERE id < 3"], live=False)
+    assert followed.doubted() == {"t"}

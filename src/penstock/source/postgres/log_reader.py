@@ -119,6 +119,7 @@ class LogReader:
         self._streams = StreamSpool()
         self._large: TransactionSpool | None = None
         self._segment_seen = 0
+        self._in_pieces = False
         self._last_ts = 0
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
@@ -228,6 +229,7 @@ class LogReader:
         buffer, spool = self._buffer, self._large
         assert spool is not None
         self._large = None
+        self._in_pieces = True
         rows = buffer.rows[: buffer.rows_of(1)]
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), [], 1)
         spool.add(changes, ddls, len(rows))
@@ -237,6 +239,7 @@ class LogReader:
 
     def _put_aside(self, buffer: ScanBuffer, spool: TransactionSpool, aborted: list[int]) -> None:
         rows = buffer.rows[: int(buffer.state[ROWS])]
+        self._in_pieces = True
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), aborted, 1)
         spool.add(changes, ddls, len(rows))
         buffer.drop_rows()
@@ -337,6 +340,7 @@ class LogReader:
                 mine = low + np.flatnonzero(relations[low:high] == oid)
                 changes += self._table_changes(oid, mine, own, buffer, rows, ts, ordinals, ddls)
         self._tables.end_notices()
+        self._in_pieces = False
         return changes, sorted(ddls, key=lambda d: d.commit_ts)
 
     def _table_changes(
@@ -360,8 +364,14 @@ class LogReader:
 
     def _built(self, known: KnownRelation, buffer: ScanBuffer, rows: I64, stamps: U64, ordinals: I64) -> list[ChangeBatch]:
         """Decode rows of one table; what keeps it from being decoded is a doubt about this table only."""
+
+        def doubt(reason: str) -> None:
+            self._tables.doubt(known.table, int(stamps[-1]), reason)
+
+        if known.deferrable and self._in_pieces:
+            doubt("its key is deferrable, and a transaction was too large to be folded at once")
         try:
-            return build_changes(known, buffer.bytes, rows, stamps, ordinals, self._fetch)
+            return build_changes(known, buffer.bytes, rows, stamps, ordinals, self._fetch, doubt)
         except PenstockError as error:
             self._tables.doubt_left_out(known.table, int(stamps[-1]), error)
             return []
