@@ -1,7 +1,8 @@
 """Pins the history that the feeds of this server still need, whether they run, wait for a restart, or have failed.
 
 Every few seconds each feed's checkpoint is pinned in the event store for all spans that the feed reads, so that nothing above it leaves
-while the feed is away, up to ``gc-ttl``. The same holds for the upstream's own log, which a server that takes over reads again.
+while the feed is away, up to ``gc-ttl``. The same holds for the upstream's own log, which a server that takes over reads again; a feed
+that has no checkpoint yet holds back all of it.
 Invariants: a pin follows the checkpoint and never leads it; a feed that is removed is let go; where the meta database does not answer,
 pins stay as they are. One thread. Runs in the server.
 """
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
 _STOP_WAIT_S = 30.0
+_LOG = -1
+"""Stands for the upstream's log, which belongs to no span."""
 
 
 class FeedPins:
@@ -56,6 +59,8 @@ class FeedPins:
             mine = [(f, d) for f, d in feeds if d.source.rstrip("/") == self._source]
             for feed, document in mine:
                 needed_ts = feed.checkpoint_ts or self._first_window_ts(feed.name)
+                # A feed whose first window is not decided reads the log from wherever its snapshots began, after any failure.
+                self._needs.pin(_LOG, _holder(feed.name), needed_ts or 1)
                 for dispatcher in dispatchers_of(self._meta, feed.name, document) if needed_ts else ():
                     self._needs.pin(dispatcher.span.span_id, _holder(feed.name), needed_ts)
         except PenstockError as error:

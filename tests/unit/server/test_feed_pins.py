@@ -47,12 +47,14 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         pins = FeedPins(meta, needs, SOURCE, clock)
         assert pins.log_needed_from_ts() == 0, "the feeds are not known yet"
         pins.refresh()
-        assert pins.log_needed_from_ts() == at
+        kept = compose_ts(clock.now_ms() - 3_600_000)
+        assert pins.log_needed_from_ts() == kept < at, "the log since any snapshot of a feed that has delivered nothing"
         assert needs.pins(SPAN.span_id) == {"feed mine": at}
         epoch = meta.claim("before its snapshot", "test", 60_000) or 0
         meta.begin_window("before its snapshot", epoch, 0, at + 5, "{}")
         pins.refresh()
         assert needs.pins(SPAN.span_id) == {"feed mine": at, "feed before its snapshot": at + 5}
+        assert pins.log_needed_from_ts() == at
         meta.remove_feed("before its snapshot")
         pins.refresh()
         clock.advance(1_800)

@@ -17,7 +17,8 @@ from penstock.source.postgres.rows.type_map import Domain, column_type, default_
 from penstock.source.postgres.slot import format_lsn, parse_lsn, record_end
 from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
 from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_truncate
-from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook, base_version
+from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook
+from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import PostgresError, quote_ident, quote_literal, server_error
 from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn
@@ -196,6 +197,10 @@ class Catalog:
     def book(self):
         return SchemaBook(self.read, dict)
 
+    def observe(self, book, ts):
+        told = book.observe(self.relation(), ts, self.read(None)[0])
+        return told.known, told.ddls[0] if told.ddls else None
+
     def relation(self, name="t"):
         shown = tuple(RelationColumn(c.column.name, 23, -1, c.column.primary_key) for c in self.columns)
         return Relation(7, "s", name, self.identity, shown)
@@ -212,23 +217,23 @@ def test_versions_follow_relations_and_are_found_again():
     catalog = Catalog("id", "v")
     book = catalog.book()
     ts = 1 << 50
-    known, ddl = book.observe(catalog.relation(), ts)
+    known, ddl = catalog.observe(book, ts)
     assert ddl is None
     catalog.set("id", "v", "w", ids=(1, 2, 4))
-    newer, ddl = book.observe(catalog.relation(), ts + 100)
+    newer, ddl = catalog.observe(book, ts + 100)
     assert ddl is not None
     assert [c.id for c in newer.table.columns] == [1, 2, 4]
     assert ts < newer.table.version == ddl.commit_ts < ts + 100
-    assert book.observe(catalog.relation(), ts + 100)[1] == ddl, "read again, the DDL is told again"
-    assert book.observe(catalog.relation(), ts + 200)[1] is None
+    assert catalog.observe(book, ts + 100)[1] == ddl, "read again, the DDL is told again"
+    assert catalog.observe(book, ts + 200)[1] is None
     catalog.set("id", "w2", ids=(1, 4))
-    third, ddl = book.observe(catalog.relation(), ts + 300)
+    third, ddl = catalog.observe(book, ts + 300)
     assert [(c.id, c.name) for c in third.table.columns] == [(1, "id"), (4, "w2")]
     assert ddl is not None
     other = catalog.book()
     other.adopt(book.versions(7))
     catalog.set("id", "v")
-    assert other.observe(catalog.relation(), ts)[0] == known, "an older place of the log has the older version"
+    assert catalog.observe(other, ts)[0] == known, "an older place of the log has the older version"
     assert [v.version for v in other.versions(7)] == [v.version for v in book.versions(7)]
 
 
@@ -236,22 +241,22 @@ def test_several_changes_in_one_transaction_have_a_slot_each():
     catalog = Catalog("id", "v")
     book = catalog.book()
     ts = 1 << 50
-    book.observe(catalog.relation(), ts)
+    catalog.observe(book, ts)
     seen = []
     for number in range(7):
         catalog.set("id", f"v{number}")
-        seen.append(book.observe(catalog.relation(), ts + 8)[1].commit_ts)
+        seen.append(catalog.observe(book, ts + 8)[1].commit_ts)
     assert seen == list(range(ts + 1, ts + 8))
     catalog.set("id", "one_too_many")
     with pytest.raises(PenstockError, match="DDL_UNSUPPORTED"):
-        book.observe(catalog.relation(), ts + 8)
+        catalog.observe(book, ts + 8)
 
 
 def test_each_truncate_is_a_generation():
     catalog = Catalog("id")
     book = catalog.book()
     ts = 1 << 50
-    book.observe(catalog.relation(), ts)
+    catalog.observe(book, ts)
     first = book.truncate(7, ts + 100)
     assert book.truncate(7, ts + 100) == first
     second = book.truncate(7, ts + 200)
@@ -266,14 +271,16 @@ def test_each_truncate_is_a_generation():
 def test_a_table_that_is_made_is_told_once_and_only_then():
     catalog = Catalog("id")
     book = catalog.book()
-    event = book.create(catalog.relation(), 1 << 50)
-    assert event is not None
+    (shown,) = catalog.read(None)
+    created = book.create(catalog.relation(), 1 << 50, shown)
+    assert created is not None
+    (event,) = created.ddls
     assert (event.type, event.tables[0].version) == (DdlType.CREATE_TABLE, event.commit_ts)
-    assert book.create(catalog.relation(), 1 << 50) == event, "read again, it is told again"
-    assert book.create(catalog.relation(), (1 << 50) + 100) is None
+    assert book.create(catalog.relation(), 1 << 50, shown) == created, "read again, it is told again"
+    assert book.create(catalog.relation(), (1 << 50) + 100, shown) is None
     known = catalog.book()
     known.announce([7])
-    assert known.create(catalog.relation(), 1 << 50) is None
+    assert known.create(catalog.relation(), 1 << 50, shown) is None
 
 
 def test_a_capture_that_begins_takes_the_catalog_as_it_is_then():

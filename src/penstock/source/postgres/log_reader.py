@@ -20,15 +20,15 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
-from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
 from penstock.source.postgres.rows.row_changes import Fetch, build_changes
 from penstock.source.postgres.rows.stream_spool import StreamSpool
 from penstock.source.postgres.rows.transaction_spool import TransactionSpool, fold_pieces
 from penstock.source.postgres.slot import format_lsn, parse_lsn
-from penstock.source.postgres.tables.composed_ddl import compose_drop
-from penstock.source.postgres.tables.schema_book import OID_MASK, KnownRelation, SchemaBook
+from penstock.source.postgres.table_follower import TableFollower
+from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
+from penstock.source.postgres.tables.schema_book import KnownRelation, SchemaBook
 from penstock.source.postgres.wire.pgoutput import (
     BAD,
     COMMIT_US,
@@ -47,12 +47,11 @@ from penstock.source.postgres.wire.pgoutput import (
     TXNS,
     WAL_END,
     XID,
-    Relation,
     stream_end,
 )
 from penstock.source.postgres.wire.replication_stream import ReplicationStream, StreamSettings
 from penstock.source.postgres.wire.scan_buffer import Notice, ScanBuffer
-from penstock.source.single_log import LogPosition, LogStep
+from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 
 STEP_BATCHES = 16
 """How many batches of a large transaction make one step."""
@@ -83,19 +82,19 @@ class LogSource:
 
     Attributes:
         log_now: asks the server for the end of its log and, after that, for its time in milliseconds.
-        root_of: asks for the oid of the table that a partition belongs to; 0 where there is none.
-        gone: asks which of some tables, by their ids, the database has no more.
+        watch: what the catalog showed last.
+        root_of: asks for the oid of the table that a partition belongs to, 0 where there is none, and whether its rows come as its own.
         shown: how messages name the server.
         system: whose log it is; part of every position.
     """
 
     stream: ReplicationStream
     book: SchemaBook
+    watch: CatalogWatch
     fetch: Fetch
     commits: CommitLog
     log_now: Callable[[], tuple[int, int]]
-    root_of: Callable[[int], int]
-    gone: Callable[[Sequence[int]], set[int]]
+    root_of: Callable[[int], tuple[int, bool]]
     shown: str
     system: str
 
@@ -106,13 +105,11 @@ class LogReader:
     def __init__(self, source: LogSource, settings: LogReaderSettings, clock: Clock) -> None:
         self._stream = source.stream
         self._book = source.book
+        self._tables = TableFollower(source.book, source.watch, source.root_of, lambda: source.log_now()[0], source.shown)
+        self._found: list[Changed] = []
         self._fetch = source.fetch
         self._commits = source.commits
         self._log_now = source.log_now
-        self._root_of = source.root_of
-        self._gone = source.gone
-        self._dropped: set[int] = set()
-        self._vanished: list[TableSchema] = []
         self._shown = source.shown
         self._system = source.system
         self._settings = settings
@@ -122,9 +119,7 @@ class LogReader:
         self._streams = StreamSpool()
         self._large: TransactionSpool | None = None
         self._segment_seen = 0
-        self._relations: dict[int, Relation] = {}
-        self._known: dict[int, KnownRelation] = {}
-        self._ignored: set[int] = set()
+        self._in_pieces = False
         self._last_ts = 0
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
@@ -133,7 +128,6 @@ class LogReader:
         self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
-        self._wanted: Callable[[int], bool] = lambda _table_id: True
 
     def read(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
@@ -141,7 +135,7 @@ class LogReader:
         """Yield steps until ``stop`` is set."""
         self._last_ts, self._last_lsn = start.ts, parse_lsn(start.text)
         self._marks = [(parse_lsn(m.text), m.ts) for m in marks]
-        self._wanted = wanted
+        self._tables.wanted = wanted
         try:
             while not stop.is_set():
                 waits = self._buffer.complete > 0
@@ -199,7 +193,10 @@ class LogReader:
         changes, ddls = self._changes(buffer, rows, ts, txns[:, FIRST_ROW], [], complete)
         self._reach(txns[:, END_LSN].copy(), ts)
         buffer.drop(complete)
-        return LogStep(tuple(changes), tuple(ddls), self._position())
+        return LogStep(tuple(changes), tuple(ddls), self._position(), doubts=self._due())
+
+    def _due(self) -> tuple[TableDoubt, ...]:
+        return self._tables.take_doubts(self._last_lsn, self._last_ts)
 
     def _reach(self, lsns: I64, ts: U64) -> None:
         self._last_lsn = int(lsns[-1])
@@ -232,22 +229,20 @@ class LogReader:
         buffer, spool = self._buffer, self._large
         assert spool is not None
         self._large = None
+        self._in_pieces = True
         rows = buffer.rows[: buffer.rows_of(1)]
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), [], 1)
-        spool.add(changes, ddls, len(rows), self._bags())
+        spool.add(changes, ddls, len(rows), self._tables.bags())
         lsn = int(buffer.txns[0, END_LSN])
         buffer.drop(1)
         yield from self._give_out(spool, lsn)
 
     def _put_aside(self, buffer: ScanBuffer, spool: TransactionSpool, aborted: list[int]) -> None:
         rows = buffer.rows[: int(buffer.state[ROWS])]
+        self._in_pieces = True
         changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), aborted, 1)
-        spool.add(changes, ddls, len(rows), self._bags())
+        spool.add(changes, ddls, len(rows), self._tables.bags())
         buffer.drop_rows()
-
-    def _bags(self) -> set[int]:
-        """Return the tables whose rows are counted."""
-        return {k.table.table_id for k in self._known.values() if k.is_bag}
 
     def _give_out(self, spool: TransactionSpool, lsn: int) -> Iterator[LogStep]:
         try:
@@ -259,7 +254,7 @@ class LogReader:
         finally:
             spool.close()
         self._reach(np.array([lsn], np.int64), np.array([spool.ts], np.uint64))
-        yield LogStep(ddls=ddls, position=self._position())
+        yield LogStep(ddls=ddls, position=self._position(), doubts=self._due())
 
     def _streamed(self, kind: str, body: bytes) -> Generator[LogStep, None, bool]:
         """Take a message about a transaction that is sent before it commits; return False while the rest of it has not arrived."""
@@ -335,25 +330,51 @@ class LogReader:
         if aborted:
             relations = np.where(np.isin(rows[:, XID], aborted), -1, relations)
         ordinals = np.arange(len(rows)) - first_rows[rows[:, TXN]]
-        for oid in sorted(({int(o) for o in np.unique(relations)} | {n.oid for n in notices}) - {-1}):
-            mine = np.flatnonzero(relations == oid)
-            own = self._real_notices(oid, notices)
-            pieces: list[tuple[int, ChangeBatch]] = []
-            borders = [0, *(int(np.searchsorted(mine, n.row)) for n in own), len(mine)]
-            for at, (begin, end) in enumerate(itertools.pairwise(borders)):
-                if at:
-                    self._apply(own[at - 1], int(ts[own[at - 1].txn]), ddls)
-                for part in self._by_version(oid, mine[begin:end], ts[rows[mine[begin:end], TXN]]):
-                    stamps = ts[rows[part, TXN]]
-                    known = self._resolve(oid, int(stamps[0]), ddls)
-                    if known is not None:
-                        built = build_changes(known, buffer.bytes, rows[part], stamps, ordinals[part], self._fetch)
-                        pieces += [(at, change) for change in built]
-            if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
-                changes += self._fold_versions(pieces)
-            else:
-                changes += [change for _, change in pieces]
+        self._tables.take_notices(notices)
+        borders = [0, *self._tables.name_changes(notices), complete]
+        for first, last in itertools.pairwise(borders):
+            # Names pass from table to table in the order of transactions; all else of a table can be decoded at once.
+            low, high = (int(n) for n in np.searchsorted(rows[:, TXN], (first, last)))
+            own = [n for n in notices if first <= n.txn < last]
+            for oid in sorted(({int(o) for o in np.unique(relations[low:high])} | {n.oid for n in own}) - {-1}):
+                mine = low + np.flatnonzero(relations[low:high] == oid)
+                changes += self._table_changes(oid, mine, own, buffer, rows, ts, ordinals, ddls)
+        self._tables.end_notices()
+        self._in_pieces = False
         return changes, sorted(ddls, key=lambda d: d.commit_ts)
+
+    def _table_changes(
+        self, oid: int, mine: I64, notices: list[Notice], buffer: ScanBuffer, rows: I64, ts: U64, ordinals: I64, ddls: list[DdlEvent]
+    ) -> list[ChangeBatch]:
+        """Decode the rows of one relation, given by their places; what stands between them is applied where it stands."""
+        own = self._tables.real_notices(oid, notices)
+        pieces: list[tuple[int, ChangeBatch]] = []
+        borders = [0, *(int(np.searchsorted(mine, n.row)) for n in own), len(mine)]
+        for at, (begin, end) in enumerate(itertools.pairwise(borders)):
+            if at:
+                self._tables.apply(own[at - 1], int(ts[own[at - 1].txn]), ddls)
+            for part in self._by_version(oid, mine[begin:end], ts[rows[mine[begin:end], TXN]]):
+                stamps = ts[rows[part, TXN]]
+                known = self._tables.resolve(oid, int(stamps[0]), ddls)
+                if known is not None:
+                    pieces += [(at, change) for change in self._built(known, buffer, rows[part], stamps, ordinals[part])]
+        if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
+            return self._fold_versions(pieces)
+        return [change for _, change in pieces]
+
+    def _built(self, known: KnownRelation, buffer: ScanBuffer, rows: I64, stamps: U64, ordinals: I64) -> list[ChangeBatch]:
+        """Decode rows of one table; what keeps it from being decoded is a doubt about this table only."""
+
+        def doubt(reason: str) -> None:
+            self._tables.doubt(known.table, int(stamps[-1]), reason)
+
+        if known.deferrable and self._in_pieces:
+            doubt("its key is deferrable, and a transaction was too large to be folded at once")
+        try:
+            return build_changes(known, buffer.bytes, rows, stamps, ordinals, self._fetch, doubt)
+        except PenstockError as error:
+            self._tables.doubt_left_out(known.table, int(stamps[-1]), error)
+            return []
 
     def _by_version(self, oid: int, rows: I64, stamps: U64) -> list[I64]:
         """Divide rows where a version begins that no relation tells: the one that a capture began with."""
@@ -363,69 +384,11 @@ class LogReader:
         borders = [0, *(int(np.searchsorted(stamps, np.uint64(s), side="right")) for s in starts), len(rows)]
         return [rows[begin:end] for begin, end in itertools.pairwise(borders) if begin < end]
 
-    def _real_notices(self, oid: int, notices: Sequence[Notice]) -> list[Notice]:
-        """Leave out relations that only repeat what is known: one is sent for each partition of a table."""
-        found: list[Notice] = []
-        shown = self._relations.get(oid)
-        for notice in notices:
-            if notice.oid == oid and (notice.relation is None or notice.relation != shown):
-                found.append(notice)
-                shown = notice.relation or shown
-        return found
-
     @staticmethod
     def _fold_versions(pieces: Sequence[tuple[int, ChangeBatch]]) -> list[ChangeBatch]:
         """Fold what stands before and after a change of schema, table by table: one transaction may hold both."""
         tables = {change.header.table_id for _, change in pieces}
         return [b for t in sorted(tables) for b in fold_pieces([(at, c) for at, c in pieces if c.header.table_id == t])]
-
-    def _apply(self, notice: Notice, ts: int, ddls: list[DdlEvent]) -> None:
-        if notice.relation is not None:
-            self._relations[notice.oid] = notice.relation
-            self._ignored.discard(notice.oid)
-        elif self._book.knows(notice.oid):
-            ddls.append(self._book.truncate(notice.oid, ts))
-        self._known.pop(notice.oid, None)
-
-    def _resolve(self, oid: int, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
-        """Return how rows of a relation are read, or None where nobody wants them.
-
-        Schema changes are told of all tables: whether somebody wants one is not yet known where its capture is about to begin.
-        """
-        known, relation = self._known.get(oid), self._relations.get(oid)
-        if relation is None:
-            raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
-        if known is None or not self._book.is_current(known.table, ts):
-            known = self._observe(relation, ts, ddls)
-        return known if known is not None and self._wanted(known.table.table_id) else None
-
-    def _observe(self, relation: Relation, ts: int, ddls: list[DdlEvent]) -> KnownRelation | None:
-        oid = relation.oid
-        if oid in self._ignored:
-            return None
-        if not self._wanted(self._book.table_id(oid, ts)):
-            created = self._book.create(relation, ts, lambda: self._replaced(relation))
-            ddls.extend([created] if created is not None else [])
-            if not self._book.knows(oid):
-                # A table that is gone by now, or that cannot be captured.
-                self._refuse_partition(relation, ts)
-                self._ignored.add(oid)
-                return None
-        known, ddl = self._book.observe(relation, ts)
-        self._book.announce([oid])
-        self._known[oid] = known
-        ddls.extend([ddl] if ddl is not None else [])
-        return known
-
-    def _refuse_partition(self, relation: Relation, ts: int) -> None:
-        """Raise where rows of a table that somebody wants come under the name of its partition: they would be lost."""
-        root = self._root_of(relation.oid)
-        if root and self._wanted(self._book.table_id(root, ts)):
-            raise PenstockError(
-                "UPSTREAM_MISCONFIGURED",
-                f"{self._shown}: the publication gives rows of partition {relation.schema}.{relation.table} instead of its table's",
-                "Run: ALTER PUBLICATION … SET (publish_via_partition_root = true)",
-            )
 
     def _mark(self) -> Iterator[LogStep]:
         """Move the chain on while the log is quiet, if the server has said where its reading stands."""
@@ -436,15 +399,15 @@ class LogReader:
             quiet = self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s
             if quiet or now_s - self._looked_s >= self._settings.look_interval_s:
                 # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
-                self._vanished, self._looked_s = self._gone_tables(), now_s
-                if quiet or self._vanished:
+                self._found, self._looked_s = self._tables.look(), now_s
+                if quiet or self._found:
                     self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
             return
         lsn = int(state[WAL_END])
         if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
             return
         ts, self._goal = compose_ts(max(0, self._goal[1])), None
-        if self._vanished:
+        if self._found:
             # Commits of a busy log may be later than the goal.
             ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
@@ -454,21 +417,5 @@ class LogReader:
             return
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
-        self._dropped.update(t.table_id for t in self._vanished)
-        yield LogStep(ddls=tuple(compose_drop(t, ts) for t in self._vanished), position=self._position(), mark=True)
-
-    def _gone_tables(self, name: tuple[str, str] | None = None) -> list[TableSchema]:
-        """Return captured tables, or those of a name, that were dropped and nobody was told."""
-        asked = [
-            table
-            for table in self._book.captured(self._wanted)
-            if table.table_id not in self._dropped and (name is None or (table.schema, table.table) == name)
-        ]
-        gone = self._gone([t.table_id for t in asked]) if asked else set()
-        return [t for t in asked if t.table_id in gone]
-
-    def _replaced(self, relation: Relation) -> tuple[int, ...]:
-        """Return the tables that had the name of a new one; told with it, because one name cannot be two tables'."""
-        found = [t for t in self._gone_tables((relation.schema, relation.table)) if t.table_id & OID_MASK != relation.oid]
-        self._dropped.update(t.table_id for t in found)
-        return tuple(t.table_id for t in found)
+        ddls = self._tables.tell(self._found, ts)
+        yield LogStep(ddls=ddls, position=self._position(), mark=True, doubts=self._due())

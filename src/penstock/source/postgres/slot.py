@@ -37,6 +37,8 @@ class SlotStatus(msgspec.Struct, frozen=True):
     confirmed_lsn: int
     wal_status: str
     two_phase: bool
+    catalog_xmin: str = ""
+    """The oldest transaction whose changes of the catalog the server keeps for the slot: older ones were read."""
 
     @property
     def is_lost(self) -> bool:
@@ -97,12 +99,12 @@ def read_slot(connection: Connection, name: str) -> SlotStatus | None:
     """Return a slot, or None where there is none of this name."""
     two_phase = "two_phase" if connection.server_version >= 14 else "false"
     rows = connection.query(
-        f"SELECT plugin, database, active, restart_lsn, confirmed_flush_lsn, wal_status, {two_phase} "
+        f"SELECT plugin, database, active, restart_lsn, confirmed_flush_lsn, wal_status, {two_phase}, catalog_xmin "
         f"FROM pg_replication_slots WHERE slot_name = {quote_literal(name)}"
     )
     if not rows:
         return None
-    plugin, database, active, restart, confirmed, wal_status, prepared = rows[0]
+    plugin, database, active, restart, confirmed, wal_status, prepared, catalog_xmin = rows[0]
     return SlotStatus(
         plugin=plugin or "",
         database=database or "",
@@ -111,6 +113,7 @@ def read_slot(connection: Connection, name: str) -> SlotStatus | None:
         confirmed_lsn=parse_lsn(confirmed) if confirmed else 0,
         wal_status=wal_status or "",
         two_phase=prepared == "t",
+        catalog_xmin=catalog_xmin or "",
     )
 
 

@@ -7,6 +7,7 @@ made where they are missing. Runs in the log service, in the server, and (``read
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,23 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
-from penstock.source.postgres.slot import check_slot, create_slot, ensure_slot, flushed_end, format_lsn, parse_lsn, read_slot, release_slot
+from penstock.source.postgres.slot import (
+    INSUFFICIENT_PRIVILEGE,
+    check_slot,
+    create_slot,
+    ensure_slot,
+    flushed_end,
+    format_lsn,
+    parse_lsn,
+    read_slot,
+    release_slot,
+)
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
-from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_scan, scan_table
+from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import read_domains, read_tables
-from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook, base_version
+from penstock.source.postgres.tables.catalog_watch import CatalogWatch
+from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook
+from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.warm_kernels import warm_kernels
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
@@ -87,6 +100,11 @@ class PostgresUpstream:
         self._book = SchemaBook(
             lambda oids: self._ask(lambda c: read_tables(c, oids)),
             lambda: self._ask(read_domains),
+            lambda oids: {oid: (place.schema, place.table) for oid, place in self._watch.places(oids).items()},
+        )
+        self._watch = CatalogWatch(
+            lambda oids: self._ask(lambda c: read_tables(c, oids)),
+            lambda sql: self._ask(lambda c: c.query(sql)),
         )
         self._commits = CommitLog()
         self._stream: ReplicationStream | None = None
@@ -123,7 +141,8 @@ class PostgresUpstream:
         table = self.schema_history(span.table_id)[-1]
         with self._open() as connection:
             connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield from scan_table(connection, plan_scan(connection, table), span, self.current_ts(), _PAGE_ROWS)
+            with self._naming_privileges(table):
+                yield from scan_table(connection, plan_scan(connection, table), span, self.current_ts(), _PAGE_ROWS)
 
     def log_end(self) -> str:
         """Return the end of the log now, all of which can be read."""
@@ -139,7 +158,9 @@ class PostgresUpstream:
             self._ask(lambda c: ensure_slot(c, replication, self.address))
         # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
         end = self.log_end()
-        self._book.announce(t.table_id for t in self.list_tables())
+        tables = self._ask(read_tables)
+        self._book.announce(t.table_id for t in self._book.adopt_base(tables))
+        self._watch.accept(tables, first=True)
         return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
 
     def read_log(
@@ -150,6 +171,8 @@ class PostgresUpstream:
         warm_kernels()
         start_lsn = parse_lsn(start.text)
         system = self._system()
+        # Compiled while nobody waits: a server ends a stream that nobody reads for long.
+        warm_kernels()
         replication = self._start_replication(start, start_lsn)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
         try:
@@ -159,7 +182,7 @@ class PostgresUpstream:
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
             source = LogSource(
-                stream, self._book, self._fetch, self._commits, self._log_now, self._root_of, self._gone, self.address.shown, system
+                stream, self._book, self._watch, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system
             )
             reader = LogReader(source, self._settings.reader, self._clock)
             yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
@@ -216,7 +239,12 @@ class PostgresUpstream:
                     # Whoever asked begins a new one; what was read of this one is of no use then.
                     raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the snapshot is no longer held") from None
                 raise
-            yield from scan_table(connection, plan_scan(connection, table), span, ticket.start.ts, page_rows)
+            # Asked outside of the snapshot: statements go by the names of now, whatever the snapshot's own catalog says.
+            if self._ask(lambda c: plan_remains(c, table)) is None:
+                # Dropped since the snapshot began; the log tells it.
+                return
+            with self._naming_privileges(table):
+                yield from scan_table(connection, self._ask(lambda c: plan_scan(c, table)), span, ticket.start.ts, page_rows)
 
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release a snapshot. May be called twice."""
@@ -248,7 +276,8 @@ class PostgresUpstream:
         """Return where a table is cut, by its shape now: the log may not have told it yet."""
         found = self._ask(lambda c: read_tables(c, [table_id & OID_MASK]))
         if not found:
-            raise PenstockError("TABLE_UNKNOWN", f"{self.address.shown}: there is no table {table_id}")
+            # Dropped since it was listed: it has no rows to divide, and the log tells that it is gone.
+            return []
         return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
 
     def _begin_capture(self, table_id: int) -> None:
@@ -263,6 +292,7 @@ class PostgresUpstream:
         for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
                 self._book.begin_capture(table, min(held), again)
+                self._watch.accept([table], first=True)
 
     def _ts_at(self, lsn: int, is_read: bool) -> int:
         """Return the chain's ts at a place of the log; where nobody reads it, one that the reader from there on begins with."""
@@ -285,6 +315,7 @@ class PostgresUpstream:
             if slot is None:
                 raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
             check_slot(slot, address)
+            self._watch.begin(slot.catalog_xmin)
             if slot.confirmed_lsn > start_lsn:
                 raise PenstockError(
                     "LOG_PURGED",
@@ -312,14 +343,16 @@ class PostgresUpstream:
         end = parse_lsn(self.log_end())
         return end, self._server_ms()
 
-    def _root_of(self, oid: int) -> int:
-        rows = self._ask(lambda c: c.query(f"SELECT pg_partition_root({oid})::oid WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"))
-        return int(rows[0][0] or 0) if rows else 0
-
-    def _gone(self, table_ids: Sequence[int]) -> set[int]:
-        oids = ", ".join(str(i & OID_MASK) for i in table_ids)
-        there = {int(row[0] or 0) for row in self._ask(lambda c: c.query(f"SELECT oid FROM pg_class WHERE oid IN ({oids})"))}
-        return {i for i in table_ids if i & OID_MASK not in there}
+    def _root_of(self, oid: int) -> tuple[int, bool]:
+        publication = quote_literal(self.address.publication)
+        rows = self._ask(
+            lambda c: c.query(
+                f"SELECT pg_partition_root({oid})::oid,"
+                f" NOT EXISTS (SELECT 1 FROM pg_publication WHERE pubname = {publication} AND pubviaroot)"
+                f" WHERE EXISTS (SELECT 1 FROM pg_class WHERE oid = {oid})"
+            )
+        )
+        return (int(rows[0][0] or 0), rows[0][1] == "t") if rows else (0, False)
 
     def _server_ms(self) -> int:
         text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
@@ -371,7 +404,26 @@ class PostgresUpstream:
     def _fetch(
         self, table: TableSchema, _keys: pa.Array, key_columns: list[pa.Array], wanted: list[Column]
     ) -> tuple[pa.Array, list[pa.Array]]:
-        return self._ask(lambda c: fetch_rows(c, plan_scan(c, table), key_columns, wanted))
+        def read(connection: Connection) -> tuple[pa.Array, list[pa.Array]]:
+            plan = plan_remains(connection, table)
+            if plan is None:
+                return pa.array([], pa.binary()), [pa.array([], c.type.arrow()) for c in wanted]
+            return fetch_rows(connection, plan, key_columns, wanted)
+
+        with self._naming_privileges(table):
+            return self._ask(read)
+
+    @contextlib.contextmanager
+    def _naming_privileges(self, table: TableSchema) -> Iterator[None]:
+        """Say what the user lacks where the server does not let it read a table, or not all of its rows."""
+        try:
+            yield
+        except PostgresError as error:
+            if error.sqlstate != INSUFFICIENT_PRIVILEGE:
+                raise
+            name, user = f"{quote_ident(table.schema)}.{quote_ident(table.table)}", quote_ident(self.address.user)
+            hint = f"Run: GRANT SELECT ON {name} TO {user}; where a policy of row-level security hides rows: ALTER ROLE {user} BYPASSRLS"
+            raise PostgresError(error.code, error.detail, hint, error.sqlstate) from None
 
     def _open(self, replication: bool = False) -> Connection:
         if self._closed:

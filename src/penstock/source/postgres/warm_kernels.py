@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -40,7 +41,8 @@ def warm_kernels() -> None:
     buffer.append(_message(b"B" + struct.pack("!QqI", 1, 1, 1)) + inserts + update + _message(b"C" + struct.pack("!BQQq", 0, 1, 2, 1)))
     buffer.scan()
     rows = buffer.rows[: buffer.rows_of(1)]
-    build_changes(known, buffer.bytes, rows, np.ones(len(rows), np.uint64), np.arange(len(rows)), _no_fetch)
+    for each in (known, msgspec.structs.replace(known, deferrable=True)):
+        build_changes(each, buffer.bytes, rows, np.ones(len(rows), np.uint64), np.arange(len(rows)), _no_fetch)
     line = "\t".join(_ROW).replace("\\", "\\\\").encode() + b"\n"
     copied = np.frombuffer(bytearray(b"d" + struct.pack("!I", len(line) + 4) + line), dtype=np.uint8)
     grid: CellGrid = copy_grid(copied, 0, len(copied), len(_ROW), 4)[0]

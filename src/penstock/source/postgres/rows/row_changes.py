@@ -55,8 +55,10 @@ class Folded(msgspec.Struct, frozen=True):
     after: I64
 
 
-def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals: I64, fetch: Fetch) -> list[ChangeBatch]:
-    """Return the change batches of one relation's rows, which are whole transactions in log order."""
+def build_changes(
+    known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals: I64, fetch: Fetch, doubt: Callable[[str], None] = lambda _: None
+) -> list[ChangeBatch]:
+    """Return the change batches of one relation's rows, which are whole transactions in log order; ``doubt`` is told what stays open."""
     relation, table = known.relation, known.table
     width, name = len(relation.columns), table.full_name
     new_rows = np.flatnonzero(rows[:, NEW_AT] >= 0)
@@ -81,6 +83,8 @@ def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals
         data, offsets = binary_view(keys)
         _carry_unchanged(ordered.ts, ordered.key, ordered.after, data, offsets, new.starts, new.lengths)
     folded = fold(ordered, keys)
+    if known.deferrable and bool(full.any()):
+        folded = _fold_instances(folded, ordered, keys, new, old, doubt)
     is_full = full[old_rows]
     return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
 
@@ -195,6 +199,25 @@ def fold(events: Events, keys: pa.Array) -> Folded:
     )
 
 
+def _fold_instances(folded: Folded, events: Events, keys: pa.Array, new: CellGrid, old: CellGrid, doubt: Callable[[str], None]) -> Folded:
+    """Fold again where two rows may have one key until their transaction ends: a delete ends the row that it shows, not the newest one."""
+    data, offsets = binary_view(keys)
+    begins = np.ones(len(events.ts), dtype=np.bool_)
+    _group_begins(events.ts, events.key, data, offsets, begins)
+    first = np.append(np.flatnonzero(begins), len(events.ts))
+    existed, alive = folded.existed.copy(), folded.alive.copy()
+    before, after = folded.before.copy(), folded.after.copy()
+    shown_old, shown_new = _content_hashes(old), _content_hashes(new)
+    if _follow_instances(first, events.op, events.before, events.after, shown_old, shown_new, existed, alive, before, after):
+        doubt("two rows of it may have had one key in a transaction (a deferrable key), and the log does not tell which of them is left")
+    return Folded(folded.ts, folded.key, existed, alive, before, after)
+
+
+def _content_hashes(grid: CellGrid) -> U64:
+    hashed: U64 = np.frombuffer(row_contents(grid).buffers()[2] or b"", dtype=np.uint64)[::2].copy()
+    return hashed
+
+
 def _tombstones(known: KnownRelation, old: CellGrid, is_full: Flags, keys: pa.Array, folded: Folded) -> Iterator[ChangeBatch]:
     has_image = folded.before >= 0
     image_full = np.zeros(len(folded.ts), dtype=np.bool_)
@@ -284,6 +307,43 @@ def _carry_unchanged(ts: U64, key: I64, after: I64, data: U8, offsets: I64, star
             if lengths[column, mine] == UNCHANGED:
                 starts[column, mine] = starts[column, before]
                 lengths[column, mine] = lengths[column, before]
+
+
+@kernel
+def _follow_instances(
+    first: I64, op: I64, old_row: I64, new_row: I64, old_hash: U64, new_hash: U64, existed: Flags, alive: Flags, before: I64, after: I64
+) -> bool:
+    """Follow the rows of each key through its changes, by content; return whether it stays open which row a delete ended."""
+    unsure = False
+    live = np.zeros(len(op) + 1, dtype=np.int64)
+    for group in range(len(first) - 1):
+        count, was_there, image, own = 0, False, np.int64(-1), False
+        for at in range(first[group], first[group + 1]):
+            if op[at] != 0 and old_row[at] >= 0:
+                found = -1
+                for k in range(count):
+                    if new_hash[live[k]] == old_hash[old_row[at]]:
+                        found = k
+                if found >= 0:
+                    own = own or op[at] == 2
+                    live[found] = live[count - 1]
+                    count -= 1
+                else:
+                    was_there = True
+                    image = old_row[at] if image < 0 else image
+            if op[at] != 2:
+                live[count] = new_row[at]
+                count += 1
+        if not was_there and own:
+            unsure = True
+        existed[group] = was_there
+        alive[group] = count > 0
+        after[group] = live[count - 1] if count > 0 else -1
+        if was_there:
+            before[group] = image
+        elif count > 0:
+            before[group] = -1
+    return unsure
 
 
 @kernel

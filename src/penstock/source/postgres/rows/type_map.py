@@ -89,8 +89,27 @@ def default_text(expression: str | None, kind: ColumnType) -> str | None:
         return bare
     if len(bare) >= 2 and bare[0] == bare[-1] == "'" and "'" not in bare[1:-1].replace("''", ""):
         text = bare[1:-1].replace("''", "'")
+        if kind == _PLAIN[BYTEA][0]:
+            shown = shown_text(text, CellForm.BYTES) if text.startswith("\\x") else msgspec.UNSET
+            return None if shown is msgspec.UNSET else shown
         return {"t": "1", "f": "0", "true": "1", "false": "0"}.get(text, text) if kind == _PLAIN[BOOL][0] else text
     return None
+
+
+def shown_text(text: str | None, form: CellForm) -> str | msgspec.UnsetType | None:
+    """Return a value that the server prints as the text that defaults are written in; unset for bytes that are no text."""
+    if text is None:
+        return None
+    if form is CellForm.BOOLEAN:
+        return "1" if text == "t" else "0"
+    if form is CellForm.UTC:
+        return text.replace("+00", "")
+    if form is CellForm.BYTES:
+        try:
+            return bytes.fromhex(text.removeprefix("\\x")).decode()
+        except ValueError:
+            return msgspec.UNSET
+    return text
 
 
 def _sized(type_oid: int, size: int | None) -> ColumnType:

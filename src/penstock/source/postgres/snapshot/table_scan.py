@@ -46,11 +46,13 @@ class ScanPlan(msgspec.Struct, frozen=True):
     table_name: str
     identity: str
     row_filter: str = ""
+    only: str = ""
+    """Leaves out the rows of tables that inherit from it, which the log gives as theirs; empty where these are its partitions."""
 
     @property
     def source(self) -> str:
-        """Return the table's name now, as SQL writes it."""
-        return f"{quote_ident(self.schema_name)}.{quote_ident(self.table_name)}"
+        """Return the table's name now, as SQL writes it after FROM."""
+        return f"{self.only}{quote_ident(self.schema_name)}.{quote_ident(self.table_name)}"
 
     @property
     def by_place(self) -> bool:
@@ -60,15 +62,23 @@ class ScanPlan(msgspec.Struct, frozen=True):
 
 def plan_scan(connection: Connection, table: TableSchema) -> ScanPlan:
     """Find a table version's columns in the catalog as it is now; one that is gone or has changed is ``SCHEMA_UNKNOWN``."""
+    plan = plan_remains(connection, table)
+    if plan is None:
+        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} is gone")
+    if len(plan.columns) != len(table.columns):
+        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} has changed since version {table.version}")
+    return plan
+
+
+def plan_remains(connection: Connection, table: TableSchema) -> ScanPlan | None:
+    """Find those columns of a table version that the catalog has still; None where the table is gone."""
     found = read_tables(connection, [table.table_id & OID_MASK])
     if not found:
-        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} is gone")
+        return None
     now: CatalogTable = found[0]
     by_id = {c.column.id: c for c in now.columns}
-    columns = [by_id.get(c.id) for c in table.columns]
-    if any(n is None or n.column.type != c.type for n, c in zip(columns, table.columns, strict=True)):
-        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} has changed since version {table.version}")
-    return ScanPlan(table, tuple(c for c in columns if c is not None), now.schema, now.table, now.identity, now.row_filter)
+    columns = [by_id[c.id] for c in table.columns if c.id in by_id and by_id[c.id].column.type == c.type]
+    return ScanPlan(table, tuple(columns), now.schema, now.table, now.identity, now.row_filter, "" if now.partitioned else "ONLY ")
 
 
 def scan_table(connection: Connection, plan: ScanPlan, span: Span, ts: int, page_rows: int) -> Iterator[ChangeBatch]:
@@ -113,28 +123,34 @@ def read_copy(connection: Connection, copy: str, columns: int, page_rows: int) -
 def fetch_rows(
     connection: Connection, plan: ScanPlan, key_columns: Sequence[pa.Array], wanted: Sequence[Column]
 ) -> tuple[pa.Array, list[pa.Array]]:
-    """Read columns of rows by key; return the keys found and the columns, in any order."""
-    keys = [c for c in plan.columns if c.column.primary_key]
+    """Read columns of rows by key; return the keys found and the columns, in any order. A column that is gone by now gives NULLs."""
+    own = {c.id for c in plan.table.key_columns}
+    keys = [c for c in plan.columns if c.column.id in own]
+    if len(keys) != len(own):
+        raise PenstockError("SCHEMA_UNKNOWN", f"{plan.table.full_name} has lost its key since version {plan.table.version}")
     chosen = [*keys, *(c for w in wanted for c in plan.columns if c.column.id == w.id)]
     match = " AND ".join(f"t.{quote_ident(c.column.name)} = v.k{at}::{_type_name(c)}" for at, c in enumerate(keys))
     listed = ", ".join(f"t.{quote_ident(c.column.name)}" for c in chosen)
     names = ", ".join(f"k{at}" for at in range(len(keys)))
     grids: list[CellGrid] = []
     for start in range(0, len(key_columns[0]), FETCH_KEYS):
-        values = _values([array.slice(start, FETCH_KEYS) for array in key_columns])
-        copy = f"COPY (SELECT {listed} FROM {plan.source} t JOIN (VALUES {values}) AS v({names}) ON {match}) TO STDOUT"
+        rows = _values([array.slice(start, FETCH_KEYS) for array in key_columns])
+        copy = f"COPY (SELECT {listed} FROM {plan.source} t JOIN (VALUES {rows}) AS v({names}) ON {match}) TO STDOUT"
         grids += read_copy(connection, copy, len(chosen), FETCH_KEYS)
     columns = [
         pa.concat_arrays([g.column(at, c.form, c.column.type.arrow()) for g in grids] or [pa.array([], c.column.type.arrow())])
         for at, c in enumerate(chosen)
     ]
+    count = len(columns[0])
+    read = {c.column.id: array for c, array in zip(chosen[len(keys) :], columns[len(keys) :], strict=True)}
+    values = [read[w.id] if w.id in read else pa.nulls(count, w.type.arrow()) for w in wanted]
     if not grids:
-        return pa.array([], pa.binary()), columns[len(keys) :]
+        return pa.array([], pa.binary()), values
     found = {
         c.column.field_name: pa.concat_arrays([g.column(at, c.form, key_type(c.form, c.column.type.arrow())) for g in grids])
         for at, c in enumerate(keys)
     }
-    return encode_row_keys(plan.table, found), columns[len(keys) :]
+    return encode_row_keys(plan.table, found), values
 
 
 def _values(key_columns: Sequence[pa.Array]) -> str:

@@ -1,8 +1,9 @@
-"""What the system catalog says: tables with their columns, keys and replica identity, and domains.
+"""What the system catalog says: tables with their columns, keys, replica identity and storage, and domains.
 
 Owns the statements; each answer is a value. A table's id is its oid, a column's its attribute number, both of which PostgreSQL keeps
-through renames and does not use twice. Generated columns and those that the publication leaves out are no columns here, because the log
-does not carry them. Runs wherever an upstream is.
+through renames and does not use twice. What rows lie in is a file for each table without partitions; whoever rewrites rows makes a new
+file. Generated columns and those that the publication leaves out are no columns here, because the log does not carry them. Runs wherever
+an upstream is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from penstock.model.table import Column
 from penstock.source.postgres.rows.cells import CellForm
-from penstock.source.postgres.rows.type_map import Domain, column_type, default_text
+from penstock.source.postgres.rows.type_map import Domain, column_type, default_text, shown_text
 from penstock.source.postgres.wire.connection import Connection, Row, quote_literal
 
 _TABLES = """
@@ -23,8 +24,11 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
   tn.nspname, t.typname,
   coalesce(coll.collname IN ('C', 'POSIX', 'ucs_basic')
     OR (coll.collname = 'default' AND coalesce(to_jsonb(db) ->> 'datlocprovider', 'c') = 'c'
-      AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false)
+      AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false),
+  CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
+  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid)
 FROM pg_class c
+LEFT JOIN pg_type ct ON ct.oid = c.reltype
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 JOIN pg_type t ON t.oid = a.atttypid
@@ -47,7 +51,20 @@ _PUBLISHED = """
 SELECT r.prrelid, r.prattrs, pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = {publication} AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)
 """
+_LEAVES = """
+SELECT r.oid, k.oid, k.relfilenode, kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p'
+FROM pg_class r CROSS JOIN pg_partition_tree(r.oid) t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_type kt ON kt.oid = k.reltype
+WHERE t.isleaf AND r.relkind = 'p' AND r.oid IN ({oids})
+ORDER BY r.oid, k.oid
+"""
+_LEAF_DEFAULTS = """
+SELECT r.oid, a.attname, min((a.attmissingval::text::text[])[1]), max((a.attmissingval::text::text[])[1])
+FROM pg_class r CROSS JOIN pg_partition_tree(r.oid) t JOIN pg_attribute a ON a.attrelid = t.relid
+WHERE t.isleaf AND a.atthasmissing AND r.relkind = 'p' AND r.oid IN ({oids})
+GROUP BY 1, 2
+"""
 _FILTERS_VERSION = 15
+_MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE = range(15, 20)
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -61,6 +78,18 @@ class CatalogColumn(msgspec.Struct, frozen=True):
     type_name: str
     byte_order: bool
     """Whether the server's own order of this column is the order of its bytes."""
+    initial: str | msgspec.UnsetType | None = None
+    """What rows have that were there before the column, as the catalog keeps it; None where it keeps nothing: they are NULL, unless the
+    rows were rewritten since. Unset where no text of ours tells it."""
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """What rows lie in: the file of a table, or of one of its partitions."""
+
+    oid: int
+    file: int
+    pristine: bool = msgspec.field(default=False)
+    """Whether the table is as it was made: never altered, rewritten or attached since."""
 
 
 class CatalogTable(msgspec.Struct, frozen=True):
@@ -77,6 +106,10 @@ class CatalogTable(msgspec.Struct, frozen=True):
     """The condition under which the publication gives a row; empty for all rows."""
     columns_hidden: int = 0
     """How many columns the publication leaves out."""
+    storage: tuple[Storage, ...] = ()
+    partitioned: bool = False
+    deferrable: bool = False
+    """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
 
     @property
     def has_key(self) -> bool:
@@ -101,7 +134,26 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     for oid, numbers in connection.query(_UNIQUE_KEYS.format(oids=", ".join(str(o) for o in grouped) or "0")):
         unique.setdefault(int(oid or 0), []).append(tuple(int(n) for n in (numbers or "").split()))
     published = _published(connection)
-    return [_table(oid, parts, known, unique.get(oid, []), published.get(oid, (None, ""))) for oid, parts in grouped.items()]
+    roots = [oid for oid, parts in grouped.items() if parts[0][_KIND] == "p"]
+    leaves, defaults = _partitions(connection, roots) if roots else ({}, {})
+    return [
+        _table(oid, parts, known, unique.get(oid, []), published.get(oid, (None, "")), leaves.get(oid, ()), defaults.get(oid, {}))
+        for oid, parts in grouped.items()
+    ]
+
+
+def _partitions(
+    connection: Connection, roots: Sequence[int]
+) -> tuple[dict[int, tuple[Storage, ...]], dict[int, dict[str, tuple[str | None, str | None]]]]:
+    """Return the partitions with rows of partitioned tables, and what they keep for rows from before a column: smallest and largest."""
+    oids = ", ".join(str(o) for o in roots)
+    leaves: dict[int, tuple[Storage, ...]] = {}
+    for root, leaf, file, pristine in connection.query(_LEAVES.format(oids=oids)):
+        leaves[int(root or 0)] = (*leaves.get(int(root or 0), ()), Storage(int(leaf or 0), int(file or 0), pristine == "t"))
+    defaults: dict[int, dict[str, tuple[str | None, str | None]]] = {}
+    for root, name, low, high in connection.query(_LEAF_DEFAULTS.format(oids=oids)):
+        defaults.setdefault(int(root or 0), {})[name or ""] = (low, high)
+    return leaves, defaults
 
 
 def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None, str]]:
@@ -118,6 +170,8 @@ def _table(
     domains: dict[int, Domain],
     unique: Sequence[tuple[int, ...]],
     published: tuple[frozenset[int] | None, str],
+    leaves: tuple[Storage, ...],
+    leaf_defaults: dict[str, tuple[str | None, str | None]],
 ) -> CatalogTable:
     shown, row_filter = published
     # The log carries no others, so they are no columns of ours.
@@ -125,6 +179,7 @@ def _table(
     identity = every[0][3] or "d"
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
+    partitioned = every[0][_KIND] == "p"
     columns = []
     for row in rows:
         type_oid = int(row[6] or 0)
@@ -132,8 +187,22 @@ def _table(
         is_key = row[key_at] == "t"
         nullable = row[8] != "t" and not is_key
         column = Column(int(row[4] or 0), row[5] or "", kind, nullable, is_key, default_text(row[9], kind))
-        columns.append(CatalogColumn(column, form, type_oid, row[12] or "", row[13] or "", row[14] == "t"))
+        low, high = leaf_defaults.get(column.name, (None, None)) if partitioned else (row[_MISSING], row[_MISSING])
+        initial = shown_text(low, form) if low == high else msgspec.UNSET
+        columns.append(CatalogColumn(column, form, type_oid, row[12] or "", row[13] or "", row[14] == "t", initial))
     own = {c.column.id for c in columns}
     key = {c.column.id for c in columns if c.column.primary_key}
     others = tuple(numbers for numbers in unique if set(numbers) <= own and set(numbers) != key)
-    return CatalogTable(oid, every[0][1] or "", every[0][2] or "", identity, tuple(columns), others, row_filter, len(every) - len(rows))
+    return CatalogTable(
+        oid=oid,
+        schema=every[0][1] or "",
+        table=every[0][2] or "",
+        identity=identity,
+        columns=tuple(columns),
+        unique_keys=others,
+        row_filter=row_filter,
+        columns_hidden=len(every) - len(rows),
+        storage=leaves if partitioned else (Storage(oid, int(every[0][_FILE] or 0), every[0][_PRISTINE] == "t"),),
+        partitioned=partitioned,
+        deferrable=every[0][_DEFERRABLE] == "t",
+    )

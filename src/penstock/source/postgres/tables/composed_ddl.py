@@ -6,6 +6,8 @@ or MULTI_SCHEMA_CHANGE. The same two versions always give the same text. Runs in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.ddl.compose import column_text, create_text, names_text, rename_text, short_type, table_text
 from penstock.ddl.tokens import quoted
 from penstock.model.ddl import DdlEvent, DdlType
@@ -32,6 +34,20 @@ def compose_truncate(before: TableSchema, after: TableSchema) -> DdlEvent:
 def compose_drop(table: TableSchema, commit_ts: int) -> DdlEvent:
     """Return the event that ends a table."""
     return DdlEvent(commit_ts, DdlType.DROP_TABLE, f"DROP TABLE {_table(table)}", table.schema, (), (table.table_id,))
+
+
+def compose_renames(pairs: Sequence[tuple[TableSchema, TableSchema]]) -> DdlEvent:
+    """Return the event by which several tables get other names at once, each before and after; through names that nobody has."""
+    if len(pairs) == 1:
+        return _renamed(*pairs[0])
+    pairs = sorted(pairs, key=lambda pair: pair[0].table_id)
+    spots = [f"{quoted(before.schema)}.{quoted(f'{before.table}~{before.table_id}')}" for before, _ in pairs]
+    away = [f"{_table(before)} TO {spot}" for (before, _), spot in zip(pairs, spots, strict=True)]
+    back = [f"{spot} TO {_table(after)}" for (_, after), spot in zip(pairs, spots, strict=True)]
+    old_names = tuple((before.table_id, before.schema, before.table) for before, _ in pairs)
+    after = tuple(after for _, after in pairs)
+    query = f"RENAME TABLE {', '.join([*away, *back])}"
+    return DdlEvent(after[0].version, DdlType.RENAME_TABLES, query, after[0].schema, after, old_names=old_names)
 
 
 def compose_create(table: TableSchema, commit_ts: int, replaced: tuple[int, ...] = ()) -> DdlEvent:

@@ -1,31 +1,45 @@
-"""The versions of every table, made from what the log says.
+"""The versions of every table, made from what the log says and the catalog shows.
 
 A Relation message is the schema of the rows after it. Where it differs from the version that holds at that place, a new version begins
-just before its transaction, and the DDL that PostgreSQL does not give as text is composed. A table that is met for the first time gets a
-base version: a small number made of its content, below every commit ts, so that any process that meets the same table makes the same one.
-A table's id is its oid; each TRUNCATE gives it the next generation, which stands above the oid's 32 bits. Versions that the store knows
-from earlier runs are adopted and found again by content. Thread safe. Runs in the log service and the server.
+just before its transaction, and the DDL that PostgreSQL does not give as text is composed. A table is known by its oid: a name belongs to
+it for an interval of the log, and whoever takes the name of another table is told after, or together with, what became of that one.
+A table that is met for the first time gets a base version: a small number made of its content, below every commit ts, so that any
+process that meets the same table makes the same one. A table's id is its oid; each TRUNCATE gives it the next generation, which stands
+above the oid's 32 bits. Versions that the store knows from earlier runs are adopted and found again by content. Thread safe. Runs in the
+log service and the server.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column, SchemaHistory, TableSchema
-from penstock.model.types import ColumnType
+from penstock.model.table import SchemaHistory, TableSchema
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type
 from penstock.source.postgres.tables.catalog import CatalogTable
-from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_truncate
+from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_drop, compose_renames, compose_truncate
+from penstock.source.postgres.tables.row_doubts import creation_doubt, shape_doubt
+from penstock.source.postgres.tables.table_names import Moves, Name, clear_names
+from penstock.source.postgres.tables.versions import (
+    BASE_VERSION_BITS,
+    Types,
+    agrees,
+    base_version,
+    first_version,
+    guessed_version,
+    has_columns,
+    is_version_of,
+    version_of_catalog,
+    version_of_relation,
+)
 from penstock.source.postgres.wire.pgoutput import Relation
 
-BASE_VERSION_BITS = 31
 OID_BITS = 32
 OID_MASK = (1 << OID_BITS) - 1
 FIRST_USER_OID = 16_384
@@ -34,6 +48,8 @@ DDL_SLOTS = 7
 
 CatalogReader = Callable[[Sequence[int]], Sequence[CatalogTable]]
 DomainReader = Callable[[], dict[int, Domain]]
+NameReader = Callable[[Sequence[int]], Mapping[int, Name]]
+Wanted = Callable[[int], bool]
 
 
 class KnownRelation(msgspec.Struct, frozen=True):
@@ -42,6 +58,8 @@ class KnownRelation(msgspec.Struct, frozen=True):
     relation: Relation
     table: TableSchema
     forms: tuple[CellForm, ...]
+    deferrable: bool = False
+    """Whether two rows may have one key until their transaction ends."""
 
     @property
     def is_bag(self) -> bool:
@@ -49,16 +67,35 @@ class KnownRelation(msgspec.Struct, frozen=True):
         return not self.table.key_columns and self.relation.identity == "f"
 
 
+class Observed(msgspec.Struct, frozen=True):
+    """What a relation told: how its rows are read, the DDLs before them, and why older rows are in doubt, if they are."""
+
+    known: KnownRelation
+    ddls: tuple[DdlEvent, ...] = ()
+    doubt: str = ""
+
+
+class Created(msgspec.Struct, frozen=True):
+    """A table that the log told of for the first time."""
+
+    commit_ts: int
+    ddls: tuple[DdlEvent, ...]
+    doubt: str
+
+
 class SchemaBook:
     """Histories by table id."""
 
-    def __init__(self, read_catalog: CatalogReader, read_domains: DomainReader) -> None:
+    def __init__(self, read_catalog: CatalogReader, read_domains: DomainReader, read_names: NameReader | None = None) -> None:
         self._read_catalog = read_catalog
         self._read_domains = read_domains
+        self._read_names = read_names or (lambda oids: {t.oid: (t.schema, t.table) for t in read_catalog(oids)})
         self._domains: dict[int, Domain] | None = None
         self._histories: dict[int, SchemaHistory] = {}
         self._announced: set[int] = set()
-        self._created: dict[int, DdlEvent] = {}
+        self._created: dict[int, Created] = {}
+        self._ended: dict[int, int] = {}
+        self._moved: set[tuple[int, int]] = set()
         self._lock = threading.RLock()
 
     def announce(self, table_ids: Iterable[int]) -> None:
@@ -71,34 +108,44 @@ class SchemaBook:
         with self._lock:
             return bool(self._generations(oid))
 
-    def captured(self, wanted: Callable[[int], bool]) -> list[TableSchema]:
+    def newest(self, oid: int) -> TableSchema:
+        """Return the newest version of a table that has one."""
+        with self._lock:
+            return self._generations(oid)[-1].versions()[-1]
+
+    def captured(self, wanted: Wanted) -> list[TableSchema]:
         """Return the newest version of the tables that somebody captures."""
         with self._lock:
-            newest = [
-                self._generations(oid)[-1].versions()[-1] for oid in {i & OID_MASK for i in self._histories} if self._generations(oid)
-            ]
+            newest = [self.newest(oid) for oid in {i & OID_MASK for i in self._histories} if self._generations(oid)]
         return [table for table in newest if wanted(table.table_id)]
 
-    def create(self, relation: Relation, commit_ts: int, replaced: Callable[[], tuple[int, ...]] = tuple) -> DdlEvent | None:
-        """Return the event of a table that was made since capture began, when its first row is met, also again; else None.
+    def create(self, relation: Relation, commit_ts: int, shown: CatalogTable | None, wanted: Wanted = lambda _: True) -> Created | None:
+        """Return the events of a table that was made since capture began, when its first row is met, also again; else None.
 
-        ``replaced`` tells the tables that had its name before and are gone.
+        ``shown`` is the table as the catalog has it now, if it has it. Tables that had its name are told with it, if anybody wants them.
         """
         with self._lock:
-            told = self._created.get(relation.oid)
-            if told is not None and commit_ts - DDL_SLOTS <= told.commit_ts < commit_ts:
+            told = self.created(relation.oid, commit_ts)
+            if told is not None or relation.oid in self._announced or shown is None:
                 return told
-            if relation.oid in self._announced:
-                return None
-            found = self._read_catalog([relation.oid])
-            if not found:
-                return None
-            slot = self._free_slot(relation.oid, commit_ts)
-            if not self._generations(relation.oid):
-                self.adopt([msgspec.structs.replace(base_version(found[0]), version=slot)])
+            types = self._types(relation)
+            moves = self._clear({relation.oid: (relation.schema, relation.table)}, commit_ts)
+            slot = self._free_slot([relation.oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved))
+            pairs = self._move(moves, slot)
+            replaced = tuple(t.table_id for t in self._end(moves, slot) if wanted(t.table_id))
+            slot += bool(pairs)
+            table = msgspec.structs.replace(first_version(relation, types, shown, slot), table_id=self.table_id(relation.oid, commit_ts))
+            self.adopt([table])
             self.announce([relation.oid])
-            event = self._created[relation.oid] = compose_create(self._generations(relation.oid)[-1].versions()[-1], slot, replaced())
-            return event
+            ddls = (*((compose_renames(pairs),) if pairs else ()), compose_create(table, slot, replaced))
+            doubt = creation_doubt(shown if agrees(shown, relation, types) else None)
+            self._created[relation.oid] = Created(commit_ts, ddls, doubt)
+            return self._created[relation.oid]
+
+    def created(self, oid: int, commit_ts: int) -> Created | None:
+        """Return what was told of a table that began in the transaction of this ts."""
+        told = self._created.get(oid)
+        return told if told is not None and told.commit_ts == commit_ts else None
 
     def begin_capture(self, table: CatalogTable, ts: int, again: bool) -> None:
         """Begin a version of a table whose capture begins at a ts, as the catalog says: its log before then will never be read.
@@ -107,7 +154,7 @@ class SchemaBook:
         """
         with self._lock:
             self.adopt_base([table])
-            newest = self._generations(table.oid)[-1].versions()[-1]
+            newest = self.newest(table.oid)
             fresh = base_version(table)
             known = (newest.schema, newest.table, newest.columns) == (fresh.schema, fresh.table, fresh.columns)
             captured = newest.version > 1 << BASE_VERSION_BITS
@@ -126,7 +173,7 @@ class SchemaBook:
             for table in tables:
                 if not self._generations(table.oid):
                     self.adopt([base_version(table)])
-            return [self._generations(t.oid)[-1].versions()[-1] for t in tables]
+            return [self.newest(t.oid) for t in tables]
 
     def versions(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return every version of a table, oldest first; a table that is met for the first time gets its base version."""
@@ -156,26 +203,77 @@ class SchemaBook:
         with self._lock:
             return not self.starts_between(table.table_id & OID_MASK, table.version + 1, ts)
 
-    def observe(self, relation: Relation, commit_ts: int) -> tuple[KnownRelation, DdlEvent | None]:
-        """Return how rows of a relation are read in the transaction of this ts, and the DDL where their schema began in it."""
+    def observe(
+        self,
+        relation: Relation,
+        commit_ts: int,
+        shown: CatalogTable | None = None,
+        since: int = 0,
+        rewritten: str = "",
+        wanted: Wanted = lambda _: True,
+    ) -> Observed:
+        """Return how rows of a relation are read in the transaction of this ts, and the DDLs where their schema began in it.
+
+        ``shown`` is the table in the catalog now, ``since`` the version that rows of it had last, ``rewritten`` why its rows are in doubt
+        already. Raises ``DDL_UNSUPPORTED`` where the transaction has no room for another version.
+        """
         types = self._types(relation)
-        forms = tuple(form for _, form in types)
         with self._lock:
-            table_id = self.table_id(relation.oid, commit_ts)
-            versions = self.versions(table_id)
+            versions = self.versions(self.table_id(relation.oid, commit_ts))
+            # Where a later version is known the log is read again, and the catalog shows what comes later.
+            ahead = bool(self.starts_between(relation.oid, commit_ts, 1 << 64))
+            now = shown if shown is not None and not ahead and agrees(shown, relation, types) else None
+
+            def known(table: TableSchema) -> KnownRelation:
+                return KnownRelation(relation, table, tuple(form for _, form in types), shown is not None and shown.deferrable)
+
             recent = [v for v in versions if commit_ts - DDL_SLOTS <= v.version < commit_ts]
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
-            candidates = [*earlier[-1:], *recent]
+            candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
+            numbers = [c.column.id for c in now.columns] if now is not None else []
             for at, version in enumerate(candidates):
-                if _same(version, relation, types):
+                if is_version_of(version, relation, types) and (now is None or numbers == [c.id for c in version.columns]):
                     # Read again after a failure, the DDL may not have been stored; the store knows it if it was.
                     made_here = version in recent and at > 0
-                    return KnownRelation(relation, version, forms), compose_ddl(candidates[at - 1], version) if made_here else None
-            before = candidates[-1] if candidates else versions[0]
-            catalog = next(iter(self._read_catalog([relation.oid])), None)
-            table = _next_version(before, relation, types, catalog, self._free_slot(relation.oid, commit_ts), versions)
-            self.adopt([table])
-        return KnownRelation(relation, table, forms), compose_ddl(before, table)
+                    ddls = self._told_again(candidates[at - 1], version, wanted) if made_here else ()
+                    return Observed(known(version), ddls)
+            last = candidates[-1] if candidates else versions[0]
+            if (last.table_id, last.version) in self._moved and last in recent and has_columns(last, relation, types):
+                # Its name was taken by another table of the same transaction, whose rows come after these.
+                return Observed(known(last))
+            after = (
+                version_of_relation(last, relation, now, 0)
+                if now is not None
+                else guessed_version(last, relation, types, shown, 0, versions)
+            )
+            doubt = shape_doubt(last, after, now, versions, rewritten) if last.columns != after.columns else ""
+            ddls, made = self._advance([(last, after)], commit_ts, wanted)
+        return Observed(known(made[0]), ddls, doubt)
+
+    def observe_catalog(
+        self, changed: Sequence[CatalogTable], gone: Sequence[TableSchema], ts: int, rewritten: Mapping[int, str], wanted: Wanted
+    ) -> tuple[tuple[DdlEvent, ...], dict[int, str]]:
+        """Tell at a mark what the catalog shows and no row has told yet; return the events and, by oid, why rows are in doubt."""
+        with self._lock:
+            pairs, doubts = [], dict(rewritten)
+            for now in changed:
+                before = self.newest(now.oid)
+                after = version_of_catalog(before, now, 0)
+                if _shape(before) == _shape(after) or before.version >= ts - DDL_SLOTS:
+                    continue
+                pairs.append((before, after))
+                reason = shape_doubt(before, after, now, self.versions(before.table_id), rewritten.get(now.oid, ""))
+                if _shape(before)[2:] != _shape(after)[2:] and reason:
+                    doubts.setdefault(now.oid, reason)
+            # A table whose name another has by now was told as gone with that one.
+            gone = [t for t in gone if not self._is_taken(t, ts)]
+            for table in gone:
+                self._ended[table.table_id & OID_MASK] = ts - DDL_SLOTS
+            if pairs:
+                ddls, _ = self._advance(pairs, ts, wanted, tuple(gone))
+            else:
+                ddls = tuple(compose_drop(t, ts) for t in gone)
+        return ddls, doubts
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""
@@ -188,9 +286,79 @@ class SchemaBook:
                 at = generations.index(made[0])
                 return compose_truncate(generations[at - 1].versions()[-1], made[0].versions()[0])
             before = self._generation_at(generations, commit_ts).versions()[-1]
-            after = msgspec.structs.replace(before, table_id=before.table_id + (1 << OID_BITS), version=self._free_slot(oid, commit_ts))
+            slot = self._free_slot([oid], commit_ts)
+            after = msgspec.structs.replace(before, table_id=before.table_id + (1 << OID_BITS), version=slot)
             self.adopt([after])
         return compose_truncate(before, after)
+
+    def _advance(
+        self, pairs: Sequence[tuple[TableSchema, TableSchema]], commit_ts: int, wanted: Wanted, gone: tuple[TableSchema, ...] = ()
+    ) -> tuple[tuple[DdlEvent, ...], list[TableSchema]]:
+        """Begin versions; return the events in an order in which they apply, drops first, and the versions as they are numbered."""
+        claims = {a.table_id & OID_MASK: (a.schema, a.table) for b, a in pairs if (b.schema, b.table) != (a.schema, a.table)}
+        moves = self._clear(claims, commit_ts)
+        oids = [*(a.table_id & OID_MASK for _, a in pairs), *moves.gone, *moves.moved]
+        slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone))
+        ended = [*gone, *(t for t in self._end(moves, slot) if wanted(t.table_id))]
+        ddls = [compose_drop(t, slot) for t in ended]
+        slot += bool(moves.gone or gone)
+        moved = self._move(moves, slot)
+        made = [msgspec.structs.replace(after, version=slot) for _, after in pairs]
+        self.adopt(made)
+        numbered = [(before, after) for (before, _), after in zip(pairs, made, strict=True)]
+        renamed = [pair for pair in numbered if pair[0].table_id & OID_MASK in claims]
+        if len(renamed) + len(moved) > 1:
+            ddls.append(compose_renames([*renamed, *moved]))
+            numbered = [pair for pair in numbered if pair not in renamed]
+        return (*ddls, *(compose_ddl(before, after) for before, after in numbered)), made
+
+    def _told_again(self, before: TableSchema, version: TableSchema, wanted: Wanted) -> tuple[DdlEvent, ...]:
+        """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
+        if (before.schema, before.table) == (version.schema, version.table):
+            return (compose_ddl(before, version),)
+        steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
+        moved = [(b, a) for b, a in steps if a.version == version.version and a.full_name != b.full_name and a != version]
+        moves = self._clear({version.table_id & OID_MASK: (version.schema, version.table)}, version.version)
+        told = [oid for oid, slot in self._ended.items() if slot == version.version - 1]
+        gone = [self._at(oid, version.version) for oid in dict.fromkeys([*moves.gone, *told])]
+        drops = [compose_drop(t, version.version - 1) for t in gone if t is not None and wanted(t.table_id)]
+        return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
+
+    def _clear(self, claims: Mapping[int, Name], ts: int) -> Moves:
+        names: dict[Name, int] = {}
+        for oid in {i & OID_MASK for i in self._histories} if claims else ():
+            table = self._at(oid, ts)
+            if table is not None and oid not in claims and self._ended.get(oid, ts) >= ts:
+                names[table.schema, table.table] = oid
+        return clear_names(claims, names.get, lambda oid: self._read_names([oid]).get(oid))
+
+    def _is_taken(self, table: TableSchema, ts: int) -> bool:
+        """Return whether another table has had the name of a table later than this one."""
+        others = [self._at(oid, ts) for oid in {i & OID_MASK for i in self._histories} - {table.table_id & OID_MASK}]
+        return any(o is not None and o.full_name == table.full_name and o.version > table.version for o in others)
+
+    def _at(self, oid: int, ts: int) -> TableSchema | None:
+        """Return the version that a table has before a ts; None where it is not there yet."""
+        before = [v for g in self._generations(oid) for v in g.versions() if v.version < ts]
+        return before[-1] if before else None
+
+    def _end(self, moves: Moves, slot: int) -> list[TableSchema]:
+        """Note tables as gone; return them."""
+        ended = [t for oid in moves.gone if (t := self._at(oid, slot + 1)) is not None]
+        self._ended.update((t.table_id & OID_MASK, slot) for t in ended)
+        return ended
+
+    def _move(self, moves: Moves, slot: int) -> list[tuple[TableSchema, TableSchema]]:
+        """Give tables whose names were taken the names that they have now; return them before and after."""
+        pairs = []
+        for oid, (schema, name) in moves.moved.items():
+            before = self._at(oid, slot)
+            if before is not None:
+                after = msgspec.structs.replace(before, schema=schema, table=name, version=slot)
+                self.adopt([after])
+                self._moved.add((after.table_id, after.version))
+                pairs.append((before, after))
+        return pairs
 
     def _generations(self, oid: int) -> list[SchemaHistory]:
         """Return the histories of a table's generations, oldest first."""
@@ -204,14 +372,15 @@ class SchemaBook:
         begun = [g for g in generations if g.versions()[0].version < ts]
         return begun[-1] if begun else generations[0]
 
-    def _free_slot(self, oid: int, commit_ts: int) -> int:
-        taken = [v.version for g in self._generations(oid) for v in g.versions() if commit_ts - DDL_SLOTS <= v.version < commit_ts]
+    def _free_slot(self, oids: Sequence[int], commit_ts: int, count: int = 1) -> int:
+        """Return the first of some ts below a transaction that are free for all of some tables."""
+        taken = [v for oid in oids for v in self.starts_between(oid, commit_ts - DDL_SLOTS, commit_ts)]
         slot = max(taken, default=commit_ts - DDL_SLOTS - 1) + 1
-        if slot >= commit_ts:
-            raise PenstockError("DDL_UNSUPPORTED", f"table {oid}: more than {DDL_SLOTS} schema changes in one transaction")
+        if slot + count > commit_ts:
+            raise PenstockError("DDL_UNSUPPORTED", f"table {oids[0]}: more than {DDL_SLOTS} schema changes in one transaction")
         return slot
 
-    def _types(self, relation: Relation) -> list[tuple[ColumnType, CellForm]]:
+    def _types(self, relation: Relation) -> Types:
         domains = self._domains
         if domains is None or any(c.type_oid >= FIRST_USER_OID and c.type_oid not in domains for c in relation.columns):
             # A user's type that is not known as a domain may be one that was made since.
@@ -219,67 +388,5 @@ class SchemaBook:
         return [column_type(c.type_oid, c.typmod, domains) for c in relation.columns]
 
 
-def base_version(table: CatalogTable) -> TableSchema:
-    """Return a table's first version, numbered by its content."""
-    columns = tuple(c.column for c in table.columns)
-    bare = TableSchema(table.oid, table.schema, table.table, 0, columns, unique_keys=table.unique_keys)
-    digest = hashlib.blake2b(bare.to_json(), digest_size=8).digest()
-    return msgspec.structs.replace(bare, version=(int.from_bytes(digest, "big") >> (64 - BASE_VERSION_BITS)) + 1)
-
-
-def _same(table: TableSchema, relation: Relation, types: Sequence[tuple[ColumnType, CellForm]]) -> bool:
-    """Return whether rows of a relation are rows of a version: names, order, types, and, where the message tells, the key."""
-    if (table.schema, table.table) != (relation.schema, relation.table):
-        return False
-    if [(c.name, c.type) for c in table.columns] != [(r.name, t) for r, (t, _) in zip(relation.columns, types, strict=True)]:
-        return False
-    # FULL marks every column, NOTHING none: they do not tell the key.
-    told = [c.in_identity for c in relation.columns]
-    return relation.identity in "fn" or not any(told) or told == [c.primary_key for c in table.columns]
-
-
-def _next_version(
-    before: TableSchema,
-    relation: Relation,
-    types: Sequence[tuple[ColumnType, CellForm]],
-    catalog: CatalogTable | None,
-    version: int,
-    versions: Sequence[TableSchema],
-) -> TableSchema:
-    """Make the version of a relation. The catalog may be ahead of the log: what it says counts for columns of the same name only."""
-    known = {c.name: c for c in before.columns}
-    shown = {c.column.name: c.column for c in catalog.columns} if catalog is not None else {}
-    names = {c.name for c in relation.columns}
-    gone = {c.id: c for c in before.columns if c.name not in names}
-    used = {known[c.name].id for c in relation.columns if c.name in known}
-    next_id = max(c.id for v in versions for c in v.columns) + 1
-    renamed = _renames(before, relation, types) if not shown.keys() >= names else {}
-    columns = []
-    for described, (kind, _) in zip(relation.columns, types, strict=True):
-        old, now = known.get(described.name), shown.get(described.name)
-        if old is not None:
-            column_id = old.id
-        elif now is not None and now.id not in used and (now.id in gone or all(now.id != c.id for v in versions for c in v.columns)):
-            column_id = now.id
-        elif described.name in renamed and renamed[described.name] not in used:
-            column_id = renamed[described.name]
-        else:
-            column_id, next_id = next_id, next_id + 1
-        used.add(column_id)
-        facts = now or old or Column(column_id, described.name, kind)
-        tells_key = relation.identity in "di" and any(c.in_identity for c in relation.columns)
-        is_key = described.in_identity if tells_key else facts.primary_key
-        columns.append(Column(column_id, described.name, kind, facts.nullable and not is_key, is_key, facts.default))
-    # The log does not tell unique keys; those that the catalog shows count where their columns are the same.
-    same = {c.id for c in columns if c.name in shown and shown[c.name].id == c.id}
-    unique = tuple(k for k in (catalog.unique_keys if catalog is not None else ()) if set(k) <= same)
-    return TableSchema(before.table_id, relation.schema, relation.table, version, tuple(columns), unique_keys=unique)
-
-
-def _renames(before: TableSchema, relation: Relation, types: Sequence[tuple[ColumnType, CellForm]]) -> dict[str, int]:
-    """Guess renames where the catalog has moved on: a column at the same place with the same type, and as many columns as before."""
-    if len(before.columns) != len(relation.columns):
-        return {}
-    names = {c.name for c in relation.columns}
-    pairs = zip(before.columns, relation.columns, types, strict=True)
-    return {new.name: old.id for old, new, (kind, _) in pairs if old.name not in names and old.type == kind}
+def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
+    return table.schema, table.table, [(c.id, c.name, c.type, c.primary_key) for c in table.columns]

@@ -1,0 +1,199 @@
+"""What the catalog showed of each captured table when it was last asked, and what is different now.
+
+The log tells rows, not what a statement did to rows that were there. The catalog does: a table whose rows were rewritten lies in another
+file, a partition that came or went is another leaf, a column that was dropped and added again has another number. Owns the last answer per
+table and the doubts that wait until the log has been read up to where the catalog was asked: only then do the rows that follow stand
+behind what it showed. A table that this process sees for the first time is held against the slot's own horizon, which the server keeps, so
+that what happened while nobody read is found as well. Thread safe. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.row_doubts import storage_doubt, text_doubt
+from penstock.source.postgres.wire.connection import Row
+
+_PRINTS = """
+SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersistence, c.relispartition, c.relfilenode, c.relreplident,
+  (SELECT string_agg(concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped), ';' ORDER BY a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+  (SELECT string_agg(concat_ws(':', i.indexrelid, i.indisprimary, i.indisreplident), ';' ORDER BY i.indexrelid)
+    FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
+  CASE WHEN c.relkind = 'p' THEN (
+    SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence), ';' ORDER BY k.oid)
+    FROM pg_partition_tree(c.oid) t JOIN pg_class k ON k.oid = t.relid WHERE t.isleaf) END))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid IN ({oids})
+"""
+_PLACES = """
+SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
+"""
+_TEXTS = """
+SELECT enumtypid, oid, enumlabel FROM pg_enum
+UNION ALL SELECT c.reltype, 0, string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind = 'c' AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 1
+"""
+_TOUCHED = """
+SELECT DISTINCT r.oid FROM pg_class r CROSS JOIN LATERAL (
+  SELECT r.oid AS relid UNION SELECT t.relid FROM pg_partition_tree(r.oid) t WHERE r.relkind = 'p') f
+JOIN pg_class k ON k.oid = f.relid LEFT JOIN pg_inherits h ON h.inhrelid = k.oid
+WHERE r.oid IN ({oids}) AND (
+  (k.relfilenode NOT IN (0, k.oid) AND age(k.xmin) <= age('{horizon}'::xid))
+  OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{horizon}'::xid)))
+"""
+
+ReadTables = Callable[[Sequence[int]], Sequence[CatalogTable]]
+Query = Callable[[str], list[Row]]
+TypeTexts = dict[int, dict[int, str]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a table is now: its name, and whether its own rows are in the log."""
+
+    schema: str
+    table: str
+    unlogged: bool
+    partition: bool
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What a look found of one table. ``now`` is None where it can be captured no more, for which ``place`` tells why; both None: gone."""
+
+    table_id: int
+    version: int
+    """The newest version when the catalog was asked: what the log has told since counts more."""
+    now: CatalogTable | None
+    place: Place | None
+    reason: str = ""
+    fingerprint: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A doubt that is told once the log has been read up to a place."""
+
+    lsn: int
+    oid: int
+    reason: str
+
+
+class CatalogWatch:
+    """The catalog as it was last seen."""
+
+    def __init__(self, read_catalog: ReadTables, query: Query) -> None:
+        self._read_catalog = read_catalog
+        self._query = query
+        self._seen: dict[int, CatalogTable] = {}
+        self._prints: dict[int, str] = {}
+        self._texts: TypeTexts | None = None
+        self._horizon = ""
+        self._waiting: list[Waiting] = []
+        self._lock = threading.RLock()
+
+    def begin(self, horizon: str) -> None:
+        """Note the oldest transaction whose changes of the catalog the slot still keeps; the first reading of a process says it."""
+        with self._lock:
+            self._horizon = self._horizon or horizon
+
+    def accept(self, tables: Iterable[CatalogTable], first: bool = False) -> None:
+        """Take tables as seen; where they are met at the place where their capture begins (``first``), only if they are new."""
+        with self._lock:
+            if first and self._texts is None:
+                self._changed_texts()
+            for table in tables:
+                if not first or table.oid not in self._seen:
+                    self._seen[table.oid] = table
+
+    def seen(self, oid: int) -> CatalogTable | None:
+        """Return a table as it was last seen."""
+        with self._lock:
+            return self._seen.get(oid)
+
+    def read(self, oids: Sequence[int]) -> dict[int, CatalogTable]:
+        """Return tables as they are now, without taking them as seen."""
+        return {t.oid: t for t in self._read_catalog(oids)} if oids else {}
+
+    def places(self, oids: Sequence[int]) -> dict[int, Place]:
+        """Return where tables are now; those that are gone are left out."""
+        rows = self._query(_PLACES.format(oids=", ".join(str(o) for o in oids))) if oids else []
+        return {int(o or 0): Place(schema or "", table or "", kept == "u", part == "t") for o, schema, table, kept, part in rows}
+
+    def rewritten(self, tables: Sequence[CatalogTable], known: Callable[[int], bool]) -> dict[int, str]:
+        """Return, by oid, why rows may differ from what the log told since tables were last seen; those without a reason are left out."""
+        before = {t.oid: self.seen(t.oid) for t in tables}
+        touched = self._touched([oid for oid, table in before.items() if table is None])
+        found = dict.fromkeys(touched, "it was rewritten, or its partitions changed, while nobody read the log")
+        for table in tables:
+            old = before[table.oid]
+            if old is not None and (reason := storage_doubt(old, table, known)):
+                found[table.oid] = reason
+        return found
+
+    def look(self, captured: Sequence[tuple[int, int, int]], known: Callable[[int], bool]) -> list[Changed]:
+        """Return which of some tables, given as (oid, table id, version), are gone or different."""
+        if not captured:
+            return []
+        oids = [oid for oid, _, _ in captured]
+        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(str(o) for o in oids)))}
+        texts = self._changed_texts()
+        with self._lock:
+            differ = [o for o in oids if o not in self._seen or o not in prints or prints[o] != self._prints.get(o)]
+        now = self.read(differ)
+        reasons = self.rewritten(list(now.values()), known)
+        places = self.places([o for o in differ if o not in now])
+        found: list[Changed] = []
+        for oid, table_id, version in captured:
+            table, before = now.get(oid), self.seen(oid)
+            if table is not None:
+                reason = reasons.get(oid, "") or text_doubt(table, texts)
+                if reason or table != before:
+                    found.append(Changed(table_id, version, table, None, reason, prints.get(oid, "")))
+                else:
+                    self._prints[oid] = prints.get(oid, "")
+            elif oid in differ:
+                found.append(Changed(table_id, version, None, places.get(oid)))
+            elif before is not None and (reason := text_doubt(before, texts)):
+                found.append(Changed(table_id, version, before, None, reason, prints.get(oid, "")))
+        return found
+
+    def accept_look(self, changed: Changed) -> None:
+        """Take what a look found as seen, now that it was told."""
+        with self._lock:
+            if changed.now is not None:
+                self._seen[changed.now.oid] = changed.now
+                self._prints[changed.now.oid] = changed.fingerprint
+
+    def put_off(self, lsn: int, oid: int, reason: str) -> None:
+        """Keep a doubt until the log has been read up to a place."""
+        with self._lock:
+            if not any((w.oid, w.reason) == (oid, reason) and w.lsn >= lsn for w in self._waiting):
+                self._waiting.append(Waiting(lsn, oid, reason))
+
+    def due(self, lsn: int) -> list[Waiting]:
+        """Return the doubts whose place has been read, once."""
+        with self._lock:
+            found = [w for w in self._waiting if w.lsn <= lsn]
+            self._waiting = [w for w in self._waiting if w.lsn > lsn]
+        return found
+
+    def _touched(self, oids: Sequence[int]) -> set[int]:
+        """Return which tables were rewritten or had partitions attached since the slot's horizon."""
+        if not self._horizon or not oids:
+            return set()
+        rows = self._query(_TOUCHED.format(oids=", ".join(str(o) for o in oids), horizon=self._horizon))
+        return {int(row[0] or 0) for row in rows}
+
+    def _changed_texts(self) -> set[int]:
+        """Return the types whose values are printed otherwise than before: a label of an enum was renamed, a composite type changed."""
+        texts: TypeTexts = {}
+        for type_oid, part, text in self._query(_TEXTS):
+            texts.setdefault(int(type_oid or 0), {})[int(part or 0)] = text or ""
+        before, self._texts = self._texts, texts
+        if before is None:
+            return set()
+        return {t for t, parts in texts.items() if any(before.get(t, {}).get(p, text) != text for p, text in parts.items())}

@@ -1,0 +1,75 @@
+"""When a table's rows may be others than the log told: pure comparisons of what the catalog showed before and shows now.
+
+A doubt costs one reading of the table, a wrong certainty costs its rows, so whatever is not known for sure is doubted. Every function
+returns the reason, or an empty text. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from penstock.model.table import TableSchema
+from penstock.source.postgres.tables.catalog import CatalogTable
+
+_AHEAD = "its definition changed again before the log of this one was read"
+
+
+def storage_doubt(before: CatalogTable, now: CatalogTable, known: Callable[[int], bool]) -> str:
+    """Return why rows may have changed unseen between two looks: they lie in other files, or in other partitions.
+
+    A new partition that is as it was made is empty but for what the log tells, unless the log told of it as a table of its own (``known``).
+    """
+    if not now.has_key and (before.identity == "f") != (now.identity == "f"):
+        return "its rows are named otherwise (REPLICA IDENTITY)"
+    old = {s.oid: s.file for s in before.storage}
+    new = {s.oid: s.file for s in now.storage}
+    if any(new[oid] != file for oid, file in old.items() if oid in new):
+        return "its rows were rewritten (the table or a partition of it lies in another file)"
+    if old.keys() - new.keys():
+        return "a partition of it was dropped or detached"
+    if any(s.oid not in old and (not s.pristine or known(s.oid)) for s in now.storage):
+        return "a table was attached to it as a partition"
+    return ""
+
+
+def text_doubt(table: CatalogTable, types: Collection[int]) -> str:
+    """Return why values may be printed otherwise: a type of a column is among those that changed."""
+    changed = types and any(c.type_oid in types for c in table.columns)
+    return "a type of one of its columns was changed" if changed else ""
+
+
+def shape_doubt(before: TableSchema, after: TableSchema, now: CatalogTable | None, told: Sequence[TableSchema], rewritten: str) -> str:
+    """Return why old rows may not be what the next version makes of them; ``now`` is None where the catalog is ahead of the log.
+
+    ``told`` are all versions of the table before, ``rewritten`` the reason why its rows are in doubt already.
+    """
+    if now is None:
+        return _AHEAD
+    old = {c.id: c for c in before.columns}
+    kept = [(old[c.id].type, c.type) for c in after.columns if c.id in old]
+    last = max((c.id for v in told for c in v.columns), default=0)
+    fresh = sorted(c.id for c in after.columns if c.id > last)
+    names = {c.name for c in before.columns}
+    initial = {c.column.id: c.initial for c in now.columns}
+    reasons = {
+        "its rows are named by another key": [c.id for c in before.key_columns] != [c.id for c in after.key_columns],
+        "a column has another type": any((a.kind, a.unsigned) != (b.kind, b.unsigned) for a, b in kept),
+        # A column of the same name may have come and gone in between, with rows that had it.
+        "columns came and went": fresh != list(range(last + 1, last + 1 + len(fresh))),
+        "a column came back": any(c.id not in old and c.id <= last for c in after.columns),
+        "a column was dropped and added again": any(c.id not in old and c.name in names for c in after.columns),
+        "the value that a new column has in old rows cannot be told": any(initial.get(i) is msgspec.UNSET for i in fresh),
+        "values of a new column were computed": bool(rewritten) and any(initial.get(i) is None for i in fresh),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def creation_doubt(now: CatalogTable | None) -> str:
+    """Return why a table that the log shows for the first time may have rows that it never showed."""
+    if now is None:
+        return _AHEAD
+    if not all(s.pristine for s in now.storage):
+        return "it may have had rows before the log told of it"
+    return ""

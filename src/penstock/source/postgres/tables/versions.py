@@ -1,0 +1,134 @@
+"""How a table version is made: from the catalog, from a Relation message of the log, or from both where they agree.
+
+A Relation message names columns, the catalog numbers them: where both show the same columns, the numbers tell renames, swapped names and
+columns that were dropped and added again for sure. Where the catalog has moved on they are guessed, and whoever asks doubts the rows.
+What rows from before a column have in it is fixed in the version that adds it. Pure. Runs in the log service and the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.model.table import Column, TableSchema
+from penstock.model.types import ColumnType
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.wire.pgoutput import Relation
+
+BASE_VERSION_BITS = 31
+Types = Sequence[tuple[ColumnType, CellForm]]
+
+
+def base_version(table: CatalogTable) -> TableSchema:
+    """Return a table's first version, numbered by its content."""
+    columns = tuple(c.column for c in table.columns)
+    bare = TableSchema(table.oid, table.schema, table.table, 0, columns, unique_keys=table.unique_keys)
+    digest = hashlib.blake2b(bare.to_json(), digest_size=8).digest()
+    return msgspec.structs.replace(bare, version=(int.from_bytes(digest, "big") >> (64 - BASE_VERSION_BITS)) + 1)
+
+
+def agrees(table: CatalogTable, relation: Relation, types: Types) -> bool:
+    """Return whether the catalog shows the columns that a Relation message does."""
+    return [(c.column.name, c.column.type) for c in table.columns] == [
+        (r.name, kind) for r, (kind, _) in zip(relation.columns, types, strict=True)
+    ]
+
+
+def is_version_of(table: TableSchema, relation: Relation, types: Types) -> bool:
+    """Return whether rows of a relation are rows of a version: names, order, types, and, where the message tells, the key."""
+    if (table.schema, table.table) != (relation.schema, relation.table):
+        return False
+    return has_columns(table, relation, types)
+
+
+def has_columns(table: TableSchema, relation: Relation, types: Types) -> bool:
+    """Return whether rows of a relation have the columns of a version, whatever the table is called."""
+    if [(c.name, c.type) for c in table.columns] != [(r.name, t) for r, (t, _) in zip(relation.columns, types, strict=True)]:
+        return False
+    # FULL marks every column, NOTHING none: they do not tell the key.
+    told = [c.in_identity for c in relation.columns]
+    return relation.identity in "fn" or not any(told) or told == [c.primary_key for c in table.columns]
+
+
+def version_of_catalog(before: TableSchema, now: CatalogTable, version: int) -> TableSchema:
+    """Make the version that the catalog shows."""
+    return _numbered(before, now, version, now.schema, now.table, [c.column.primary_key for c in now.columns])
+
+
+def version_of_relation(before: TableSchema, relation: Relation, now: CatalogTable, version: int) -> TableSchema:
+    """Make the version of a relation with which the catalog agrees."""
+    told = relation.identity in "di" and any(c.in_identity for c in relation.columns)
+    keys = [r.in_identity if told else c.column.primary_key for r, c in zip(relation.columns, now.columns, strict=True)]
+    return _numbered(before, now, version, relation.schema, relation.table, keys)
+
+
+def first_version(relation: Relation, types: Types, now: CatalogTable, version: int) -> TableSchema:
+    """Make the version with which a table begins in the log."""
+    before = TableSchema(now.oid, relation.schema, relation.table, version, ())
+    if agrees(now, relation, types):
+        made = version_of_relation(before, relation, now, version)
+        return msgspec.structs.replace(made, columns=tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in made.columns))
+    return guessed_version(before, relation, types, now, version, ())
+
+
+def _numbered(before: TableSchema, now: CatalogTable, version: int, schema: str, table: str, keys: Sequence[bool]) -> TableSchema:
+    old = {c.id: c for c in before.columns}
+    columns = []
+    for shown, is_key in zip(now.columns, keys, strict=True):
+        column = shown.column
+        was = old.get(column.id)
+        initial = was.initial_default if was is not None else None if shown.initial is msgspec.UNSET else shown.initial
+        columns.append(
+            msgspec.structs.replace(column, primary_key=is_key, nullable=column.nullable and not is_key, initial_default=initial)
+        )
+    return TableSchema(before.table_id, schema, table, version, tuple(columns), unique_keys=now.unique_keys)
+
+
+def guessed_version(
+    before: TableSchema, relation: Relation, types: Types, now: CatalogTable | None, version: int, versions: Sequence[TableSchema]
+) -> TableSchema:
+    """Make the version of a relation with which the catalog does not agree: it counts for columns of the same name only."""
+    known = {c.name: c for c in before.columns}
+    shown = {c.column.name: c.column for c in now.columns} if now is not None else {}
+    names = {c.name for c in relation.columns}
+    gone = {c.id: c for c in before.columns if c.name not in names}
+    used = {known[c.name].id for c in relation.columns if c.name in known}
+    told = {c.id for v in versions for c in v.columns}
+    next_id = max([*told, *(c.id for c in shown.values())], default=0) + 1
+    renamed = _renames(before, relation, types) if not shown.keys() >= names else {}
+    columns = []
+    for described, (kind, _) in zip(relation.columns, types, strict=True):
+        old, present = known.get(described.name), shown.get(described.name)
+        if old is not None:
+            column_id = old.id
+        elif present is not None and present.id not in used and (present.id in gone or present.id not in told):
+            column_id = present.id
+        elif described.name in renamed and renamed[described.name] not in used:
+            column_id = renamed[described.name]
+        else:
+            column_id, next_id = next_id, next_id + 1
+        used.add(column_id)
+        facts = present or old or Column(column_id, described.name, kind)
+        tells_key = relation.identity in "di" and any(c.in_identity for c in relation.columns)
+        is_key = described.in_identity if tells_key else facts.primary_key
+        was = next((c for c in before.columns if c.id == column_id), None)
+        initial = was.initial_default if was is not None else None
+        columns.append(
+            Column(column_id, described.name, kind, facts.nullable and not is_key, is_key, facts.default, initial_default=initial)
+        )
+    # The log does not tell unique keys; those that the catalog shows count where their columns are the same.
+    same = {c.id for c in columns if c.name in shown and shown[c.name].id == c.id}
+    unique = tuple(k for k in (now.unique_keys if now is not None else ()) if set(k) <= same)
+    return TableSchema(before.table_id, relation.schema, relation.table, version, tuple(columns), unique_keys=unique)
+
+
+def _renames(before: TableSchema, relation: Relation, types: Types) -> dict[str, int]:
+    """Guess renames where the catalog has moved on: a column at the same place with the same type, and as many columns as before."""
+    if len(before.columns) != len(relation.columns):
+        return {}
+    names = {c.name for c in relation.columns}
+    pairs = zip(before.columns, relation.columns, types, strict=True)
+    return {new.name: old.id for old, new, (kind, _) in pairs if old.name not in names and old.type == kind}
