@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text
+from penstock.model.masking import mask_uri
 
 DEFAULT_URL = "http://127.0.0.1:8300"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -25,7 +25,7 @@ class ServerClient:
             # A proxy of the environment is for the world outside, not for this machine.
             self._client = httpx.Client(base_url=f"{self._url}/api/v1", timeout=timeout_s, trust_env=host not in _LOOPBACK)
         except (ValueError, httpx.InvalidURL):
-            raise PenstockError("CONFIG_INVALID", f"--server: not a URL: {mask_text(url)}", f"Use {DEFAULT_URL}.") from None
+            raise PenstockError("CONFIG_INVALID", f"--server: not a URL: {mask_uri(url)}", f"Use {DEFAULT_URL}.") from None
 
     def __enter__(self) -> ServerClient:
         return self
@@ -72,17 +72,17 @@ class ServerClient:
             response = self._client.request(method, path, json=body)
             answer = response.json()
         except (httpx.TransportError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise PenstockError("SERVER_UNREACHABLE", f"{mask_text(self._url)}: {_reason(error)}") from None
+            raise PenstockError("SERVER_UNREACHABLE", f"{mask_uri(self._url)}: {_reason(error)}") from None
         except ValueError:
             raise PenstockError(
-                "SERVER_UNREACHABLE", f"{mask_text(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
+                "SERVER_UNREACHABLE", f"{mask_uri(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
             ) from None
         if response.is_success and isinstance(answer, dict):
             return answer
         if isinstance(answer, dict) and {"code", "message"} <= answer.keys():
             raise PenstockError(str(answer["code"]), str(answer["message"]), answer.get("hint"))
         raise PenstockError(
-            "SERVER_UNREACHABLE", f"{mask_text(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
+            "SERVER_UNREACHABLE", f"{mask_uri(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
         )
 
 

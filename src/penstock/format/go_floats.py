@@ -6,13 +6,30 @@ least two digits, the shortest ``%f`` never does. Kernels release the interprete
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
-from penstock.kernels.jit import I64, U8, kernel
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from penstock.kernels.jit import I64, U8, byte_view, kernel
 
 _DIGITS_MAX = 400
 _ROOM = 8
 """How many bytes a text can grow: sign of infinity, point, and exponent."""
+
+
+def shortest_texts(values: pa.Array) -> pa.Array:
+    """Return floats as polars writes them, as large strings."""
+    return pl.Series(values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def rewritten_texts(values: pa.Array, rewrite: Callable[[I64, U8], tuple[I64, U8]]) -> pa.Array:
+    """Return floats in one of Go's forms, as large strings."""
+    texts = shortest_texts(values)
+    validity, offsets, data = texts.buffers()
+    ends, text = rewrite(np.frombuffer(offsets, np.int64)[: len(texts) + 1], byte_view(data))
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(text), validity)
 
 
 @kernel

@@ -1,13 +1,15 @@
-"""What the kernels that write rows share: values out of Arrow buffers by address, whole numbers as digits, and where the bytes go.
+"""What the kernels that write rows share: where values lie in Arrow buffers, whole numbers as digits, and where the bytes go.
 
 Invariant: nothing outside the described buffers is read. Runs on executors.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.kernels.jit import EMPTY_U8, U8, kernel
 from penstock.kernels.memory import (
@@ -60,6 +62,41 @@ class ByteSpace:
     def getvalue(self) -> bytes:
         """Return everything."""
         return b"".join(part.data for part in self._parts)
+
+
+def fill(space: Space, rows: int, size: int, write: Callable[[int, U8], tuple[int, int]]) -> None:
+    """Let a kernel write all rows: it gets the row to begin with and free space, and returns the row that it reached and the bytes."""
+    done = 0
+    while done < rows:
+        reached, used = write(done, space.reserve(size))
+        space.advance(used)
+        if reached == done:
+            # Not even one row fits.
+            size *= 2
+        done = reached
+
+
+class Described(NamedTuple):
+    """How a kernel finds the values of an array: how wide a value or an offset is, where its buffers lie, and its first row."""
+
+    width: int
+    validity: int
+    offsets: int
+    values: int
+    first: int
+
+
+def described(array: pa.Array) -> tuple[Described, int]:
+    """Return where whole numbers, texts or bytes lie, and how many bytes the texts have. The caller keeps the array."""
+    validity, *offsets, data = array.buffers()
+    known = validity.address if validity is not None and array.null_count else 0
+    address = data.address if data is not None else 0
+    if not offsets:
+        return Described(array.type.bit_width // 8, known, 0, address, array.offset), 0
+    width = 8 if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) else 4
+    bounds = np.frombuffer(offsets[0], np.int64 if width == 8 else np.int32)
+    nbytes = int(bounds[array.offset + len(array)] - bounds[array.offset]) if len(array) else 0
+    return Described(width, known, offsets[0].address, address, array.offset), nbytes
 
 
 @kernel

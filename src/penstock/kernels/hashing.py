@@ -21,7 +21,7 @@ _SEPARATOR = np.uint64(0xFF)
 
 
 @kernel
-def mix(value: np.uint64) -> np.uint64:
+def _mix(value: np.uint64) -> np.uint64:
     """Let every bit of a number play on every other."""
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
@@ -78,19 +78,19 @@ def cell_hashes(data: U8, starts: I64, lengths: I32, out: U8) -> None:
         one, two = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
         for column in range(starts.shape[0]):
             length = lengths[column, row]
-            one = mix(one ^ np.uint64(length + 3))
-            two = mix(two + np.uint64(length + 3))
+            one = _mix(one ^ np.uint64(length + 3))
+            two = _mix(two + np.uint64(length + 3))
             word, filled = np.uint64(0), 0
             for at in range(max(length, 0)):
                 word = (word << np.uint64(8)) | np.uint64(data[starts[column, row] + at])
                 filled += 1
                 if filled == 8:
-                    one = mix(one ^ word)
-                    two = mix(two + word)
+                    one = _mix(one ^ word)
+                    two = _mix(two + word)
                     word, filled = np.uint64(0), 0
             if filled:
-                one = mix(one ^ word)
-                two = mix(two + word)
+                one = _mix(one ^ word)
+                two = _mix(two + word)
         _put_big_endian(one, two, row, out)
 
 

@@ -1,6 +1,7 @@
 """How numeric kernels are compiled: without the GIL, cached on disk, and typed for the checker; the names of the arrays that they take.
 
 Kernels take flat numpy arrays only (numba has no good answer for lists of buffers) and report a bad row by its number instead of raising.
+The cache notices a change of a kernel's own module only: whoever changes one that other modules call removes their ``*.nbi`` files.
 Runs anywhere.
 """
 

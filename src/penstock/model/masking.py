@@ -49,7 +49,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_uri(uri: str) -> str:
-    """Return a URI with its credentials hidden."""
+    """Return a text that is one URI with its credentials hidden, whatever characters they have."""
     found = _SCHEME.match(uri)
     return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :]) if found else uri)
 
@@ -62,7 +62,7 @@ def mask_tree(tree: Any, key: str = "") -> Any:
         return [mask_tree(item, key) for item in tree]
     if tree is not None and _is_secret(key):
         return MASK
-    return mask_text(tree) if isinstance(tree, str) else tree
+    return mask_uri(tree) if isinstance(tree, str) else tree
 
 
 def _is_secret(name: str) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text, mask_tree
+from penstock.model.masking import mask_text, mask_tree, mask_uri
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.creation import FeedDocument
 from penstock.server.ports import RunStatus
@@ -59,7 +59,7 @@ def feed_detail(
         "uuid": feed.uuid,
         "created_ms": feed.created_ms,
         "updated_ms": feed.updated_ms,
-        "source": mask_text(document.source),
+        "source": mask_uri(document.source),
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": shown,

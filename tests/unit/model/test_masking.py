@@ -41,6 +41,7 @@ passwords = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x0b\x0
 @given(passwords)
 def test_whatever_a_password_holds_it_is_hidden(password: str) -> None:
     assert mask_uri(f"mysql://root:{password}@h:3306/db?ssl=1") == "mysql://root:***@h:3306/db?ssl=1"
+    assert mask_tree({"source": f"mysql://root:{password}@h/db"}) == {"source": "mysql://root:***@h/db"}
 
 
 @settings(max_examples=300)

@@ -9,10 +9,9 @@ backslashes and delimiters stand behind a backslash. Invariant: nothing outside 
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
-from penstock.format.go_floats import go_floats
+from penstock.format.go_floats import go_floats, rewritten_texts, shortest_texts
 from penstock.format.sheet_kernels import (
     EIGHT,
     LOW_BITS,
@@ -20,6 +19,8 @@ from penstock.format.sheet_kernels import (
     ONE,
     ByteSpace,
     Space,
+    described,
+    fill,
     has_byte,
     is_null,
     put_signed,
@@ -27,7 +28,7 @@ from penstock.format.sheet_kernels import (
     text_bounds,
 )
 from penstock.kernels.byte_ranges import copy_short, same_bytes
-from penstock.kernels.jit import I64, U8, byte_view, kernel
+from penstock.kernels.jit import I64, U8, kernel
 from penstock.kernels.memory import load_u8, load_u64, store_u8, store_u64
 
 TEXT_QUOTED = 0
@@ -221,49 +222,29 @@ class RowSheet:
 
     def integers(self, values: pa.Array) -> None:
         """Add whole numbers, bare."""
-        validity, data = values.buffers()
-        kind = SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED
-        self._add(kind, values.type.bit_width // 8, values, validity, 0, data, 12 * self._rows)
+        self._add(SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED, values, 12)
 
     def text(self, values: pa.Array, *, bare: bool = False) -> None:
         """Add texts (string or large string), between quotes or escaped, or as they are."""
-        validity, offsets, data = values.buffers()
-        width = 8 if pa.types.is_large_string(values.type) else 4
-        nbytes = 0
-        if len(values):
-            bounds = np.frombuffer(offsets, np.int64 if width == 8 else np.int32)
-            nbytes = int(bounds[values.offset + len(values)] - bounds[values.offset])
-        self._add(TEXT_BARE if bare else self._encoded, width, values, validity, offsets.address, data, nbytes + 4 * self._rows)
+        self._add(TEXT_BARE if bare else self._encoded, values, 4)
 
     def floats(self, values: pa.Array) -> None:
         """Add floats as Go's %v writes them, bare.
 
-        Between 1e-4 and 1e6 that is the shortest decimal text without an exponent, which polars gives; other values are rewritten.
+        Between 1e-4 and 1e6 that is the shortest decimal text without an exponent; other values are rewritten.
         """
         numbers = np.abs(values.fill_null(0).to_numpy(zero_copy_only=False))
-        texts = pl.Series(values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
         plain = bool((((numbers >= _PLAIN_MIN) & (numbers < _PLAIN_MAX)) | (numbers == 0)).all())
-        validity, offsets, data = texts.buffers()
-        if not plain:
-            ends, data_bytes = go_floats(np.frombuffer(offsets, np.int64)[: len(texts) + 1], byte_view(data))
-            offsets, data = pa.py_buffer(ends), pa.py_buffer(data_bytes)
-        nbytes = int(np.frombuffer(offsets, np.int64)[len(texts)])
-        self._kept.append(offsets)
-        self._kept.append(data)
-        kind = TEXT_FLOAT if plain else TEXT_BARE
-        self._add(kind, 8, texts, validity, offsets.address, data, nbytes + 4 * self._rows)
+        if plain:
+            self._add(TEXT_FLOAT, shortest_texts(values), 4)
+        else:
+            self._add(TEXT_BARE, rewritten_texts(values, go_floats), 4)
 
     def render_into(self, space: Space) -> None:
         """Append all rows."""
-        sheet = np.array(self._entries, np.int64)
-        done, size = 0, int(self._estimate * 1.05) + 4096
-        while done < self._rows:
-            reached, used = write_rows(sheet, done, self._rows, self._quote, self._delimiter, self._null, space.reserve(size))
-            space.advance(used)
-            if reached == done:
-                # Not even one row fits.
-                size *= 2
-            done = reached
+        sheet, rows = np.array(self._entries, np.int64), self._rows
+        size = int(self._estimate * 1.05) + 4096
+        fill(space, rows, size, lambda done, out: write_rows(sheet, done, rows, self._quote, self._delimiter, self._null, out))
 
     def render(self) -> bytes:
         """Return all rows."""
@@ -271,11 +252,9 @@ class RowSheet:
         self.render_into(space)
         return space.getvalue()
 
-    def _add(
-        self, kind: int, width: int, values: pa.Array, validity: pa.Buffer | None, offsets: int, data: pa.Buffer | None, size: int
-    ) -> None:
+    def _add(self, kind: int, values: pa.Array, row_bytes: int) -> None:
+        """Add a column that takes its texts and about so many bytes a row more."""
+        place, nbytes = described(values)
         self._kept.append(values)
-        address = data.address if data is not None else 0
-        known = validity.address if validity is not None and values.null_count else 0
-        self._entries.append((kind, width, known, offsets, address, values.offset, len(self._delimiter)))
-        self._estimate += size + len(self._delimiter) * self._rows
+        self._entries.append((kind, *place, len(self._delimiter)))
+        self._estimate += nbytes + (row_bytes + len(self._delimiter)) * self._rows

@@ -8,14 +8,13 @@ Invariant: nothing outside the described buffers is read. Runs on executors.
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
-from penstock.format.go_floats import plain_floats
+from penstock.format.go_floats import plain_floats, rewritten_texts
 from penstock.format.json.escaping import escaped_size, put_escaped, put_latin1
-from penstock.format.sheet_kernels import ONE, Space, is_null, put_signed, put_unsigned, text_bounds
+from penstock.format.sheet_kernels import ONE, Described, Space, described, fill, is_null, put_signed, put_unsigned, text_bounds
 from penstock.kernels.byte_ranges import copy_short
-from penstock.kernels.jit import I64, U8, byte_view, kernel
+from penstock.kernels.jit import I64, U8, kernel
 from penstock.kernels.memory import load_u8, store_u8
 
 NOTHING = 0
@@ -156,28 +155,25 @@ class MessageSheet:
         bounds = np.cumsum([0, *map(len, texts)]).astype(np.int64)
         joined = np.frombuffer(b"".join(texts) or b" ", np.uint8)
         self._kept += [codes, bounds, joined]
-        self._entry(
-            CHOICE, max(map(len, texts)), bounds.ctypes.data, codes.ctypes.data, joined.ctypes.data, 0, ops, None, False, len(texts[0])
-        )
+        place = Described(max(map(len, texts)), bounds.ctypes.data, codes.ctypes.data, joined.ctypes.data, 0)
+        self._entry(CHOICE, place, ops, None, False, len(texts[0]) * self._rows)
 
     def integers(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add whole numbers, as strings or bare."""
-        validity, data = values.buffers()
-        kind = SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED
-        self._column(kind, values.type.bit_width // 8, values, validity, 0, data, ops, flags, quoted, 14)
+        self._column(SIGNED if pa.types.is_signed_integer(values.type) else UNSIGNED, values, ops, flags, quoted, 14)
 
     def text(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None) -> None:
         """Add texts or bytes (as ISO-8859-1) as strings."""
         latin1 = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
-        self._texts(LATIN1 if latin1 else TEXT, values, ops, flags, quoted=True)
+        self._column(LATIN1 if latin1 else TEXT, values, ops, flags, True, 4)
 
     def words(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add texts in which nothing has to be escaped."""
-        self._texts(BARE, values, ops, flags, quoted=quoted)
+        self._column(BARE, values, ops, flags, quoted, 4)
 
     def floats(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add floats: the shortest digits that read back as the same number, never with an exponent."""
-        self._texts(BARE, float_texts(values), ops, flags, quoted=quoted)
+        self._column(BARE, rewritten_texts(values, plain_floats), ops, flags, quoted, 4)
 
     def render_into(self, space: Space) -> None:
         """Append all messages."""
@@ -185,62 +181,24 @@ class MessageSheet:
         sheet = np.array(self._entries, np.int64)
         leads = np.frombuffer(b"".join(self._leads) or b" ", np.uint8)
         sheet[:, _LEAD] += leads.ctypes.data
-        done, size = 0, int(self._estimate * 1.05) + 8192
-        while done < self._rows:
-            reached, used = write_messages(sheet, self._ops, done, self._rows, space.reserve(size))
-            space.advance(used)
-            if reached == done:
-                # Not even one message fits.
-                size *= 2
-            done = reached
+        size = int(self._estimate * 1.05) + 8192
+        fill(space, self._rows, size, lambda done, out: write_messages(sheet, self._ops, done, self._rows, out))
 
-    def _texts(self, kind: int, values: pa.Array, ops: int, flags: U8 | None, *, quoted: bool) -> None:
-        validity, offsets, data = values.buffers()
-        width = 8 if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type) else 4
-        bounds = np.frombuffer(offsets, np.int64 if width == 8 else np.int32)
-        nbytes = int(bounds[values.offset + len(values)] - bounds[values.offset]) if len(values) else 0
-        size = nbytes // max(1, self._rows) + 4
-        self._column(kind, width, values, validity, offsets.address, data, ops, flags, quoted, size)
-
-    def _column(
-        self,
-        kind: int,
-        width: int,
-        values: pa.Array,
-        validity: pa.Buffer | None,
-        offsets: int,
-        data: pa.Buffer | None,
-        ops: int,
-        flags: U8 | None,
-        quoted: bool,
-        size: int,
-    ) -> None:
+    def _column(self, kind: int, values: pa.Array, ops: int, flags: U8 | None, quoted: bool, row_bytes: int) -> None:
+        place, nbytes = described(values)
         self._kept.append(values)
-        address = data.address if data is not None else 0
-        known = validity.address if validity is not None and values.null_count else 0
-        self._entry(kind, width, known, offsets, address, values.offset, ops, flags, quoted, size)
+        self._entry(kind, place, ops, flags, quoted, nbytes + row_bytes * self._rows)
 
-    def _entry(
-        self,
-        kind: int,
-        width: int,
-        validity: int,
-        offsets: int,
-        values: int,
-        first: int,
-        ops: int,
-        flags: U8 | None,
-        quoted: bool,
-        size: int,
-    ) -> None:
+    def _entry(self, kind: int, place: Described, ops: int, flags: U8 | None, quoted: bool, nbytes: int) -> None:
+        """Add an entry whose values take about so many bytes in all messages."""
         rule = (ops, self._flags(flags))
         if rule != self._lead_rule[:2]:
             self._flush_lead()
         lead, comma, self._lead = b"".join(self._lead), self._lead_rule[2], []
         self._lead_rule = (*rule, False)
         at = self._keep_lead(lead)
-        self._entries.append([kind, width, validity, offsets, values, first, at, len(lead), ops, rule[1], int(quoted), int(comma)])
-        self._estimate += size * self._rows
+        self._entries.append([kind, *place, at, len(lead), ops, rule[1], int(quoted), int(comma)])
+        self._estimate += nbytes
 
     def _flush_lead(self) -> None:
         if self._lead:
@@ -263,14 +221,3 @@ class MessageSheet:
             return 0
         self._kept.append(flags)
         return int(flags.ctypes.data)
-
-
-def float_texts(values: pa.Array) -> pa.Array:
-    """Return floats as the shortest decimal texts without an exponent, as large strings."""
-    texts = pl.Series(values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
-    validity, offsets, data = texts.buffers()
-    ends, text = plain_floats(
-        np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1],
-        byte_view(data),
-    )
-    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(text), validity)
