@@ -31,9 +31,7 @@ def open_bucket(scheme: str, bucket: str, prefix: str, options: Mapping[str, str
         endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""))
         return S3Store(bucket, config=config, client_options=_client(endpoint), **common)
     if scheme in {"gs", "gcs"}:
-        return GCSStore(
-            bucket, prefix=prefix or None, config=config, client_options=_client(config.get("base_url", "")), retry_config=retry
-        )
+        return GCSStore(bucket, config=config, client_options=_client(config.get("base_url", "")), **common)
     return AzureStore(bucket, config=config, client_options=_client(config.get("endpoint", "")), **common)
 
 
