@@ -8,7 +8,6 @@ that each executor opens its own target. Runs on executors and the driver.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +27,10 @@ from obstore.exceptions import (
     UnauthenticatedError,
     UnknownConfigurationKeyError,
 )
-from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store
+from obstore.store import GCSStore, LocalStore, MemoryStore, ObjectStore
 
 from penstock.model.backoff import Backoff
+from penstock.model.buckets import cause_of, open_bucket
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.large_writes import WRITE_BYTES, pieces
@@ -39,21 +39,11 @@ from penstock.model.masking import mask_uri
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
 _RESERVED = b"penstock: being uploaded in parts\n"
-REQUEST_TIMEOUT = "300s"
-CONNECT_TIMEOUT = "10s"
 
 _T = TypeVar("_T")
 Guard = Callable[[], None]
 """Asked before each write to a target; raises where none may be."""
 _WRITES = frozenset({"create", "write", "delete"})
-_S3_ALIASES = {
-    "endpoint": "endpoint",
-    "access-key": "access_key_id",
-    "access-key-id": "access_key_id",
-    "secret-access-key": "secret_access_key",
-    "session-token": "session_token",
-    "region": "region",
-}
 _MEMORY_STORES: dict[str, ObjectStore] = {}
 _MEMORY_LOCK = threading.Lock()
 
@@ -246,8 +236,7 @@ def unfenced() -> None:
 
 
 def _classify(error: Exception, what: str) -> PenstockError:
-    # The first line says what happened; what follows repeats request and configuration, which may hold secrets.
-    cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    cause = cause_of(error)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | NotADirectoryError | IsADirectoryError):
         return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
     if isinstance(error, NotSupportedError | InvalidPathError | UnknownConfigurationKeyError | ValueError):
@@ -279,21 +268,4 @@ def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -
     if scheme == "memory":
         with _MEMORY_LOCK:
             return _MEMORY_STORES.setdefault(f"{host}/{prefix}", MemoryStore())
-    retry: Any = {"max_retries": 2}
-    if scheme in {"s3", "s3a"}:
-        config: dict[str, Any] = {_S3_ALIASES.get(k, k.replace("-", "_")): v for k, v in options.items()}
-        path_style = config.pop("force_path_style", config.pop("path_style", None))
-        if path_style is not None:
-            config["virtual_hosted_style_request"] = str(path_style).lower() in {"false", "0"}
-        endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""))
-        return S3Store(host, prefix=prefix or None, config=config, client_options=_client(endpoint), retry_config=retry)
-    config = {k.replace("-", "_"): v for k, v in options.items()}
-    if scheme in {"gs", "gcs"}:
-        return GCSStore(host, prefix=prefix or None, config=config, client_options=_client(config.get("base_url", "")), retry_config=retry)
-    return AzureStore(host, prefix=prefix or None, config=config, client_options=_client(config.get("endpoint", "")), retry_config=retry)
-
-
-def _client(endpoint: str) -> Any:
-    # Whoever names an endpoint without TLS means it. A whole file must fit in one request's time.
-    plain = {"allow_http": True} if endpoint.startswith("http://") else {}
-    return {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, **plain}
+    return open_bucket(scheme, host, prefix, options, retries_max=2)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import datetime as dt
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +11,7 @@ from penstock.feed.settings import FeedSettings
 from penstock.model.masking import mask_text
 from penstock.model.settings_loader import dump, load
 from penstock.model.values import parse_duration, parse_size
+from penstock.target.cron import Cron
 
 
 @given(
@@ -22,6 +26,16 @@ def test_sizes(number: int, unit: tuple[str, int]) -> None:
 def test_durations(number: int, unit: tuple[str, int]) -> None:
     assert parse_duration(f"{number}{unit[0]}", "ms") == number * unit[1]
     assert parse_duration(f"{number}{unit[0]}", "s") == number * unit[1] / 1000
+
+
+@given(st.integers(0, 50), st.integers(0, 59), st.integers(0, 59))
+def test_durations_may_have_several_units(hours: int, minutes: int, seconds: int) -> None:
+    written = f"{hours}h{minutes}m{seconds}s"
+    assert parse_duration(written, "s") == hours * 3600 + minutes * 60 + seconds
+    assert Cron.parse(f"@every {written}1ms").every == dt.timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=1)
+    for wrong in (f"{written}x", f"{written} and more", f"-{written}", "h", ""):
+        with pytest.raises(ValueError, match="must be a duration"):
+            parse_duration(wrong, "s")
 
 
 @given(

@@ -456,16 +456,16 @@ def test_an_attempt_that_does_not_know_of_another_s_cut_is_tried_again(made: lis
 
 def test_a_record_that_lost_against_a_file_is_withdrawn(made: list[StorageSink]) -> None:
     target = ScriptedTarget()
+    quick = ClockRig(made, target)
+    quick.add(rows(0, 60))
     slow = ClockRig(made, target)
     slow.add(rows(0, 40))
     held = target.script(FaultRule("create", Fault.HOLD, "CDC"))
     slow.clock.wait_for_waiters(1)
     slow.clock.advance(5)
     assert held.held.wait(WAIT_S)
-    # It recorded its cut and has not published the file. Another attempt, which began before that, publishes by its rows.
-    quick = ClockRig(made, target)
-    quick.sink._records._listed = []
-    quick.add(rows(0, 120))
+    # It recorded its cut and has not published the file. Another attempt, which looked for records before that, publishes by its rows.
+    quick.add(rows(60, 60))
     result = quick.close()
     held.release.set()
     with pytest.raises(PenstockError, match="CUT_CONFLICT"):

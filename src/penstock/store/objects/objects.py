@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore, ObjectStore, from_url
 
 from penstock.model.batch import ChangeBatch
+from penstock.model.buckets import BUCKET_SCHEMES, cause_of, open_bucket
 from penstock.model.errors import PenstockError
 from penstock.model.large_writes import write_at
 from penstock.store.changes.ordering import rebatch, window_rows
@@ -68,7 +69,7 @@ class ObjectBackend(Protocol):
 class ObstoreBackend:
     """Objects through obstore, below a URI: ``file:///dir``, ``s3://bucket/prefix`` and what else obstore knows.
 
-    ``options`` are obstore's own: ``endpoint``, ``region``, ``access_key_id`` and so on; what is not given comes from the environment.
+    ``options`` are those of ``penstock.model.buckets``.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
@@ -77,11 +78,11 @@ class ObstoreBackend:
         if parts.scheme == "file":
             self._root = Path(unquote(parts.path))
             self._root.mkdir(parents=True, exist_ok=True)
-            self._store = LocalStore(self._root)
+            self._store: ObjectStore = LocalStore(self._root)
+        elif parts.scheme in BUCKET_SCHEMES:
+            self._store = open_bucket(parts.scheme, parts.netloc, unquote(parts.path).strip("/"), options or {})
         else:
-            given = dict(options or {})
-            plain_http = given.get("endpoint", "").startswith("http://")
-            self._store = from_url(uri, client_options={"allow_http": plain_http}, **given)
+            self._store = from_url(uri)
 
     def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         """Create an object; on a local disk the file and its directory are synced."""
@@ -138,7 +139,7 @@ def _os_errors(path: str) -> Iterator[None]:
     except NotFoundError as error:
         raise FileNotFoundError(path) from error
     except BaseError as error:
-        raise OSError(f"{path}: {type(error).__name__}: {error}") from error
+        raise OSError(f"{path}: {type(error).__name__}: {cause_of(error)}") from error
 
 
 def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> None:

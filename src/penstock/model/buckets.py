@@ -1,0 +1,46 @@
+"""Buckets of object stores: how they are opened, and what their errors say, for the event store's objects and for targets alike.
+
+Options have obstore's names (``access_key_id``) and may be written with dashes, for S3 also as in the layout's origin. What is not given
+comes from the environment. Invariant: a cause holds no credential. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
+
+BUCKET_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "azure", "azblob"})
+REQUEST_TIMEOUT = "300s"
+CONNECT_TIMEOUT = "10s"
+_S3_NAMES = {"access_key": "access_key_id"}
+
+
+def open_bucket(scheme: str, bucket: str, prefix: str, options: Mapping[str, str], retries_max: int | None = None) -> ObjectStore:
+    """Return the store of a bucket or container below a prefix; obstore tries again so often, as it likes where that is None."""
+    config: dict[str, Any] = {k.replace("-", "_"): v for k, v in options.items()}
+    retry: Any = None if retries_max is None else {"max_retries": retries_max}
+    common: dict[str, Any] = {"prefix": prefix or None, "retry_config": retry}
+    if scheme in {"s3", "s3a"}:
+        config = {_S3_NAMES.get(k, k): v for k, v in config.items()}
+        path_style = config.pop("force_path_style", config.pop("path_style", None))
+        if path_style is not None:
+            config["virtual_hosted_style_request"] = str(path_style).lower() in {"false", "0"}
+        endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""))
+        return S3Store(bucket, config=config, client_options=_client(endpoint), **common)
+    if scheme in {"gs", "gcs"}:
+        return GCSStore(bucket, config=config, client_options=_client(config.get("base_url", "")), **common)
+    return AzureStore(bucket, config=config, client_options=_client(config.get("endpoint", "")), **common)
+
+
+def cause_of(error: Exception) -> str:
+    """Return the line of an error that says what happened; what follows repeats request and configuration, which may hold secrets."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _client(endpoint: str) -> Any:
+    # Whoever names an endpoint without TLS means it. A whole file must fit in one request's time.
+    plain = {"allow_http": True} if endpoint.startswith("http://") else {}
+    return {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, **plain}
