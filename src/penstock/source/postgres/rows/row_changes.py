@@ -16,16 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.jit import I64, U8, U64, binary_view, kernel
+from penstock.kernels.jit import I64, U8, U64, kernel
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
+from penstock.source.folding import Mask, arrange
 from penstock.source.postgres.rows.cells import I32, UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.rows.row_keys import content_keys, ordinal_keys, row_keys
 from penstock.source.postgres.tables.schema_book import KnownRelation
 from penstock.source.postgres.wire.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 
-Mask = npt.NDArray[np.bool_]
 Fetch = Callable[[TableSchema, pa.Array, list[pa.Array], list[Column]], tuple[pa.Array, list[pa.Array]]]
 """Reads columns of rows by key: given keys and key columns, returns the keys found and the columns of those rows."""
 
@@ -74,11 +74,11 @@ def build_changes(known: KnownRelation, buffer: U8, rows: I64, ts: U64, ordinals
     _fill_unchanged(new, old, at_new, at_old, full)
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
-    ordered = in_key_order(events, keys)
+    arranged = arrange(events.ts, events.key, keys)
+    ordered = events if arranged.order is None else events.take(arranged.order)
     if bool((new.lengths == UNCHANGED).any()):
-        data, offsets = binary_view(keys)
-        _carry_unchanged(ordered.ts, ordered.key, ordered.after, data, offsets, new.starts, new.lengths)
-    folded = fold(ordered, keys)
+        _carry_unchanged(arranged.begins, ordered.after, new.starts, new.lengths)
+    folded = fold(ordered, arranged.first, arranged.last)
     is_full = full[old_rows]
     return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
 
@@ -144,28 +144,8 @@ def _events(rows: I64, ts: U64, keys: pa.Array, at_new: I64, at_old: I64, old_fr
     )
 
 
-def in_key_order(events: Events, keys: pa.Array) -> Events:
-    """Return events by (commit ts, key), those of one key in log order."""
-    data, offsets = binary_view(keys)
-    if _order_state(events.ts, events.key, data, offsets) < 2:
-        return events
-    order = np.lexsort((_prefixes(data, offsets)[events.key], events.ts))
-    ordered = events.take(order)
-    if _order_state(ordered.ts, ordered.key, data, offsets) < 2:
-        return ordered
-    frame = pa.table({"ts": events.ts, "key": keys.take(pa.array(events.key)), "at": np.arange(len(events.ts))})
-    by_key = pc.sort_indices(frame, sort_keys=[("ts", "ascending"), ("key", "ascending"), ("at", "ascending")])
-    return events.take(by_key.to_numpy().astype(np.int64))
-
-
-def fold(events: Events, keys: pa.Array) -> Folded:
-    """Fold ordered events to one entry for each (commit ts, key)."""
-    count = len(events.ts)
-    data, offsets = binary_view(keys)
-    begins = np.ones(count, dtype=np.bool_)
-    _group_begins(events.ts, events.key, data, offsets, begins)
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:], count) - 1
+def fold(events: Events, first: I64, last: I64) -> Folded:
+    """Fold events to one entry for each (commit ts, key); ``first`` and ``last`` say where each stands."""
     before = events.before[first]
     # A delete of a row that this transaction had inserted or updated without an image shows what the delete itself gave.
     before = np.where(before >= 0, before, np.where(events.op[last] == DELETE, events.before[last], -1))
@@ -231,69 +211,13 @@ def batches(
 
 
 @kernel
-def _compare(data: U8, left: int, left_end: int, right: int, right_end: int) -> int:
-    while left < left_end and right < right_end:
-        if data[left] != data[right]:
-            return -1 if data[left] < data[right] else 1
-        left += 1
-        right += 1
-    if left < left_end:
-        return 1
-    return -1 if right < right_end else 0
-
-
-@kernel
-def _order_state(ts: U64, key: I64, data: U8, offsets: I64) -> int:
-    """Return 0 where (ts, key) grows, 1 where it repeats, 2 where it falls."""
-    state = 0
-    for row in range(1, len(ts)):
-        if ts[row - 1] < ts[row]:
-            continue
-        if ts[row - 1] > ts[row]:
-            return 2
-        a, b = key[row - 1], key[row]
-        order = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1])
-        if order > 0:
-            return 2
-        if order == 0:
-            state = 1
-    return state
-
-
-@kernel
-def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Mask) -> None:
-    for row in range(1, len(ts)):
-        if ts[row - 1] == ts[row]:
-            a, b = key[row - 1], key[row]
-            begins[row] = _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0
-
-
-@kernel
-def _carry_unchanged(ts: U64, key: I64, after: I64, data: U8, offsets: I64, starts: I64, lengths: I32) -> None:
+def _carry_unchanged(begins: Mask, after: I64, starts: I64, lengths: I32) -> None:
     """Let cells that an update left in place point at what the same transaction put there before."""
-    for at in range(1, len(ts)):
+    for at in range(1, len(after)):
         mine, before = after[at], after[at - 1]
-        if mine < 0 or before < 0 or ts[at - 1] != ts[at]:
-            continue
-        a, b = key[at - 1], key[at]
-        if _compare(data, offsets[a], offsets[a + 1], offsets[b], offsets[b + 1]) != 0:
+        if mine < 0 or before < 0 or begins[at]:
             continue
         for column in range(starts.shape[0]):
             if lengths[column, mine] == UNCHANGED:
                 starts[column, mine] = starts[column, before]
                 lengths[column, mine] = lengths[column, before]
-
-
-@kernel
-def _prefixes(data: U8, offsets: I64) -> U64:
-    out = np.zeros(len(offsets) - 1, dtype=np.uint64)
-    for row in range(len(out)):
-        value = np.uint64(0)
-        start = offsets[row]
-        length = offsets[row + 1] - start
-        for k in range(8):
-            value = value << np.uint64(8)
-            if k < length:
-                value |= np.uint64(data[start + k])
-        out[row] = value
-    return out
