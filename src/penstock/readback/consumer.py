@@ -158,7 +158,7 @@ class StorageConsumer:
                 self._database.clear_table(before)
             else:
                 self._remove_partitions(before, after.version)
-            if (before.columns, before.handle_columns) != (after.columns, after.handle_columns):
+            if _shape(before) != _shape(after):
                 known_ids = {c.id for c in before.columns}
                 fresh = [c for c in after.columns if c.id not in known_ids]
                 self._database.rebuild_table(before, after, self._defaults(fresh))
@@ -266,6 +266,12 @@ class StorageConsumer:
             self._notes.pop(item, None)
         else:
             self._notes[item] = text
+
+
+def _shape(table: TableSchema) -> tuple[tuple[Column, ...], ...]:
+    """Return what of a version a database's table depends on; rows that are there have their initial defaults already."""
+    columns = (table.columns, table.handle_columns)
+    return tuple(tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in part) for part in columns)
 
 
 def _numbered_as(table: TableSchema, after: TableSchema) -> TableSchema:
