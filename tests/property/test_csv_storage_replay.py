@@ -53,6 +53,8 @@ class Added(NamedTuple):
     type: ColumnType
     default: str | None
     value: object
+    told: str | msgspec.UnsetType = msgspec.UNSET
+    """The initial default, where the source knows it."""
 
 
 ADDED = (
@@ -62,6 +64,7 @@ ADDED = (
     Added(ColumnType(TypeKind.INT), None, 0),
     Added(ColumnType(TypeKind.DECIMAL, length=9, scale=3), "1.5", "1.500"),
     Added(ColumnType(TypeKind.DATETIME, scale=3), "CURRENT_TIMESTAMP(3)", None),
+    Added(ColumnType(TypeKind.DATETIME, scale=3), "CURRENT_TIMESTAMP(3)", "2026-11-15 00:00:00.500", "2026-11-15 00:00:00.5"),
     Added(ColumnType(TypeKind.BIT, length=4), "b'101'", 5),
     Added(ColumnType(TypeKind.ENUM, elems=("a", "B")), "b", 2),
     Added(ColumnType(TypeKind.VARBINARY, length=9), "\\x00ff", b"\x00\xff"),
@@ -121,6 +124,7 @@ class History:
 
     def _new_column(self, name: str, added: Added) -> Column:
         column = Column(self.next_id, name, added.type, added.default is not None or added.value is None, default=added.default)
+        column = msgspec.structs.replace(column, initial_default=added.told)
         self.next_id += 1
         self.rows = {key: row | {column.id: added.value} for key, row in self.rows.items()}
         return column

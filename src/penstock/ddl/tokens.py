@@ -29,19 +29,21 @@ class Word(NamedTuple):
 
     text: str
     start: int
-    end: int
 
 
 def words_of(text: str, *, backslash_escapes: bool = True) -> list[Word]:
-    """Return the words of a text without comments."""
+    """Return the words of a text without comments, with their places."""
     found = (_ESCAPED if backslash_escapes else _PLAIN).finditer(text)
-    words = [Word(m.group(), m.start(), m.end()) for m in found]
-    return [w for w in words if not (w.text.startswith(("/*", "--", "#")) or w.text == "*/")]
+    return [Word(m.group(), m.start()) for m in found if not _is_comment(m.group())]
 
 
 def tokens(text: str, *, backslash_escapes: bool = True) -> list[str]:
-    """Return the tokens of a statement without comments."""
-    return [w.text for w in words_of(text, backslash_escapes=backslash_escapes)]
+    """Return the words of a text without comments."""
+    return [word for word in (_ESCAPED if backslash_escapes else _PLAIN).findall(text) if not _is_comment(word)]
+
+
+def _is_comment(word: str) -> bool:
+    return word.startswith(("/*", "--", "#")) or word == "*/"
 
 
 def statements(text: str, *, backslash_escapes: bool = True) -> list[str]:

@@ -20,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
-from penstock.readback.lineage import origin_of
+from penstock.readback.lineage import ids_by_name, origin_of, renumbered
 from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
 from penstock.readback.reader import StorageReader, TableVersion
 from penstock.readback.replay import default_value, project
@@ -150,7 +150,7 @@ class StorageConsumer:
             self._database.rename_table((spot.schema, spot.table), moved)
             self._note(f"parked/{schema}/{table}", None)
             # Column ids count from the first version of each name; a rename keeps names.
-            before = _numbered_as(moved, after)
+            before = renumbered(moved, ids_by_name(moved, after))
         if before is None:
             self._database.create_table(after)
         else:
@@ -158,7 +158,7 @@ class StorageConsumer:
                 self._database.clear_table(before)
             else:
                 self._remove_partitions(before, after.version)
-            if (before.columns, before.handle_columns) != (after.columns, after.handle_columns):
+            if _shape(before) != _shape(after):
                 known_ids = {c.id for c in before.columns}
                 fresh = [c for c in after.columns if c.id not in known_ids]
                 self._database.rebuild_table(before, after, self._defaults(fresh))
@@ -268,11 +268,7 @@ class StorageConsumer:
             self._notes[item] = text
 
 
-def _numbered_as(table: TableSchema, after: TableSchema) -> TableSchema:
-    """Return a table whose columns have the ids that another version gives to their names."""
-    ids = {c.name.lower(): c.id for c in after.columns}
-    unknown = max(ids.values(), default=0) + 1_000_000
-    numbers = {c.id: ids.get(c.name.lower(), unknown + at) for at, c in enumerate(table.columns)}
-    columns = tuple(msgspec.structs.replace(c, id=numbers[c.id]) for c in table.columns)
-    keys = tuple(tuple(numbers[i] for i in key) for key in table.unique_keys)
-    return msgspec.structs.replace(table, columns=columns, unique_keys=keys)
+def _shape(table: TableSchema) -> tuple[tuple[Column, ...], ...]:
+    """Return what of a version a database's table depends on; rows that are there have their initial defaults already."""
+    columns = (table.columns, table.handle_columns)
+    return tuple(tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in part) for part in columns)

@@ -8,7 +8,7 @@ Runs anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,7 +21,7 @@ from penstock.model.table import TableSchema
 from penstock.readback.reader import CLEARING, StorageReader, TableVersion
 
 _FOREIGN_ID = 1_000_000
-"""Columns that were gone before a rename are numbered from here, apart from those that the new name knows."""
+"""Columns that another version does not know are numbered from here, apart from those that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ def lineage(reader: StorageReader, schema: str, table: str, limit: int) -> Linea
     if not any(v.table.version < renamed_at for v in reader.versions(*origin)):
         return Lineage((own,))
     before = lineage(reader, *origin, renamed_at - 1)
-    return Lineage((*_numbered_as(before, own.versions[0]), own))
+    # A rename of a table keeps its columns' names; in all segments they get the ids that they have under the new one.
+    ids = ids_by_name(before.newest, own.versions[0])
+    former = [Segment(s.schema, s.table, tuple(renumbered(v, ids) for v in s.versions), s.to_ts) for s in before.segments]
+    return Lineage((*former, own))
 
 
 def _begin(versions: Sequence[TableVersion], schema: str, table: str) -> tuple[int, tuple[str, str] | None]:
@@ -97,14 +100,14 @@ def origin_of(query: str, schema: str, table: str) -> tuple[str, str] | None:
     return origins.get((schema, table))
 
 
-def _numbered_as(before: Lineage, after: TableSchema) -> list[Segment]:
-    """Return the segments of the former names with the column ids of the new one; a rename of a table keeps its columns' names."""
-    ids = {c.name.lower(): c.id for c in after.columns}
-    numbers = {c.id: ids[c.name.lower()] for c in before.newest.columns if c.name.lower() in ids}
+def ids_by_name(table: TableSchema, other: TableSchema) -> dict[int, int]:
+    """Return for each column of a version the id that another version gives to its name; other names get ids apart from all."""
+    ids = {c.name.lower(): c.id for c in other.columns}
+    return {c.id: ids.get(c.name.lower(), c.id + _FOREIGN_ID) for c in table.columns}
 
-    def renumbered(version: TableSchema) -> TableSchema:
-        columns = tuple(msgspec.structs.replace(c, id=numbers.get(c.id, c.id + _FOREIGN_ID)) for c in version.columns)
-        keys = tuple(tuple(numbers.get(i, i + _FOREIGN_ID) for i in key) for key in version.unique_keys)
-        return msgspec.structs.replace(version, columns=columns, unique_keys=keys)
 
-    return [Segment(s.schema, s.table, tuple(renumbered(v) for v in s.versions), s.to_ts) for s in before.segments]
+def renumbered(table: TableSchema, ids: Mapping[int, int]) -> TableSchema:
+    """Return a version with other column ids."""
+    columns = tuple(msgspec.structs.replace(c, id=ids.get(c.id, c.id + _FOREIGN_ID)) for c in table.columns)
+    keys = tuple(tuple(ids.get(i, i + _FOREIGN_ID) for i in key) for key in table.unique_keys)
+    return msgspec.structs.replace(table, columns=columns, unique_keys=keys)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
 import polars as pl
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ from penstock.format.layout.paths import DataPath, IndexPath, dispatcher_text
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_MAX
-from penstock.readback.lineage import Lineage, lineage
+from penstock.readback.lineage import Lineage, ids_by_name, lineage, renumbered
 from penstock.readback.reader import StorageReader
 from penstock.readback.recovery import recover_position
 from penstock.readback.replay import project, under_ids
@@ -27,9 +26,6 @@ from penstock.target.dispatcher import DispatcherId, DispatcherWork
 from penstock.target.positions import newest_directory
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
-
-_FOREIGN_ID = 2_000_000
-"""Columns that the target has and the table has no more are numbered from here."""
 
 
 class StorageState:
@@ -64,7 +60,7 @@ class StorageState:
         if life is None:
             return
         wanted = self.columns(work.table)
-        source = _under_names(life.newest, wanted)
+        source = renumbered(life.newest, ids_by_name(life.newest, wanted))
         for segment in life.segments:
             for path, index in self._own(reader, segment.schema, segment.table, work):
                 version = segment.version(index.dir.version)
@@ -74,7 +70,7 @@ class StorageState:
                 for number in range(1, _last_number(reader, path, index, work.position) + 1):
                     frame = reader.read_file(reader.data_path(index, number), found, path)
                     frame = _with_ts(project(_with_ts(under_ids(frame, found, version)), version, life.newest))
-                    shown = project(frame.rename(_renames(life.newest, source)), source, wanted).drop(COMMIT_TS)
+                    shown = project(under_ids(frame, life.newest, source), source, wanted).drop(COMMIT_TS)
                     yield from _batches(shown, wanted)
 
     def _life(self, reader: StorageReader, work: DispatcherWork) -> Lineage | None:
@@ -124,17 +120,6 @@ def _last_number(reader: _FutureReader, path: str, index: IndexPath, position: M
     if here == last:
         return number
     return reader.last_number(path, index) if here < last else 0
-
-
-def _under_names(newest: TableSchema, wanted: TableSchema) -> TableSchema:
-    """Return the target's newest version with the column ids of the table, matched by name."""
-    ids = {c.name.lower(): c.id for c in wanted.columns}
-    columns = tuple(msgspec.structs.replace(c, id=ids.get(c.name.lower(), c.id + _FOREIGN_ID)) for c in newest.columns)
-    return msgspec.structs.replace(newest, columns=columns, unique_keys=())
-
-
-def _renames(newest: TableSchema, source: TableSchema) -> dict[str, str]:
-    return {old.field_name: new.field_name for old, new in zip(newest.columns, source.columns, strict=True)}
 
 
 def _with_ts(frame: pl.DataFrame) -> pl.DataFrame:

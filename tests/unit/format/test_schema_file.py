@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 
 from penstock.format.layout.paths import parse_schema_path
@@ -130,3 +131,13 @@ def test_unique_keys_stand_beside_and_do_not_sway_the_checksum() -> None:
     assert file.path == plain.path
     back = parse_schema_file(file.render(), file.path).to_table()
     assert (back.unique_keys, [c.name for c in back.handle_columns]) == (((101,), (101, 100)), ["b"])
+
+
+def test_an_initial_default_stands_beside_and_does_not_sway_the_checksum() -> None:
+    plain = Column(2, "n", ColumnType(TypeKind.INT), default="7")
+    for initial in ("5", None):
+        file = SchemaFile("s", "t", 9, columns=(msgspec.structs.replace(plain, initial_default=initial),))
+        assert parse_schema_file(file.render(), "x").columns[0].initial_default == initial
+        assert json.loads(file.render())["TableColumns"][0]["ColumnInitialDefault"] == initial
+        assert file.path == SchemaFile("s", "t", 9, columns=(plain,)).path
+    assert b"ColumnInitialDefault" not in SchemaFile("s", "t", 9, columns=(plain,)).render()

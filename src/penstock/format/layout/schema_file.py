@@ -3,7 +3,8 @@
 Owns the exact bytes (key order, four spaces, the escapes of Go's encoder, what is left out) and the way back to a ``TableSchema``.
 Invariants: the checksum depends on names and columns only, never on the DDL text, so the same structure always has the same name;
 ``ColumnLength`` stands beside ``ColumnPrecision`` for string kinds, ``ColumnGenerated`` marks a virtual column (whose values rows do not
-carry), ``UniqueKeys`` names the columns of unique keys, and none of these is part of the checksum: other readers skip them. Runs anywhere.
+carry), ``ColumnInitialDefault`` says what rows from before the column show where the source knows it, ``UniqueKeys`` names the columns of
+unique keys, and none of these is part of the checksum: other readers skip them. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PROTOCOL_VERSION = 1
 FIRST_COLUMN_ID = 100
 """Columns of a file without column ids are numbered from here, as the best-known consumer does."""
 
+_UNHASHED = ("ColumnLength", "ColumnGenerated", "ColumnInitialDefault")
 _STRING_KINDS = TEXT_KINDS | BINARY_KINDS - {TypeKind.GEOMETRY}
 _DEFAULT_LENGTH = {
     TypeKind.BIT: 1,
@@ -86,8 +88,8 @@ class SchemaFile:
         """Return the CRC-32 that stands in the file's name."""
         columns = [_column_fields(c, with_id=self.output_column_id) for c in self.columns or ()]
         for fields in columns:
-            fields.pop("ColumnLength", None)
-            fields.pop("ColumnGenerated", None)
+            for name in _UNHASHED:
+                fields.pop(name, None)
         columns.sort(key=lambda fields: str(fields["ColumnName"]).encode())
         document = {"Table": self.table, "Schema": self.schema, "Version": 0, "TableColumns": columns, "TableColumnsTotal": len(columns)}
         return zlib.crc32(_go_json(document))
@@ -196,6 +198,8 @@ def _column_fields(column: Column, *, with_id: bool) -> dict[str, Any]:
         fields["ColumnElems"] = list(ctype.elems)
     if column.generated == "VIRTUAL":
         fields["ColumnGenerated"] = column.generated
+    if column.initial_default is not msgspec.UNSET:
+        fields["ColumnInitialDefault"] = column.initial_default
     return fields
 
 
@@ -237,6 +241,7 @@ def _parse_column(raw: Mapping[str, Any], at: int) -> Column:
         primary_key=str(raw.get("ColumnIsPk", "false")).lower() == "true",
         default=None if default is None else default if isinstance(default, str) else json.dumps(default),
         generated=str(raw.get("ColumnGenerated", "")),
+        initial_default=raw.get("ColumnInitialDefault", msgspec.UNSET),
     )
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.byte_ranges import compare_ranges
-from penstock.kernels.jit import I32, I64, U8, U64, Flags, binary_view, kernel
+from penstock.kernels.jit import I32, I64, U8, U64, Flags, kernel
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.source.bags import fold_bag
+from penstock.source.folding import arrange
 from penstock.source.postgres.rows.cells import UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.rows.row_keys import ordinal_keys, row_contents, row_keys
 from penstock.source.postgres.tables.schema_book import KnownRelation
@@ -78,13 +78,13 @@ def build_changes(
         return _bag_changes(known, new, old, ts[new_rows], ts[old_rows])
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
-    ordered = in_key_order(events, keys)
+    arranged = arrange(events.ts, events.key, keys)
+    ordered = events if arranged.order is None else events.take(arranged.order)
     if bool((new.lengths == UNCHANGED).any()):
-        data, offsets = binary_view(keys)
-        _carry_unchanged(ordered.ts, ordered.key, ordered.after, data, offsets, new.starts, new.lengths)
-    folded = fold(ordered, keys)
+        _carry_unchanged(arranged.begins, ordered.after, new.starts, new.lengths)
+    folded = fold(ordered, arranged.first, arranged.last)
     if known.deferrable and bool(full.any()):
-        folded = _fold_instances(folded, ordered, keys, new, old, doubt)
+        folded = _fold_instances(folded, ordered, arranged.first, new, old, doubt)
     is_full = full[old_rows]
     return [*_tombstones(known, old, is_full, keys, folded), *_data(known, new, keys, folded, fetch)]
 
@@ -164,28 +164,8 @@ def _events(rows: I64, ts: U64, keys: pa.Array, at_new: I64, at_old: I64, old_fr
     )
 
 
-def in_key_order(events: Events, keys: pa.Array) -> Events:
-    """Return events by (commit ts, key), those of one key in log order."""
-    data, offsets = binary_view(keys)
-    if _order_state(events.ts, events.key, data, offsets) < 2:
-        return events
-    order = np.lexsort((_prefixes(data, offsets)[events.key], events.ts))
-    ordered = events.take(order)
-    if _order_state(ordered.ts, ordered.key, data, offsets) < 2:
-        return ordered
-    frame = pa.table({"ts": events.ts, "key": keys.take(pa.array(events.key)), "at": np.arange(len(events.ts))})
-    by_key = pc.sort_indices(frame, sort_keys=[("ts", "ascending"), ("key", "ascending"), ("at", "ascending")])
-    return events.take(by_key.to_numpy().astype(np.int64))
-
-
-def fold(events: Events, keys: pa.Array) -> Folded:
-    """Fold ordered events to one entry for each (commit ts, key)."""
-    count = len(events.ts)
-    data, offsets = binary_view(keys)
-    begins = np.ones(count, dtype=np.bool_)
-    _group_begins(events.ts, events.key, data, offsets, begins)
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:], count) - 1
+def fold(events: Events, first: I64, last: I64) -> Folded:
+    """Fold events to one entry for each (commit ts, key); ``first`` and ``last`` say where each stands."""
     before = events.before[first]
     # A delete of a row that this transaction had inserted or updated without an image shows what the delete itself gave.
     before = np.where(before >= 0, before, np.where(events.op[last] == DELETE, events.before[last], -1))
@@ -199,12 +179,9 @@ def fold(events: Events, keys: pa.Array) -> Folded:
     )
 
 
-def _fold_instances(folded: Folded, events: Events, keys: pa.Array, new: CellGrid, old: CellGrid, doubt: Callable[[str], None]) -> Folded:
+def _fold_instances(folded: Folded, events: Events, first: I64, new: CellGrid, old: CellGrid, doubt: Callable[[str], None]) -> Folded:
     """Fold again where two rows may have one key until their transaction ends: a delete ends the row that it shows, not the newest one."""
-    data, offsets = binary_view(keys)
-    begins = np.ones(len(events.ts), dtype=np.bool_)
-    _group_begins(events.ts, events.key, data, offsets, begins)
-    first = np.append(np.flatnonzero(begins), len(events.ts))
+    first = np.append(first, len(events.ts))
     existed, alive = folded.existed.copy(), folded.alive.copy()
     before, after = folded.before.copy(), folded.after.copy()
     shown_old, shown_new = _content_hashes(old), _content_hashes(new)
@@ -268,40 +245,11 @@ def batches(table: TableSchema, kind: BatchKind, ts: U64, ops: U8, keys: pa.Arra
 
 
 @kernel
-def _order_state(ts: U64, key: I64, data: U8, offsets: I64) -> int:
-    """Return 0 where (ts, key) grows, 1 where it repeats, 2 where it falls."""
-    state = 0
-    for row in range(1, len(ts)):
-        if ts[row - 1] < ts[row]:
-            continue
-        if ts[row - 1] > ts[row]:
-            return 2
-        a, b = key[row - 1], key[row]
-        order = compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1])
-        if order > 0:
-            return 2
-        if order == 0:
-            state = 1
-    return state
-
-
-@kernel
-def _group_begins(ts: U64, key: I64, data: U8, offsets: I64, begins: Flags) -> None:
-    for row in range(1, len(ts)):
-        if ts[row - 1] == ts[row]:
-            a, b = key[row - 1], key[row]
-            begins[row] = compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1]) != 0
-
-
-@kernel
-def _carry_unchanged(ts: U64, key: I64, after: I64, data: U8, offsets: I64, starts: I64, lengths: I32) -> None:
+def _carry_unchanged(begins: Flags, after: I64, starts: I64, lengths: I32) -> None:
     """Let cells that an update left in place point at what the same transaction put there before."""
-    for at in range(1, len(ts)):
+    for at in range(1, len(after)):
         mine, before = after[at], after[at - 1]
-        if mine < 0 or before < 0 or ts[at - 1] != ts[at]:
-            continue
-        a, b = key[at - 1], key[at]
-        if compare_ranges(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1]) != 0:
+        if mine < 0 or before < 0 or begins[at]:
             continue
         for column in range(starts.shape[0]):
             if lengths[column, mine] == UNCHANGED:
@@ -344,18 +292,3 @@ def _follow_instances(
         elif count > 0:
             before[group] = -1
     return unsure
-
-
-@kernel
-def _prefixes(data: U8, offsets: I64) -> U64:
-    out = np.zeros(len(offsets) - 1, dtype=np.uint64)
-    for row in range(len(out)):
-        value = np.uint64(0)
-        start = offsets[row]
-        length = offsets[row + 1] - start
-        for k in range(8):
-            value = value << np.uint64(8)
-            if k < length:
-                value |= np.uint64(data[start + k])
-        out[row] = value
-    return out
