@@ -79,7 +79,7 @@ class MemoryRig:
     upstream_holds_nothing = False
 
     def __init__(self) -> None:
-        self.upstream: Any = MemoryDatabase(first=None)
+        self.upstream: Any = MemoryDatabase(first=None, ts_apart=10)
         self._ids = {"t": 1, "other": 2}
         for table_id in self._ids.values():
             self.upstream.commit(table_id)

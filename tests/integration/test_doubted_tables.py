@@ -18,7 +18,7 @@ from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.puller.logged.doubts import Settlement
+from penstock.puller.doubts import Settlement
 from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange
 from penstock.testing.paths.one_log_path import OneLogPath

@@ -32,9 +32,9 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
+from penstock.puller.doubts import Corrections, DoubtBook
 from penstock.puller.log_service import CaptureState, LogService, LogServiceSettings
 from penstock.puller.logged import doubted_tables, errands, single_log_puller, span_routes
-from penstock.puller.logged.doubts import Corrections, DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.contract import Upstream

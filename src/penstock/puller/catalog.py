@@ -13,7 +13,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.puller.contract import Puller
-from penstock.puller.logged.doubts import DoubtBook
+from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.journal_keeper import Journal
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller

@@ -16,7 +16,7 @@ from penstock.meta.table_states import TableState
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
-from penstock.puller.logged.doubts import Corrections, Settlement, Watch
+from penstock.puller.doubts import Corrections, Settlement, Watch
 from penstock.puller.span_pipeline import Advance, Consume, OnError
 
 
@@ -39,7 +39,7 @@ class SpanProgress(msgspec.Struct, frozen=True):
 
 
 class DoubtControl(Protocol):
-    """What a puller adds whose tables can be in doubt; see ``puller/logged/doubts.py``. Thread safe."""
+    """What a puller adds whose tables can be in doubt; see ``puller/doubts.py``. Thread safe."""
 
     def table_states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""

@@ -25,7 +25,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.catalog import PullerParts, open_puller
 from penstock.puller.contract import DoubtControl
-from penstock.puller.logged.doubts import Corrections, DoubtBook, Settlement, Watch
+from penstock.puller.doubts import Corrections, DoubtBook, Settlement, Watch
 from penstock.puller.logged.journal_keeper import Journal
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
@@ -182,7 +182,7 @@ class LogService:
         """Give back what was made at the upstream for capture, because no feed needs it any more. May be called twice."""
         self._puller.release()
 
-    # Tables in doubt: see ``logged/doubts.py``.
+    # Tables in doubt: see ``puller/doubts.py``.
 
     def table_states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""

@@ -21,7 +21,7 @@ from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.masking import mask_text
-from penstock.puller.logged.doubts import Settlement
+from penstock.puller.doubts import Settlement
 from penstock.server.doubt_rules import Recheck
 from penstock.server.keeper import foreign_error
 from penstock.server.metrics import DoubtMetrics
@@ -35,7 +35,7 @@ _STOP_WAIT_S = 60.0
 
 
 class DoubtedLog(Protocol):
-    """The log service as it is needed here; see ``puller/logged/doubts.py``."""
+    """The log service as it is needed here; see ``puller/doubts.py``."""
 
     def table_states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""

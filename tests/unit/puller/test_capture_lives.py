@@ -13,8 +13,8 @@ from penstock.meta.table_states import TableStates
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.puller.doubts import Corrections
 from penstock.puller.log_service import LogService, LogServiceSettings
-from penstock.puller.logged.doubts import Corrections
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.contract import Upstream
 from penstock.store.changes.changes import drain, side_handles

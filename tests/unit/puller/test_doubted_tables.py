@@ -14,8 +14,8 @@ from penstock.model.batch import KEY, BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
+from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
-from penstock.puller.logged.doubts import Corrections, Watch
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import SpanStep

@@ -13,7 +13,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.puller import metrics as names
-from penstock.puller.logged.doubts import DoubtBook
+from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import SpanStep

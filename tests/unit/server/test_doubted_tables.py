@@ -14,7 +14,7 @@ from penstock.config.server_tree import RereadSettings
 from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition
 from penstock.model.errors import PenstockError
-from penstock.puller.logged.doubts import Settlement
+from penstock.puller.doubts import Settlement
 from penstock.server.doubt_rules import Recheck
 from penstock.server.doubted_tables import ASKED, DoubtedTables
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, render

@@ -18,7 +18,7 @@ from penstock.cli.run import is_caught_up
 from penstock.cli.run_view import RunView
 from penstock.cli.server_client import ServerClient
 from penstock.model.errors import PenstockError
-from penstock.puller.logged.doubts import Settlement
+from penstock.puller.doubts import Settlement
 from penstock.server.doubt_rules import FeedDoubtRules, Recheck
 from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
 from penstock.testing.twins.clock import SimulatedClock

@@ -24,7 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
-from penstock.puller.logged.doubts import Corrections, Settlement, Watch
+from penstock.puller.doubts import Corrections, Settlement, Watch
 from penstock.source.contract import SnapshotTicket
 from penstock.source.single_log import LoggedUpstream
 from penstock.store.history import HistoryNeeds
@@ -37,7 +37,7 @@ _POLL_S = 0.02
 
 
 class WatchedLog(Protocol):
-    """The log service as a re-read needs it; see ``puller/logged/doubts.py``."""
+    """The log service as a re-read needs it; see ``puller/doubts.py``."""
 
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""

@@ -21,7 +21,7 @@ from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
-from penstock.puller.logged.doubts import Corrections, DoubtBook, Watch, state_of
+from penstock.puller.doubts import Corrections, DoubtBook, Watch, state_of
 from penstock.source.single_log import TableDoubt
 
 _log = logging.getLogger(__name__)

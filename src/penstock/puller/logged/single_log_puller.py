@@ -24,9 +24,9 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO, lag_seconds
 from penstock.puller.contract import SpanProgress, SpanState
+from penstock.puller.doubts import Corrections, DoubtBook, Settlement, Watch
 from penstock.puller.logged.break_off import BreakOff
 from penstock.puller.logged.doubted_tables import DoubtedTables, corrected
-from penstock.puller.logged.doubts import Corrections, DoubtBook, Settlement, Watch
 from penstock.puller.logged.errands import Errands
 from penstock.puller.logged.journal_keeper import Journal, JournalKeeper
 from penstock.puller.logged.settings import SingleLogPullerSettings

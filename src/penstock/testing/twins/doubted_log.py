@@ -11,7 +11,7 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.table_states import TableCondition, TableState, TableStates
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.puller.logged.doubts import Settlement
+from penstock.puller.doubts import Settlement
 
 Ending = Settlement | PenstockError | None
 SETTLED = Settlement(ts=1, rows=0, left_out=0, closed=True)

@@ -59,15 +59,18 @@ class MemoryDatabase:
 
     capabilities = Capability.LOG
 
-    def __init__(self, first: str | None = "0") -> None:
+    def __init__(self, first: str | None = "0", ts_apart: int = 1) -> None:
+        """``ts_apart`` leaves room between commits for marks, which so need not raise the next one."""
         self._changed = threading.Condition()
         self._first = first
+        self._ts_apart = ts_apart
         self._steps: list[LogStep] = []
         self._failures: dict[int, PenstockError] = {}
         self._tables: dict[int, list[TableSchema]] = {}
         self._rows: dict[int, dict[int, int]] = {}
         self._released = 0
         """How much of the log is gone, because nobody needed it any more."""
+        self._releases = 0
         self._closed = False
         self.starts: list[LogPosition] = []
         """Where each reader began."""
@@ -151,7 +154,7 @@ class MemoryDatabase:
         """Begin at the end of the log."""
         with self._changed:
             self._answer()
-            return SnapshotTicket(LogPosition(FIRST_TS + len(self._steps), str(len(self._steps))))
+            return SnapshotTicket(LogPosition(self._ts_of(len(self._steps)), str(len(self._steps))))
 
     def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
         """Yield the rows that a span has when each page is read."""
@@ -179,7 +182,7 @@ class MemoryDatabase:
         with self._changed:
             self._answer()
             at = len(self._steps) if self._first is None else int(self._first)
-            return LogPosition(FIRST_TS + at, str(at))
+            return LogPosition(self._ts_of(at), str(at))
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Note the versions."""
@@ -200,9 +203,10 @@ class MemoryDatabase:
         self.confirmed.append(position)
 
     def release(self) -> None:
-        """Give up the log up to now."""
+        """Give up the log up to now; readers end."""
         with self._changed:
             self._released = len(self._steps)
+            self._releases += 1
             self._changed.notify_all()
 
     def read_log(
@@ -210,18 +214,19 @@ class MemoryDatabase:
     ) -> Iterator[LogStep]:
         """Yield the steps behind a position."""
         self.starts.append(start)
-        at = int(start.text)
+        at, releases = int(start.text), self._releases
         while not stop.is_set():
             with self._changed:
                 self._answer()
                 if at >= len(self._steps):
                     self._changed.wait(_WAIT_S)
-                if at < self._released:
+                if at < self._released or releases != self._releases:
                     raise PenstockError("LOG_PURGED", f"the log before {self._released} is gone")
                 step = self._steps[at] if at < len(self._steps) else None
                 failure = self._failures.pop(step.position.ts, None) if step is not None and step.position is not None else None
             if step is None:
-                yield LogStep()
+                # The place where the reader stands, so that what it gave is resolved also where nothing comes after.
+                yield LogStep(position=LogPosition(self._ts_of(at), str(at)))
                 continue
             if failure is not None:
                 raise failure
@@ -230,7 +235,10 @@ class MemoryDatabase:
             yield LogStep(kept, step.ddls, step.position, step.mark)
 
     def _next_ts(self) -> int:
-        return FIRST_TS + len(self._steps) + 1
+        return self._ts_of(len(self._steps) + 1)
+
+    def _ts_of(self, step: int) -> int:
+        return FIRST_TS + self._ts_apart * step
 
     def _append(self, step: LogStep) -> None:
         self._steps.append(step)
