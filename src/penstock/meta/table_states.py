@@ -7,6 +7,7 @@ open. A table of which the log gives only the name has the id 0, and its name te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -54,6 +55,53 @@ class TableState(msgspec.Struct, frozen=True):
         return self.state is not TableCondition.OK
 
 
+def open_doubt(known: TableState | None, doubt: TableState, now_ms: int) -> TableState | None:
+    """Return the state of a table with a new doubt; None where a doubt at or above its ts is known. A milder one does not hide an error."""
+    if known is None:
+        return msgspec.structs.replace(doubt, since_ms=now_ms)
+    harder = known.is_open and doubt.doubt_ts == known.doubt_ts and bool(doubt.code) and not known.code
+    if doubt.doubt_ts <= known.doubt_ts and not harder:
+        return None
+    if not known.is_open:
+        return msgspec.structs.replace(doubt, since_ms=now_ms, settled_ts=known.settled_ts)
+    cause = known if known.code and not doubt.code else doubt
+    return msgspec.structs.replace(
+        known,
+        schema=doubt.schema,
+        table=doubt.table,
+        state=cause.state,
+        reason=cause.reason,
+        code=cause.code,
+        hint=cause.hint,
+        doubt_ts=doubt.doubt_ts,
+    )
+
+
+def begin_reread(known: TableState, now_ms: int) -> TableState:
+    """Return the state of a table that is being read again."""
+    if not known.is_open:
+        return known
+    return msgspec.structs.replace(known, state=TableCondition.REREADING, since_ms=now_ms, attempts=known.attempts + 1)
+
+
+def fail_reread(known: TableState, reason: str, code: str, hint: str, next_attempt_ms: int, now_ms: int) -> TableState:
+    """Return the state of a table whose re-read failed."""
+    if not known.is_open:
+        return known
+    state = TableCondition.QUARANTINED if code else TableCondition.DOUBTFUL
+    return msgspec.structs.replace(
+        known, state=state, reason=reason, code=code, hint=hint, since_ms=now_ms, next_attempt_ms=next_attempt_ms
+    )
+
+
+def end_reread(known: TableState, covered_ts: int, settled_ts: int, now_ms: int) -> TableState:
+    """Return the state of a table whose corrections are durable; a doubt above where the re-read began stays open."""
+    settled = msgspec.structs.replace(known, settled_ts=settled_ts, since_ms=now_ms, next_attempt_ms=0)
+    if known.doubt_ts > covered_ts:
+        return msgspec.structs.replace(settled, state=TableCondition.DOUBTFUL)
+    return msgspec.structs.replace(settled, state=TableCondition.OK, reason="", code="", hint="", attempts=0)
+
+
 class TableStates:
     """The doubts of one source in the meta database; implements ``puller.logged.doubts.DoubtBook``. Thread safe."""
 
@@ -73,69 +121,26 @@ class TableStates:
         """Make a doubt durable; return False where the log gave it before. ``schema`` and ``table`` follow the newest doubt."""
         with self._engine.write() as connection:
             known = self._find(connection, doubt)
-            if known is None:
-                self._put(connection, None, msgspec.structs.replace(doubt, since_ms=self._clock.now_ms()))
-                return True
-            harder = known.is_open and doubt.doubt_ts == known.doubt_ts and bool(doubt.code) and not known.code
-            if doubt.doubt_ts <= known.doubt_ts and not harder:
-                return False
-            kept = known.is_open and bool(known.code) and not doubt.code
-            cause = known if kept else doubt
-            self._put(
-                connection,
-                known,
-                msgspec.structs.replace(
-                    doubt,
-                    state=known.state if kept else doubt.state,
-                    reason=cause.reason,
-                    code=cause.code,
-                    hint=cause.hint,
-                    since_ms=known.since_ms if known.is_open else self._clock.now_ms(),
-                    attempts=known.attempts if known.is_open else 0,
-                    next_attempt_ms=known.next_attempt_ms if known.is_open else 0,
-                    settled_ts=known.settled_ts,
-                ),
-            )
-            return True
+            opened = open_doubt(known, doubt, self._clock.now_ms())
+            if opened is not None:
+                self._put(connection, known, opened)
+            return opened is not None
 
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""
-        with self._engine.write() as connection:
-            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
-            if known is not None and known.is_open:
-                begun = msgspec.structs.replace(
-                    known, state=TableCondition.REREADING, since_ms=self._clock.now_ms(), attempts=known.attempts + 1
-                )
-                self._put(connection, known, begun)
+        self._change(table_id, begin_reread)
 
     def fail(self, table_id: int, reason: str, code: str, hint: str, next_attempt_ms: int) -> None:
         """Note that a re-read failed: the table is quarantined with the error, or doubtful where ``code`` is empty."""
-        with self._engine.write() as connection:
-            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
-            if known is not None and known.is_open:
-                state = TableCondition.QUARANTINED if code else TableCondition.DOUBTFUL
-                now_ms = self._clock.now_ms()
-                failed = msgspec.structs.replace(
-                    known, state=state, reason=reason, code=code, hint=hint, since_ms=now_ms, next_attempt_ms=next_attempt_ms
-                )
-                self._put(connection, known, failed)
+        self._change(table_id, lambda known, now_ms: fail_reread(known, reason, code, hint, next_attempt_ms, now_ms))
 
     def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
         """Note that corrections are durable at ``settled_ts``; return whether the table is ``ok`` now.
 
         ``covered_ts`` is where the re-read began: a doubt above it stays open.
         """
-        with self._engine.write() as connection:
-            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
-            if known is None:
-                return True
-            ended = known.doubt_ts <= covered_ts
-            state = TableCondition.OK if ended else TableCondition.DOUBTFUL
-            closed = msgspec.structs.replace(known, state=state, settled_ts=settled_ts, since_ms=self._clock.now_ms(), next_attempt_ms=0)
-            if ended:
-                closed = msgspec.structs.replace(closed, reason="", code="", hint="", attempts=0)
-            self._put(connection, known, closed)
-            return ended
+        changed = self._change(table_id, lambda known, now_ms: end_reread(known, covered_ts, settled_ts, now_ms))
+        return changed is None or not changed.is_open
 
     def identify(self, schema: str, table: str, table_id: int) -> None:
         """Give a doubt of which only the name was known the id of its table."""
@@ -157,6 +162,15 @@ class TableStates:
     def close(self) -> None:
         """Close the connections. Called once, by the owner."""
         self._engine.close()
+
+    def _change(self, table_id: int, change: Callable[[TableState, int], TableState]) -> TableState | None:
+        with self._engine.write() as connection:
+            known = self._find(connection, TableState(table_id, "", "", TableCondition.OK))
+            if known is None:
+                return None
+            changed = change(known, self._clock.now_ms())
+            self._put(connection, known, changed)
+            return changed
 
     def _key(self, state: TableState) -> list[sa.ColumnElement[bool]]:
         key = [table_state.c.source == self._source, table_state.c.table_id == state.table_id]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
+from penstock.meta.log_journal import JournalEntry
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.puller import metrics as names
+from penstock.puller.logged.doubts import DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
-from penstock.source.single_log import SingleLogUpstream
-from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, key_of
+from penstock.source.single_log import LogPosition, LogStep, SingleLogUpstream
+from penstock.testing.twins.doubt_book import MemoryDoubts
+from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of
 
 WAIT_S = 20.0
 SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)
@@ -58,12 +61,19 @@ class Receiver:
 
 
 class Lab:
-    def __init__(self, needed_from: Callable[[], int] | None = None) -> None:
-        self.log = MemoryLog()
+    def __init__(self, needed_from: Callable[[], int] | None = None, log: MemoryLog | None = None, doubts: DoubtBook | None = None) -> None:
+        self.log = log or MemoryLog()
         self.order: list[tuple[str, int]] = []
-        self.journal = MemoryJournal(lambda entry: self.order.append(("journal", entry.ts)))
+        self.on_save: Callable[[JournalEntry], None] | None = None
+        self.journal = MemoryJournal(self.saved)
         self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
-        self.puller = SingleLogPuller(cast("SingleLogUpstream", self.log), self.pipeline, self.journal, SETTINGS, needed_from=needed_from)
+        upstream = cast("SingleLogUpstream", self.log)
+        self.puller = SingleLogPuller(upstream, self.pipeline, self.journal, SETTINGS, needed_from=needed_from, doubts=doubts)
+
+    def saved(self, entry: JournalEntry) -> None:
+        self.order.append(("journal", entry.ts))
+        if self.on_save is not None:
+            self.on_save(entry)
 
     def subscribe(self, span: Span, start_ts: int) -> Receiver:
         receiver = Receiver()
@@ -252,3 +262,62 @@ def test_capture_that_begins_again_knows_of_its_mark_at_once(lab: Lab) -> None:
     receiver.wait(later)
     assert receiver.rows == [(FIRST_TS + 1, 1), (later, 2)]
     assert later > begun
+
+
+class AheadLog(MemoryLog):
+    """Decodes everything that is there before it gives the first step, as a source does with a buffer."""
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        self.starts.append(start)
+        reader = MemoryReader(self, start, marks, wanted)
+        while not stop.is_set():
+            decoded = []
+            while reader.has_more:
+                decoded.append(reader.next())
+            yield from decoded or [LogStep()]
+            stop.wait(0.01)
+
+
+def test_a_span_of_a_table_that_is_not_decoded_makes_the_reader_begin_again_wherever_it_joins() -> None:
+    """It joins exactly at the reader's place, but its rows of what comes next were left out when that was decoded."""
+    lab, late = Lab(log=AheadLog()), Receiver()
+    try:
+        first, second = lab.log.commit(1, [1]), lab.log.commit(2, [7])
+
+        def join(entry: JournalEntry) -> None:
+            if entry.ts == first:
+                lab.puller.subscribe(Span(2), first, late.consume, late.advance, late.failed)
+
+        lab.on_save = join
+        lab.subscribe(Span(1), 0).wait(second)
+        late.wait(second)
+        assert late.rows == [(second, 7)]
+    finally:
+        lab.close()
+
+
+def test_rows_that_were_resolved_come_once_more_after_a_start_and_one_that_is_missing_has_the_table_read_again() -> None:
+    """The journal is behind the store: what lies between goes to the store once more, which tells what it lacks."""
+    book = MemoryDoubts(SystemClock())
+    lab = Lab(doubts=book)
+    try:
+        seen = [lab.log.commit(1, [n]) for n in range(4)]
+        lab.journal.save(JournalEntry(FIRST_TS, "0"))
+        lab.journal.save(JournalEntry(seen[0], "1"))
+        receiver = lab.subscribe(Span(1), seen[2])
+        receiver.wait(seen[3])
+        assert receiver.rows == [(ts, n) for n, ts in enumerate(seen) if n > 0], "not what lies before its journaled place"
+        lab.puller.unsubscribe(Span(1).span_id)
+        lacking = Receiver()
+        lacking.refuse = PenstockError("RESOLVED_TS_VIOLATED", "scripted")
+        lab.puller.subscribe(Span(1), seen[2], lacking.consume, lacking.advance, lacking.failed)
+        until(lambda: lacking.errors == ["RESOLVED_TS_VIOLATED"])
+        assert [(s.table_id, s.is_open) for s in book.states()] == [(1, True)]
+        lab.puller.unsubscribe(Span(1).span_id)
+        again = lab.subscribe(Span(1), seen[2])
+        again.wait(seen[3])
+        assert again.rows == [(seen[3], 3)], "it is not asked again"
+    finally:
+        lab.close()

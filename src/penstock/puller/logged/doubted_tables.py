@@ -79,6 +79,11 @@ class DoubtedTables:
         self._watches: dict[int, KeyWatch] = {}
         self._load()
 
+    @property
+    def has_book(self) -> bool:
+        """Return whether doubts are kept at all."""
+        return self._book is not None
+
     def states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""
         return self._book.states() if self._book is not None else []

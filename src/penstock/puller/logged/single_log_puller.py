@@ -77,6 +77,8 @@ class SingleLogPuller:
         self._is_between = False
         """Whether no transaction is open where the reader is; only its thread looks at it."""
         self._emitted_s = float("-inf")
+        self._lacking: set[int] = set()
+        """Spans whose rows were found missing and are corrected by a re-read."""
         self._stop = threading.Event()
         self._again = threading.Event()
         self._wake = threading.Event()
@@ -91,7 +93,14 @@ class SingleLogPuller:
         if self._stop.is_set():
             raise PenstockError("CANCELLED", "the log puller is closed")
         self._doubts.joined(span.table_id, start_ts)
-        self._routes.add(span, start_ts, consume, advance, on_failed)
+
+        def failed(error: PenstockError) -> None:
+            if error.code == "RESOLVED_TS_VIOLATED":
+                self._lacks_rows(span)
+            if on_failed is not None:
+                on_failed(error)
+
+        self._routes.add(span, start_ts, consume, advance, failed)
         self._wake.set()
         return span.span_id
 
@@ -240,6 +249,17 @@ class SingleLogPuller:
         missed = any(s.span.span_id not in covered and s.start_ts < watch.begun.ts for s in self._routes.of_table(table_id))
         return "a span of the table joined while it was read again" if missed else ""
 
+    def _lacks_rows(self, span: Span) -> None:
+        """Have a table read again of which the store lacks rows that were resolved; its span goes on without being checked again.
+
+        Where nobody keeps doubts the span goes on to fail.
+        """
+        if self._doubts.has_book:
+            self._lacking.add(span.span_id)
+            versions = [v for v in self._journal.schemas() if v.table_id == span.table_id]
+            schema, table = (versions[-1].schema, versions[-1].table) if versions else ("", "")
+            self.doubt_table(span.table_id, schema, table, "rows that the log gave are not in the store")
+
     # -- the reader's thread
 
     def _run(self) -> None:
@@ -331,17 +351,27 @@ class SingleLogPuller:
         running = self._routes.running()
         if not running:
             return None
+        for subscription in running:
+            if not subscription.joined and subscription.span.span_id not in self._lacking:
+                place = self._keeper.place_for(subscription.handed_ts)
+                subscription.checked_from_ts = place.ts if place is not None else None
         self._routes.join(running)
         found = self._keeper.place_for(min(s.handed_ts for s in running)) or first
         _log.info("single log puller: reading", extra={"ts": found.ts, "spans": len(running)})
         return LogPosition(found.ts, found.text)
 
     def _must_go_back(self) -> bool:
-        """Let new spans join where they are; return whether one needs what the reader has passed already."""
+        """Let new spans join where they are; return whether one needs what the reader has passed already.
+
+        A source decodes ahead of the steps that it gives, and leaves out tables that nobody wants: of such a table, rows of transactions to
+        come may be passed already. So only a span of a table that is decoded joins on the way, and not within a transaction.
+        """
         self._wake.clear()
         new = [s for s in self._routes.running() if not s.joined]
         at = self._position.ts if self._position is not None else 0
-        if all(s.handed_ts >= at for s in new):
+        if not new:
+            return False
+        if self._is_between and all(s.handed_ts >= at and self._routes.wants(s.span.table_id) for s in new):
             self._routes.join(new)
             return False
         self._clock.wait(self._stop, self.settings.gather_s)

@@ -1,8 +1,9 @@
 """Which span gets what of a log's step, and up to where each has everything.
 
 Owns the subscribed spans and their way to the pipeline. A span gets the rows of its table and key range above the ts that it has already,
-and the resolved ts of every position behind them. ``handed_ts`` moves only when everything of a step was taken: a refusal raises, and the
-step counts as never given. Subscribing and unsubscribing come from any thread, the rest from the reader's. Runs in the log service.
+and the resolved ts of every position behind them. After a start the rows between its journaled place and its ts come once more, because
+the store can tell then whether it lacks one. ``handed_ts`` moves only when everything of a step was taken: a refusal raises, and the step
+counts as never given. Subscribing and unsubscribing come from any thread, the rest from the reader's. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -43,7 +44,16 @@ class Subscription:
         self.state = SpanState.RUNNING
         self.last_error: PenstockError | None = None
         self.joined = False
+        self.checked_from_ts: int | None = None
+        """Rows above this ts, up to where the span began, are given once more when they are read again: the store tells if it lacks one."""
         self._on_failed = on_failed
+
+    @property
+    def given_above_ts(self) -> int:
+        """Return above which ts rows are given: what was handed over already, but for the first rows after a start."""
+        if self.checked_from_ts is None or self.handed_ts > self.start_ts:
+            return self.handed_ts
+        return min(self.checked_from_ts, self.handed_ts)
 
     def fail(self, error: PenstockError) -> None:
         """Stop with an error and tell the owner, once."""
@@ -136,7 +146,7 @@ class SpanRoutes:
         for table_id in dict.fromkeys(c.header.table_id for c in step.changes):
             changes = [c for c in step.changes if c.header.table_id == table_id]
             for subscription in routes.get(table_id, ()):
-                mine = tuple(_part(c, subscription.span, subscription.handed_ts) for c in changes)
+                mine = tuple(_part(c, subscription.span, subscription.given_above_ts) for c in changes)
                 kept = tuple(c for c in mine if c is not None)
                 if kept:
                     self.enqueue(subscription, SpanStep(kept, nbytes=sum(c.header.nbytes for c in kept)))

@@ -186,10 +186,14 @@ class MemoryReader:
         """Return whether there is a commit behind its place."""
         return self.place < len(self._log.commits)
 
-    def next(self) -> LogStep:
-        """Return the next commit as a step, an empty one at the end."""
+    def next_marks(self) -> None:
+        """Raise the chain at the marks of the journal that were reached."""
         while self._marks and self._marks[-1][0] <= self.place:
             self.chain.raise_to(self._marks.pop()[1])
+
+    def next(self) -> LogStep:
+        """Return the next commit as a step, an empty one at the end."""
+        self.next_marks()
         if not self.has_more:
             return LogStep()
         commit = self._log.commits[self.place]

@@ -1,0 +1,42 @@
+"""A book of doubts in memory: the states of ``meta/table_states.py`` without a database. Runs in tests."""
+
+from __future__ import annotations
+
+from penstock.meta.table_states import TableState, begin_reread, end_reread, fail_reread, open_doubt
+from penstock.model.clock import Clock
+
+
+class MemoryDoubts:
+    """Implements ``puller.logged.doubts.DoubtBook`` for tables with an id."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._states: dict[int, TableState] = {}
+
+    def states(self) -> list[TableState]:
+        """Return every table that was ever in doubt, by id."""
+        return [state for _, state in sorted(self._states.items())]
+
+    def open(self, doubt: TableState) -> bool:
+        """Keep a doubt."""
+        opened = open_doubt(self._states.get(doubt.table_id), doubt, self._clock.now_ms())
+        if opened is not None:
+            self._states[doubt.table_id] = opened
+        return opened is not None
+
+    def begin(self, table_id: int) -> None:
+        """Note that a re-read begins."""
+        if table_id in self._states:
+            self._states[table_id] = begin_reread(self._states[table_id], self._clock.now_ms())
+
+    def fail(self, table_id: int, reason: str, code: str, hint: str, next_attempt_ms: int) -> None:
+        """Note that a re-read failed."""
+        if table_id in self._states:
+            self._states[table_id] = fail_reread(self._states[table_id], reason, code, hint, next_attempt_ms, self._clock.now_ms())
+
+    def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
+        """Note that corrections are durable."""
+        if table_id not in self._states:
+            return True
+        self._states[table_id] = end_reread(self._states[table_id], covered_ts, settled_ts, self._clock.now_ms())
+        return not self._states[table_id].is_open
