@@ -43,11 +43,14 @@ PAGE_ROWS = 200
 class OneLogPath:
     """One feed on one database."""
 
-    def __init__(self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None) -> None:
+    def __init__(
+        self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None, page_rows: int = PAGE_ROWS
+    ) -> None:
         self.root = root
         self._uri = uri
         self._tables = tuple(tables)
         self._settings = settings or FeedSettings(bootstrap_tasks=2)
+        self._page_rows = page_rows
         self._clock = SystemClock()
         self._parts = contextlib.ExitStack()
         self.meta_url = sqlite_url(root / "meta.db")
@@ -127,7 +130,7 @@ class OneLogPath:
         """Return what reads one table again."""
         if not shares_one_log(self.upstream):
             raise AssertionError("the tables of the source are never in doubt")
-        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=PAGE_ROWS)
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=self._page_rows)
         return Reread(LocalTasks(before_compare=before_part), self.store, self.upstream, self._uri, self.log, self.flight, chosen)
 
     def verify(self) -> Verdict:
@@ -145,7 +148,7 @@ class OneLogPath:
             self._clock.wait(never, 0.02)
 
     def _new_capture(self) -> FeedCapture:
-        chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, PAGE_ROWS)
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, self._page_rows)
         job = Bootstrap(self.tasks, self.store, self.upstream, self._uri, self.log.settled_ts, chosen)
         return FeedCapture(0, self.log, self.store, job, by_job=True, one_log=True)
 
