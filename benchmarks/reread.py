@@ -24,6 +24,7 @@ from benchmarks.report import Bar, Report, say
 from benchmarks.source_servers import DATABASE, TRANSACTION_ROWS, Server, Workload, create_mysql_table, load_mysql, mariadb, run_mysql
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
 from penstock.feed.bootstrap.reread import Reread
+from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.span import Span
 from penstock.source.single_log import has_log
@@ -120,7 +121,8 @@ def _warm(root: Path, server: Server, session: SparkSession) -> None:
 @contextlib.contextmanager
 def _path(root: Path, server: Server, session: SparkSession, tables: list[str]) -> Iterator[OneLogPath]:
     root.mkdir(parents=True)
-    path = OneLogPath(root, server.uri, [f"{DATABASE}.{table}" for table in tables])
+    chosen = FeedSettings(bootstrap_tasks=TASKS)
+    path = OneLogPath(root, server.uri, [f"{DATABASE}.{table}" for table in tables], chosen, BootstrapSettings().page_rows)
     try:
         path.tasks = SparkTasks(session)
         yield path

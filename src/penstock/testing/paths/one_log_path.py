@@ -28,8 +28,11 @@ PAGE_ROWS = 200
 class OneLogPath(FeedPath):
     """One feed on one database."""
 
-    def __init__(self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None) -> None:
+    def __init__(
+        self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None, page_rows: int = PAGE_ROWS
+    ) -> None:
         self._uri = uri
+        self._page_rows = page_rows
         with contextlib.closing(open_upstream(uri)) as upstream:
             super().__init__(root, upstream, tables, settings or FeedSettings(bootstrap_tasks=2), root / "files", "")
         self.open()
@@ -62,7 +65,7 @@ class OneLogPath(FeedPath):
         """Return what reads one table again."""
         if not has_log(self.upstream):
             raise AssertionError("the tables of the source are never in doubt")
-        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=PAGE_ROWS)
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, page_rows=self._page_rows)
         return Reread(LocalTasks(before_compare=before_part), self.store, self.upstream, self._uri, self.log, self.flight, chosen)
 
     def verify(self) -> Verdict:
@@ -71,7 +74,7 @@ class OneLogPath(FeedPath):
         return MovingVerifier(self.upstream, self._settled_and_delivered, self._clock).verify(self.reader(), table_ids)
 
     def _new_capture(self) -> FeedCapture:
-        chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, PAGE_ROWS)
+        chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, self._page_rows)
         job = Bootstrap(self.tasks, self.store, self.upstream, self._uri, self.log.settled_ts, chosen)
         return FeedCapture(0, self.log, self.store, job, by_job=True, stream_gives_state=False)
 
