@@ -159,18 +159,13 @@ class StorageReader:
 
     def _group(self, table: TableSchema, indexes: list[tuple[str, IndexPath]], limit: int) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         """Yield one directory group: file by file where one dispatcher wrote it, merged by commit ts where several did."""
-        if len(indexes) == 1:
-            for frame in self._frames(table, *indexes[0]):
-                kept = self._up_to(frame, limit)
-                if kept.height:
-                    yield table, kept
-            return
-        frames = [self._up_to(frame, limit) for path, index in indexes for frame in self._frames(table, path, index)]
-        merged = pl.concat(frames)
-        if merged.height:
-            # Tombstones come first at one ts; the sort is stable, so each dispatcher's own order stays.
-            tombstone = pl.col(OP).is_in([int(Op.DELETE), int(Op.BEFORE)])
-            yield table, merged.sort(pl.col(COMMIT_TS), ~tombstone, maintain_order=True)
+        sources = [self._kept(table, path, index, limit) for path, index in indexes]
+        for frame in sources[0] if len(sources) == 1 else merge_by_ts(sources):
+            yield table, frame
+
+    def _kept(self, table: TableSchema, path: str, index: IndexPath, limit: int) -> Iterator[pl.DataFrame]:
+        frames = (self._up_to(frame, limit) for frame in self._frames(table, path, index))
+        return (frame for frame in frames if frame.height)
 
     def index_files(self, schema: str, table: str) -> list[tuple[str, IndexPath]]:
         """Return the index files of a table, with what their paths say."""
@@ -225,6 +220,38 @@ class StorageReader:
             (index.dir, index.dispatcher, parse_index(self._layout, self._target.get(path), path, index.dispatcher))
             for path, index in self._indexes[schema, table]
         ]
+
+
+def merge_by_ts(sources: list[Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]:
+    """Merge rows of several dispatchers by commit ts, each dispatcher's in its own order; holds a file of each, and what one ts spans."""
+    held = [next(source, None) for source in sources]
+    running = [(source, frame) for source, frame in zip(sources, held, strict=True) if frame is not None]
+    ended: list[pl.DataFrame] = []
+    while running:
+        # What another file may still add to is held back: at one ts, a row may leave one partition and come to another.
+        end_ts = min(frame[COMMIT_TS].max() for _, frame in running)  # type: ignore[type-var]
+        before, others = pl.col(COMMIT_TS) < end_ts, pl.col(COMMIT_TS) >= end_ts
+        ready = pl.concat([frame.filter(before) for frame in [*ended, *(frame for _, frame in running)]])
+        if ready.height:
+            yield _tombstones_first(ready)
+        ended = [frame.filter(others) for frame in ended]
+        following: list[tuple[Iterator[pl.DataFrame], pl.DataFrame]] = []
+        for source, frame in running:
+            rest = frame.filter(others)
+            more = next(source, None) if rest[COMMIT_TS].max() == end_ts else rest.clear()
+            if more is None:
+                ended.append(rest)
+            else:
+                following.append((source, pl.concat([rest, more])))
+        running = following
+    if ended:
+        yield _tombstones_first(pl.concat(ended))
+
+
+def _tombstones_first(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sort by commit ts, tombstones first at one ts; what is equal stays in order."""
+    tombstone = pl.col(OP).is_in([int(Op.DELETE), int(Op.BEFORE)])
+    return rows.sort(pl.col(COMMIT_TS), ~tombstone, maintain_order=True)
 
 
 def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> tuple[tuple[Column, ...], int]:
