@@ -2,7 +2,7 @@
 
 A verb's module is imported only when the verb is used, so that ``--help`` answers at once. An error is two lines on stderr, what and
 what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 1 where data or Penstock itself is
-wrong. Runs anywhere.
+wrong, 3 where a run caught up but not with every table. Runs anywhere.
 """
 
 from __future__ import annotations
