@@ -265,6 +265,10 @@ class DoubtedTables:
     def _failed(self, state: TableState, error: PenstockError) -> None:
         if error.code == "CANCELLED" and self._stop.is_set():
             return
+        if error.code == "CONGESTED" and not self._is_begun(state):
+            # Its feed is about to capture it, after a restart: that is no attempt, and why the table is in doubt must stay on record.
+            self._not_before_ms[state.table_id] = self._clock.now_ms() + round(self._settings.delay_s * 1000)
+            return
         # A schema that changed meanwhile, or a store that lags, says nothing against the table.
         retry_s = self._settings.delay_s if error.code == "UPSTREAM_CHANGING" else self._pause_s(state)
         self._metrics.rereads.labels("failed").inc()
@@ -277,6 +281,9 @@ class DoubtedTables:
         except PenstockError as lost:
             log.warning("failure of a re-read not recorded", extra=_shown(state) | {"code": lost.code})
             self._not_before_ms[state.table_id] = self._clock.now_ms() + round(retry_s * 1000)
+
+    def _is_begun(self, state: TableState) -> bool:
+        return any(s.table_id == state.table_id and s.state is TableCondition.REREADING for s in self._doubted.table_states())
 
     def _pause_s(self, state: TableState) -> float:
         pause_s = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(state.attempts, 30))

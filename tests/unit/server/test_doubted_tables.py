@@ -178,6 +178,18 @@ def test_what_an_operator_asked_for_is_done_after_a_restart_too(lab: Lab) -> Non
     assert lab.after(2.1) == [1]
 
 
+def test_a_table_that_is_not_captured_yet_waits_and_keeps_its_reason(lab: Lab) -> None:
+    lab.rules.rules = {"shop.kept": "keep"}
+    lab.loop.resnapshot(1, "shop", "kept")
+    lab.loop = lab.new_loop()
+    lab.log.uncaptured = {1}
+    for _ in range(5):
+        assert lab.after(2.1) == []
+    assert (lab.log.state(1).reason, lab.log.state(1).attempts) == (ASKED, 0)
+    lab.log.uncaptured = set()
+    assert lab.after(2.1) == [1]
+
+
 def test_a_re_read_that_a_crash_ended_begins_again_at_once(lab: Lab) -> None:
     lab.log.doubt_table(7, "shop", "t", "a rewrite")
     lab.log.begin(7)
