@@ -87,6 +87,25 @@ def test_a_doubt_read_again_is_not_written_again_and_a_span_from_before_correcti
     assert [(s.state, s.doubt_ts) for s in book.states()] == [(TableCondition.DOUBTFUL, 60)]
 
 
+def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_that_began_before_them() -> None:
+    order: list[str] = []
+    book = NotedDoubts(order)
+    doubts = DoubtedTables(book, SimulatedClock(), 10)
+    doubts.note([doubt(40)])
+    doubts.note([doubt(ts) for ts in range(41, 50)])
+    assert order == ["doubt 40"]
+    doubts.note([doubt(45, "DECODE_FAILED")])
+    assert order == ["doubt 40", "doubt 45"], "that it cannot be decoded is said at once"
+    doubts.begin_watch(Watch(1, 50, "p", (SPAN,)))
+    doubts.note([doubt(55, "DECODE_FAILED")])
+    assert not doubts.close(1, 60, "")
+    assert [(s.state, s.code, s.doubt_ts) for s in book.states()] == [(TableCondition.QUARANTINED, "DECODE_FAILED", 55)]
+    doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
+    assert doubts.close(1, 70, "")
+    doubts.note([doubt(ts) for ts in (40, 45, 55, 60)])
+    assert [s.state for s in book.states()] == [TableCondition.OK]
+
+
 class Receiver:
     """A span's consumer that keeps rows by side."""
 
