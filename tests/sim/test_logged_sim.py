@@ -33,7 +33,7 @@ from penstock.model.timestamp import compose_ts
 from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
 from penstock.puller.log_service import CaptureState, LogService, LogServiceSettings
-from penstock.puller.logged import doubted_tables, errands, single_log_puller, span_routes
+from penstock.puller.logged import doubted_tables, errands, reader_place, single_log_puller, span_routes
 from penstock.puller.logged.doubts import Corrections, DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
@@ -45,7 +45,7 @@ from penstock.testing.twins import single_log as single_log_twin
 from penstock.testing.twins.doubt_book import MemoryDoubts
 from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
 
-MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, single_log_puller, span_routes, single_log_twin)
+MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, reader_place, single_log_puller, span_routes, single_log_twin)
 TABLES = (1, 2, 3)
 REWRITTEN = 3
 """The table that is changed behind the log's back."""
