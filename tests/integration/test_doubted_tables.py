@@ -200,6 +200,7 @@ def test_while_others_write(lab: Lab) -> None:
 
     def deliver(_: RereadPart) -> None:
         before = lab.path.feed.checkpoint_ts()
+        lab.run("INSERT INTO {s}.other VALUES (-1, 'while the table is read')")
         lab.path.drain()
         delivered.append(lab.path.feed.checkpoint_ts() - before)
 
@@ -323,7 +324,7 @@ def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.
             def no_close(*_: object, **__: object) -> bool:
                 raise PenstockError("CANCELLED", "the process ends")
 
-            patch.setattr(lab.path.log._puller._doubts, "close", no_close)  # type: ignore[union-attr]
+            patch.setattr(lab.path.log._puller._doubted, "close", no_close)  # type: ignore[union-attr]
             with pytest.raises(PenstockError):
                 lab.reread("orders")
     assert lab.state("orders").state is TableCondition.REREADING

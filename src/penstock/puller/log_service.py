@@ -25,6 +25,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.puller.logged.doubts import Corrections, DoubtBook, Settlement, Watch
 from penstock.puller.logged.journal_keeper import Journal
 from penstock.puller.logged.settings import SingleLogPullerSettings
+from penstock.puller.logged.settling import TableSettler
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.step_capture import StepCapture
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
@@ -176,7 +177,7 @@ class LogService:
 
     def table_states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""
-        return self._puller.table_states() if isinstance(self._puller, SingleLogPuller) else []
+        return self._puller.doubts.table_states() if isinstance(self._puller, SingleLogPuller) else []
 
     def open_doubts(self) -> list[TableState]:
         """Return the tables that must be read again."""
@@ -184,31 +185,31 @@ class LogService:
 
     def doubt_table(self, table_id: int, schema: str, table: str, reason: str) -> None:
         """Have a table read again, because an operator, a schedule or a verification wants it."""
-        self._logged().doubt_table(table_id, schema, table, reason)
+        self._doubts().doubt_table(table_id, schema, table, reason)
 
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys of a table its log changes; a snapshot that corrects it begins after this returns."""
-        return self._logged().begin_watch(table_id)
+        return self._doubts().begin_watch(table_id)
 
     def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
 
         ``bag``: the table has no key, so another round is due where the log overtook a correction.
         """
-        return self._logged().settle(table_id, corrections, bag)
+        return self._doubts().settle(table_id, corrections, bag)
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
-        self._logged().fail_round(table_id, error, retry_s)
+        self._doubts().fail_round(table_id, error, retry_s)
 
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
-        self._logged().forget_table(table_id)
+        self._doubts().forget_table(table_id)
 
-    def _logged(self) -> SingleLogPuller:
+    def _doubts(self) -> TableSettler:
         if not isinstance(self._puller, SingleLogPuller):
             raise PenstockError("TABLE_UNKNOWN", "only a source with one log has tables in doubt")
-        return self._puller
+        return self._puller.doubts
 
     def status(self) -> list[SpanStatus]:
         """Return where each captured span stands."""
