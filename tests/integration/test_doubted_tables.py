@@ -13,12 +13,19 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
+from prometheus_client import CollectorRegistry
 
+from penstock.config.server_tree import RereadSettings
 from penstock.feed.bootstrap.reread_part import RereadPart
+from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.doubts import Settlement
+from penstock.server.doubt_rules import Recheck
+from penstock.server.doubted_tables import DoubtedTables
+from penstock.server.metrics import DoubtMetrics
 from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange
 from penstock.testing.paths.one_log_path import OneLogPath
@@ -85,10 +92,10 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 class Lab:
     """A feed on a schema of its own."""
 
-    def __init__(self, database: Database, root: Path) -> None:
+    def __init__(self, database: Database, root: Path, schema: str = "", uri: str = "") -> None:
         self.database = database
-        self.schema = database.make_tables()
-        self.path = OneLogPath(root, database.uri, [f"{self.schema}.*"])
+        self.schema = schema or database.make_tables()
+        self.path = OneLogPath(root, uri or database.uri, [f"{self.schema}.*"])
         self.path.begin()
         self.path.drain()
 
@@ -193,6 +200,7 @@ def test_while_others_write(lab: Lab) -> None:
 
     def deliver(_: RereadPart) -> None:
         before = lab.path.feed.checkpoint_ts()
+        lab.run("INSERT INTO {s}.other VALUES (-1, 'while the table is read')")
         lab.path.drain()
         delivered.append(lab.path.feed.checkpoint_ts() - before)
 
@@ -316,7 +324,7 @@ def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.
             def no_close(*_: object, **__: object) -> bool:
                 raise PenstockError("CANCELLED", "the process ends")
 
-            patch.setattr(lab.path.log._puller._doubts, "close", no_close)  # type: ignore[union-attr]
+            patch.setattr(lab.path.log._puller._doubted, "close", no_close)  # type: ignore[union-attr]
             with pytest.raises(PenstockError):
                 lab.reread("orders")
     assert lab.state("orders").state is TableCondition.REREADING
@@ -343,3 +351,49 @@ def test_a_table_that_is_paused_is_left_out_until_it_is_read_again(lab: Lab) -> 
     assert (settlement.rows, settlement.closed) == (10, True)
     lab.run("UPDATE {s}.orders SET note = 'again' WHERE id < 5")
     lab.check()
+
+
+class Wishes:
+    """Every table is read again; a feed has all of them."""
+
+    def rule(self, schema: str, table: str) -> OnRewrite:
+        del schema, table
+        return "resnapshot"
+
+    def rechecks(self) -> list[Recheck]:
+        return []
+
+    def has_table(self, table_id: int) -> bool:
+        return bool(table_id)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_the_server_s_loop_quarantines_a_table_that_it_may_not_read_and_heals_it_later(database: Database, tmp_path: Path) -> None:
+    """Nobody is told: the loop finds the doubts, other tables go on, and the table is right once it can be read."""
+    user = "REPLICATION SLAVE, REPLICATION SLAVE ADMIN, BINLOG MONITOR, RELOAD"
+    schema = database.make_tables()
+    database.run("CREATE OR REPLACE USER cdc@'%'", f"GRANT {user} ON *.* TO cdc@'%'")
+    database.run(*(f"GRANT SELECT ON {schema}.{table} TO cdc@'%'" for table in ("orders", "other", "bag")))
+    address = parse_uri(database.uri)
+    lab = Lab(database, tmp_path, schema, f"mysql://cdc@{address.host}:{address.port}/")
+    registry = CollectorRegistry()
+    settings = RereadSettings(delay_s=0.01, backoff_s=0.1, backoff_max_s=0.5)
+    loop = DoubtedTables(lab.path.log, lab.path.reread, Wishes(), settings, SystemClock(), random.Random(1), DoubtMetrics(registry))
+    with contextlib.closing(lab.path):
+        lab.unlogged(*CHANGES)
+        database.run(f"REVOKE SELECT ON {schema}.orders FROM cdc@'%'", f"UPDATE {schema}.orders SET amount = -1 WHERE id > 900")
+        loop.start()
+        try:
+            loop.resnapshot(lab.table_id("orders"), schema, "orders")
+            lab.path.wait_until("the quarantine", lambda: lab.state("orders").state is TableCondition.QUARANTINED)
+            assert lab.state("orders").code == "TABLE_UNKNOWN"
+            assert lab.state("orders").hint
+            loop.resnapshot(lab.table_id("other"), schema, "other")
+            database.run(f"INSERT INTO {schema}.other VALUES (1, 'goes on')")
+            lab.path.drain()
+            lab.path.wait_until("the other table", lambda: lab.state("other").state is TableCondition.OK)
+            database.run(f"GRANT SELECT ON {schema}.orders TO cdc@'%'")
+            lab.path.wait_until("the table itself", lambda: lab.state("orders").state is TableCondition.OK)
+        finally:
+            loop.stop()
+        lab.check()

@@ -34,7 +34,7 @@ from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
 from penstock.puller.doubts import Corrections, DoubtBook
 from penstock.puller.log_service import CaptureState, LogService, LogServiceSettings
-from penstock.puller.logged import doubted_tables, errands, single_log_puller, span_routes
+from penstock.puller.logged import doubted_tables, errands, reader_place, single_log_puller, span_routes
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.contract import Upstream
@@ -45,7 +45,7 @@ from penstock.testing.twins import single_log as single_log_twin
 from penstock.testing.twins.doubt_book import MemoryDoubts
 from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
 
-MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, single_log_puller, span_routes, single_log_twin)
+MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, reader_place, single_log_puller, span_routes, single_log_twin)
 TABLES = (1, 2, 3)
 REWRITTEN = 3
 """The table that is changed behind the log's back."""
@@ -219,15 +219,16 @@ class LifeStore:
             held = self._disk.spans[span_id].rows if rows else {}
             for row in rows:
                 held[row] = held.get(row, 0) + 1
+            self._life.perhaps_die(0.005)
             on_persisted()
         for span_id, ts in resolved.items() if self._life.is_alive else ():
             self._disk.spans[span_id].resolved_ts = max(self._disk.spans[span_id].resolved_ts, ts)
 
     def close(self) -> None:
         """Write what is queued, as an orderly end does."""
-        while self._queue:
+        while self._queue and self._life.is_alive:
             self.write_group()
-        for span_id, ts in self._resolved.items():
+        for span_id, ts in self._resolved.items() if self._life.is_alive else ():
             self._disk.spans[span_id].resolved_ts = max(self._disk.spans[span_id].resolved_ts, ts)
 
 
@@ -246,6 +247,7 @@ class LifeJournal:
             self._life.check(places == sorted(places), f"the journal is not in the log's order: {places[-8:]}")
             if entry.mark:
                 self._life.disk.all_marks[entry.ts, entry.text] = None
+            self._life.perhaps_die(0.02)
         self._life.sim.point()
 
     def __getattr__(self, name: str) -> Any:
@@ -265,7 +267,7 @@ class LifeBook:
         def change(*args: Any) -> Any:
             self._life.sim.point()
             done = getattr(self._life.disk.book, name)(*args) if self._life.is_alive else False
-            self._life.sim.point()
+            self._life.perhaps_die(0.03)
             return done
 
         return change
@@ -291,6 +293,11 @@ class Life:
             self.sim.spawn(task.__name__, task)
         for span, start_ts in list(run.spans.items()):
             self.capture(span, start_ts)
+
+    def perhaps_die(self, probability: float) -> None:
+        """Crash at this very step, whoever is at work."""
+        if not self.log.is_calm and self.rng.random() < probability:
+            self.is_alive = False
 
     def capture(self, span: Span, start_ts: int) -> None:
         self.service.ensure_span(span, start_ts)
@@ -340,6 +347,7 @@ class Life:
                     )
                 )
         self.service.settle(table_id, pieces)
+        self.perhaps_die(0.2)
 
     def ask_settled(self) -> None:
         """Note which commits a settled ts claims."""
@@ -352,13 +360,12 @@ class Life:
             self.run.claims.append((count, ts))
 
     def end(self, orderly: bool) -> None:
-        if not orderly:
-            self.is_alive = False
+        """End the process, in order or by a crash; one that has crashed only lets its threads go."""
+        self.is_alive = self.is_alive and orderly
         self.service.close()
-        if orderly:
-            if self.rng.random() < 0.7:
-                self.store.close()
-            self.is_alive = False
+        if self.is_alive and self.rng.random() < 0.7:
+            self.store.close()
+        self.is_alive = False
 
 
 class Run:
@@ -393,10 +400,12 @@ class Run:
             elif dice < 0.8:
                 self.rewrite()
             elif dice < 0.86:
-                life.end(orderly=rng.random() < 0.5)
-                life = Life(self)
+                life.end(orderly=life.is_alive and rng.random() < 0.5)
             if rng.random() < 0.5:
                 self.sim.pause(rng.random() * (0.1 if rng.random() < 0.8 else 4.0))
+            if not life.is_alive:
+                life.end(orderly=False)
+                life = Life(self)
         self.finish(life)
 
     def transact(self) -> None:
@@ -427,6 +436,9 @@ class Run:
     def finish(self, life: Life) -> None:
         """Let everything come to rest, then compare."""
         self.log.is_calm = True
+        if not life.is_alive:
+            life.end(orderly=False)
+            life = Life(self)
         deadline_s = self.sim.now_s + GIVE_UP_S
         settled_ts = life.service.settled_ts()
         while (

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from penstock.cli.feed import feed
 from penstock.cli.server_client import ServerClient
+from penstock.cli.verify import verify
+from penstock.model.errors import PenstockError
 from penstock.testing.servers.command_process import CommandProcess
 from penstock.testing.servers.loopback_server import mariadb
 
@@ -64,14 +66,23 @@ def test_rows_that_changed_unlogged_reach_the_files(tmp_path: Path, waiting) -> 
                 asked = CliRunner().invoke(feed, ["table", "resnapshot", "run", "shop.orders", "--server", found[1]])
                 assert asked.exit_code == 0, asked.output
 
-                def delivered() -> bool:
+                def delivered(above_ts: int) -> int:
                     now = shown()
                     orders = next(t for t in now["tables"] if t["name"] == "shop.orders")
-                    return orders["state"] == "ok" and 0 < orders.get("settled_ts", 0) <= now["checkpoint_ts"]
+                    settled_ts = int(orders.get("settled_ts", 0))
+                    return settled_ts if orders["state"] == "ok" and above_ts < settled_ts <= now["checkpoint_ts"] else 0
 
-                waiting.until("the corrections", delivered, explain=lambda: f"{shown()} {running.output}")
+                first_ts = waiting.until("the corrections", lambda: delivered(0), explain=lambda: f"{shown()} {running.output}")
                 verdict = client.verify_feed("run")
                 assert verdict["identical"], verdict
                 assert verdict["rows"] == ROWS - 5 + 1 + 1
+
+                execute(port, "SET sql_log_bin = 0", "DELETE FROM shop.orders WHERE id > 2000")
+                mended = CliRunner().invoke(verify, ["run", "--repair", "--server", found[1]])
+                assert isinstance(mended.exception, PenstockError), mended.output
+                assert mended.exception.code == "VERIFY_MISMATCH"
+                waiting.until("the corrections", lambda: delivered(first_ts), explain=lambda: f"{shown()} {running.output}")
+                verdict = client.verify_feed("run")
+                assert (verdict["identical"], verdict["rows"]) == (True, 2000 - 5 + 1)
             waiting.until("the line", lambda: "shop.orders: ok again" in running.output, explain=lambda: running.output)
             assert "shop.orders: doubtful" in running.output or "shop.orders: rereading" in running.output

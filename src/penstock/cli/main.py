@@ -1,8 +1,8 @@
 """The command ``penstock``: its verbs, and how errors look.
 
 A verb's module is imported only when the verb is used, so that ``--help`` answers at once. An error is two lines on stderr, what and
-what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 4 where Spark ended under a server, 1
-where data or Penstock itself is wrong. Runs anywhere.
+what to do, and a traceback only with ``--debug``; the exit code is 2 where the operator can act, 1 where data or Penstock itself is
+wrong, 3 where a run caught up but not with every table, 4 where Spark ended under a server. Runs anywhere.
 """
 
 from __future__ import annotations

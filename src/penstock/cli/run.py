@@ -55,7 +55,8 @@ def run(
     """Carry the tables of a database to files, first as they are, then every change.
 
     Everything runs in this process. Ctrl-C stops it; the same command goes on where it stopped. In a file the keys are those of a
-    feed, and those of a server stand under [server]; options on the line win over it.
+    feed, and those of a server stand under [server]; options on the line win over it. With --until-caught-up it ends with exit code 3
+    where a table is left that could not be read.
 
     \b
     Examples:

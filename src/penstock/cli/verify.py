@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Without a server: a setting of the feed, as sink.csv.delimiter=';'."
 )
+@click.option("--repair", is_flag=True, help="Have the server read every table again that differs; it delivers what differs then.")
 @click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
 )
@@ -42,6 +43,7 @@ def verify(
     sink: str | None,
     tables: tuple[str, ...],
     assignments: tuple[str, ...],
+    repair: bool,
     output: str,
 ) -> None:
     """Compare a feed's files with the upstream, row by row, as of the checkpoint that the target publishes.
@@ -51,12 +53,15 @@ def verify(
     \b
     Examples:
       penstock verify orders
+      penstock verify orders --repair
       penstock verify orders --server http://10.0.0.7:8300 --output json
       penstock verify --source dataserver://127.0.0.1:20160 --sink file:///tmp/orders --table 'shop.*'
     """  # noqa: D301
     offline = {"--source": source, "--sink": sink, "--table": tables}
     if feed is not None and (any(offline.values()) or assignments):
         raise click.UsageError("FEED is verified by its server; --source, --sink, --table and --set are for a target without one.")
+    if feed is None and repair:
+        raise click.UsageError("--repair needs a FEED: its server reads the tables again.")
     if feed is None and not all(offline.values()):
         missing = [name for name, value in offline.items() if not value]
         raise click.UsageError(f"Name a FEED, or give --source, --sink and --table; missing: {', '.join(missing)}.")
@@ -68,6 +73,8 @@ def verify(
     else:
         for table in verdict.tables:
             click.echo(str(table))
+    if repair and feed is not None:
+        _repair(feed, verdict, server_url)
     verdict.check()
     if output == "table":
         click.echo(verdict.summary())
@@ -90,6 +97,15 @@ def _ask(feed: str, server_url: str, timeout_s: float) -> Verdict:
 def _tell(line: str) -> None:
     """Show how far the comparison is; the result alone goes to standard output."""
     click.echo(line, err=True)
+
+
+def _repair(feed: str, verdict: Verdict, server_url: str) -> None:
+    """Have every table read again that differs."""
+    with ServerClient(server_url) as client:
+        for table in verdict.tables:
+            if not table.identical:
+                client.ask_for_table(feed, table.name, "resnapshot")
+                click.echo(f"{table.name}: will be read again", err=True)
 
 
 def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple[str, ...]) -> Verdict:

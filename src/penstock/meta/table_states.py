@@ -98,8 +98,10 @@ def end_reread(known: TableState, covered_ts: int, settled_ts: int, now_ms: int)
     """Return the state of a table whose corrections are durable; a doubt above where the re-read began stays open."""
     settled = msgspec.structs.replace(known, settled_ts=settled_ts, since_ms=now_ms, next_attempt_ms=0)
     if known.doubt_ts > covered_ts:
-        return msgspec.structs.replace(settled, state=TableCondition.DOUBTFUL)
-    return msgspec.structs.replace(settled, state=TableCondition.OK, reason="", code="", hint="", attempts=0)
+        return msgspec.structs.replace(settled, state=TableCondition.QUARANTINED if known.code else TableCondition.DOUBTFUL)
+    # Whatever the log said up to where the re-read began is settled with it, and stays so when it is read again.
+    doubt_ts = max(known.doubt_ts, covered_ts)
+    return msgspec.structs.replace(settled, state=TableCondition.OK, reason="", code="", hint="", attempts=0, doubt_ts=doubt_ts)
 
 
 class TableStates:

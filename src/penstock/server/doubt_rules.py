@@ -52,6 +52,10 @@ class FeedDoubtRules:
                     found[one.table_id] = min(old, new, key=lambda r: r.interval_s)
         return list(found.values())
 
+    def has_table(self, table_id: int) -> bool:
+        """Return whether a feed has a table still: its drop, if there was one, is not delivered yet."""
+        return any(one.table_id == table_id for name in self._configs() for one in self._meta.dispatchers(name) or [])
+
     def _configs(self) -> dict[str, FeedConfig]:
         documents = {feed.name: FeedDocument.of(feed) for feed in self._meta.list_feeds()}
         return {name: d.feed_config() for name, d in documents.items() if d.source.rstrip("/") == self._source}

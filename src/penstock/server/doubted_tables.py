@@ -32,6 +32,8 @@ SCHEDULED = "due by recheck-interval"
 PAUSED = "TABLE_PAUSED"
 _LOOK_INTERVAL_S = 1.0
 _STOP_WAIT_S = 60.0
+_LOOKS_MAX = 3
+"""How often a table that the source does not list is looked for before it is quarantined."""
 
 
 class DoubtedLog(Protocol):
@@ -71,6 +73,9 @@ class DoubtRules(Protocol):
 
     def rechecks(self) -> list[Recheck]:
         """Return the tables that are read again on a schedule."""
+
+    def has_table(self, table_id: int) -> bool:
+        """Return whether a feed has a table still."""
 
 
 class DoubtedTables:
@@ -233,9 +238,7 @@ class DoubtedTables:
 
     def _settled(self, state: TableState, settlement: Settlement | None, took_s: float) -> None:
         if settlement is None:
-            self._doubted.forget_table(state.table_id)
-            self._metrics.rereads.labels("gone").inc()
-            log.info("doubted table is gone", extra=_shown(state))
+            self._missed(state)
             return
         self._metrics.rereads.labels("settled" if settlement.closed else "again").inc()
         self._metrics.corrections.inc(settlement.rows)
@@ -247,8 +250,24 @@ class DoubtedTables:
         found = {"rows": settlement.rows, "left_out": settlement.left_out, "ts": settlement.ts, "seconds": round(took_s, 3)}
         log.info("doubted table settled" if settlement.closed else "doubted table needs another round", extra=_shown(state) | found)
 
+    def _missed(self, state: TableState) -> None:
+        """Forget a table that the source does not list, once no feed has it; until then it may only be hidden."""
+        if self._rules.has_table(state.table_id):
+            # A feed takes a moment to pass the drop.
+            code = "UPSTREAM_CHANGING" if state.attempts < _LOOKS_MAX else "TABLE_UNKNOWN"
+            detail = f"{state.schema}.{state.table} is not among the tables of the source"
+            self._failed(state, PenstockError(code, detail, "Check that the table exists and that the user may read it."))
+            return
+        self._doubted.forget_table(state.table_id)
+        self._metrics.rereads.labels("gone").inc()
+        log.info("doubted table is gone", extra=_shown(state))
+
     def _failed(self, state: TableState, error: PenstockError) -> None:
         if error.code == "CANCELLED" and self._stop.is_set():
+            return
+        if error.code == "CONGESTED" and not self._is_begun(state):
+            # Its feed is about to capture it, after a restart: that is no attempt, and why the table is in doubt must stay on record.
+            self._not_before_ms[state.table_id] = self._clock.now_ms() + round(self._settings.delay_s * 1000)
             return
         # A schema that changed meanwhile, or a store that lags, says nothing against the table.
         retry_s = self._settings.delay_s if error.code == "UPSTREAM_CHANGING" else self._pause_s(state)
@@ -262,6 +281,9 @@ class DoubtedTables:
         except PenstockError as lost:
             log.warning("failure of a re-read not recorded", extra=_shown(state) | {"code": lost.code})
             self._not_before_ms[state.table_id] = self._clock.now_ms() + round(retry_s * 1000)
+
+    def _is_begun(self, state: TableState) -> bool:
+        return any(s.table_id == state.table_id and s.state is TableCondition.REREADING for s in self._doubted.table_states())
 
     def _pause_s(self, state: TableState) -> float:
         pause_s = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(state.attempts, 30))

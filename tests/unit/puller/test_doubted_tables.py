@@ -87,6 +87,25 @@ def test_a_doubt_read_again_is_not_written_again_and_a_span_from_before_correcti
     assert [(s.state, s.doubt_ts) for s in book.states()] == [(TableCondition.DOUBTFUL, 60)]
 
 
+def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_that_began_before_them() -> None:
+    order: list[str] = []
+    book = NotedDoubts(order)
+    doubts = DoubtedTables(book, SimulatedClock(), 10)
+    doubts.note([doubt(40)])
+    doubts.note([doubt(ts) for ts in range(41, 50)])
+    assert order == ["doubt 40"]
+    doubts.note([doubt(45, "DECODE_FAILED")])
+    assert order == ["doubt 40", "doubt 45"], "that it cannot be decoded is said at once"
+    doubts.begin_watch(Watch(1, 50, "p", (SPAN,)))
+    doubts.note([doubt(55, "DECODE_FAILED")])
+    assert not doubts.close(1, 60, "")
+    assert [(s.state, s.code, s.doubt_ts) for s in book.states()] == [(TableCondition.QUARANTINED, "DECODE_FAILED", 55)]
+    doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
+    assert doubts.close(1, 70, "")
+    doubts.note([doubt(ts) for ts in (40, 45, 55, 60)])
+    assert [s.state for s in book.states()] == [TableCondition.OK]
+
+
 class Receiver:
     """A span's consumer that keeps rows by side."""
 
@@ -154,17 +173,17 @@ def test_a_doubt_is_kept_before_the_position_that_covers_it(lab: Lab) -> None:
     ts = lab.log.commit(1, [], doubt="a rewrite")
     lab.receiver.wait(ts)
     assert lab.order.index(f"doubt {ts}") < lab.order.index(f"journal {ts}")
-    assert [(s.state, s.doubt_ts, s.reason) for s in lab.puller.table_states()] == [(TableCondition.DOUBTFUL, ts, "a rewrite")]
+    assert [(s.state, s.doubt_ts, s.reason) for s in lab.puller.doubts.table_states()] == [(TableCondition.DOUBTFUL, ts, "a rewrite")]
 
 
 def test_corrections_come_at_a_ts_of_their_own_between_commits_and_close_the_doubt(lab: Lab) -> None:
     lab.log.commit(1, [1, 2])
     lab.receiver.wait(lab.log.commit(1, [], doubt="a rewrite"))
-    watch = lab.puller.begin_watch(1)
+    watch = lab.puller.doubts.begin_watch(1)
     assert watch.spans == (SPAN,)
     overtaken = lab.log.commit(1, [7])
     gone = rows_of(1, 1, [2], BatchKind.TOMBSTONE, Op.DELETE)
-    settled = lab.puller.settle(1, [Corrections(SPAN.span_id, (gone,), (rows_of(1, 1, [5, 7]),))])
+    settled = lab.puller.doubts.settle(1, [Corrections(SPAN.span_id, (gone,), (rows_of(1, 1, [5, 7]),))])
     assert (settled.rows, settled.left_out, settled.closed) == (2, 1, True)
     assert settled.ts > overtaken
     lab.log.note_mark(len(lab.log.commits), settled.ts)
@@ -177,59 +196,59 @@ def test_corrections_come_at_a_ts_of_their_own_between_commits_and_close_the_dou
         (later, BatchKind.DATA, 8),
     ]
     assert [e.ts for e in lab.journal.marks_from(0)] == [settled.ts]
-    [state] = lab.puller.table_states()
+    [state] = lab.puller.doubts.table_states()
     assert (state.state, state.settled_ts) == (TableCondition.OK, settled.ts)
 
 
 def test_a_bag_with_an_overtaken_row_and_a_doubt_behind_the_beginning_need_another_round(lab: Lab) -> None:
     lab.receiver.wait(lab.log.commit(1, [], doubt="a rewrite"))
     for bag, meanwhile in ((True, ""), (False, "another rewrite")):
-        lab.puller.begin_watch(1)
+        lab.puller.doubts.begin_watch(1)
         lab.log.commit(1, [7], doubt=meanwhile)
-        settled = lab.puller.settle(1, [Corrections(SPAN.span_id, (), (rows_of(1, 1, [7]),))], bag=bag)
+        settled = lab.puller.doubts.settle(1, [Corrections(SPAN.span_id, (), (rows_of(1, 1, [7]),))], bag=bag)
         assert (settled.left_out, settled.closed) == (1, False)
-        assert lab.puller.table_states()[0].state is TableCondition.DOUBTFUL
-    lab.puller.begin_watch(1)
-    assert lab.puller.settle(1, []).closed
+        assert lab.puller.doubts.table_states()[0].state is TableCondition.DOUBTFUL
+    lab.puller.doubts.begin_watch(1)
+    assert lab.puller.doubts.settle(1, []).closed
 
 
 def test_a_round_without_a_watch_fails_and_says_how_the_table_stands(lab: Lab) -> None:
     lab.receiver.wait(lab.log.commit(1, [], doubt="a rewrite"))
     with pytest.raises(PenstockError, match="CONGESTED"):
-        lab.puller.settle(1, [])
-    lab.puller.begin_watch(1)
-    lab.puller.fail_round(1, PenstockError("UPSTREAM_REFUSED", "no SELECT", "GRANT it"), 60.0)
-    [state] = lab.puller.table_states()
+        lab.puller.doubts.settle(1, [])
+    lab.puller.doubts.begin_watch(1)
+    lab.puller.doubts.fail_round(1, PenstockError("UPSTREAM_REFUSED", "no SELECT", "GRANT it"), 60.0)
+    [state] = lab.puller.doubts.table_states()
     assert (state.state, state.code, state.hint) == (TableCondition.QUARANTINED, "UPSTREAM_REFUSED", "GRANT it")
     assert state.next_attempt_ms > SystemClock().now_ms()
     with pytest.raises(PenstockError, match="TABLE_UNKNOWN"):
-        lab.puller.begin_watch(9)
+        lab.puller.doubts.begin_watch(9)
 
 
 def test_what_the_corrections_raise_belongs_to_whoever_asked_and_the_reader_goes_on(lab: Lab) -> None:
     lab.receiver.wait(lab.log.commit(1, [], doubt="a rewrite"))
-    lab.puller.begin_watch(1)
+    lab.puller.doubts.begin_watch(1)
 
     def broken() -> Iterator[Corrections]:
         yield Corrections(SPAN.span_id, (), (rows_of(1, 1, [5]),))
         raise FileNotFoundError("a part")
 
     with pytest.raises(FileNotFoundError):
-        lab.puller.settle(1, broken())
+        lab.puller.doubts.settle(1, broken())
     [mark] = lab.journal.marks_from(0)
     lab.log.note_mark(len(lab.log.commits), mark.ts)
     lab.receiver.wait(lab.log.commit(1, [8]))
-    assert lab.puller.table_states()[0].is_open
-    lab.puller.begin_watch(1)
-    assert lab.puller.settle(1, []).closed
+    assert lab.puller.doubts.table_states()[0].is_open
+    lab.puller.doubts.begin_watch(1)
+    assert lab.puller.doubts.settle(1, []).closed
 
 
 def test_an_asked_for_doubt_stands_above_what_the_log_said(lab: Lab) -> None:
     first = lab.log.commit(1, [1])
     lab.receiver.wait(first)
-    lab.puller.doubt_table(1, "shop", "t1", "asked for")
-    assert [(s.doubt_ts, s.reason) for s in lab.puller.table_states()] == [(first, "asked for")]
-    lab.puller.begin_watch(1)
-    assert lab.puller.settle(1, []).closed
-    lab.puller.doubt_table(1, "shop", "t1", "once more")
-    assert lab.puller.table_states()[0].is_open
+    lab.puller.doubts.doubt_table(1, "shop", "t1", "asked for")
+    assert [(s.doubt_ts, s.reason) for s in lab.puller.doubts.table_states()] == [(first, "asked for")]
+    lab.puller.doubts.begin_watch(1)
+    assert lab.puller.doubts.settle(1, []).closed
+    lab.puller.doubts.doubt_table(1, "shop", "t1", "once more")
+    assert lab.puller.doubts.table_states()[0].is_open

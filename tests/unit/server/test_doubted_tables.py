@@ -31,12 +31,16 @@ class Rules:
     def __init__(self) -> None:
         self.rules: dict[str, OnRewrite] = {}
         self.scheduled: list[Recheck] = []
+        self.tables: set[int] = set()
 
     def rule(self, schema: str, table: str) -> OnRewrite:
         return self.rules.get(f"{schema}.{table}", "resnapshot")
 
     def rechecks(self) -> list[Recheck]:
         return self.scheduled
+
+    def has_table(self, table_id: int) -> bool:
+        return table_id in self.tables
 
 
 class Lab:
@@ -174,6 +178,18 @@ def test_what_an_operator_asked_for_is_done_after_a_restart_too(lab: Lab) -> Non
     assert lab.after(2.1) == [1]
 
 
+def test_a_table_that_is_not_captured_yet_waits_and_keeps_its_reason(lab: Lab) -> None:
+    lab.rules.rules = {"shop.kept": "keep"}
+    lab.loop.resnapshot(1, "shop", "kept")
+    lab.loop = lab.new_loop()
+    lab.log.uncaptured = {1}
+    for _ in range(5):
+        assert lab.after(2.1) == []
+    assert (lab.log.state(1).reason, lab.log.state(1).attempts) == (ASKED, 0)
+    lab.log.uncaptured = set()
+    assert lab.after(2.1) == [1]
+
+
 def test_a_re_read_that_a_crash_ended_begins_again_at_once(lab: Lab) -> None:
     lab.log.doubt_table(7, "shop", "t", "a rewrite")
     lab.log.begin(7)
@@ -188,6 +204,20 @@ def test_a_table_that_is_gone_is_forgotten(lab: Lab) -> None:
     assert lab.after(2.1) == [7]
     assert lab.log.table_states() == []
     assert lab.metric('penstock_rereads_total{outcome="gone"} 1.0')
+
+
+def test_a_table_that_cannot_be_seen_is_not_forgotten_while_a_feed_has_it(lab: Lab) -> None:
+    lab.rules.tables = {7}
+    lab.log.endings[7] = [None] * 5
+    lab.log.doubt_table(7, "shop", "t", "a rewrite")
+    for _ in range(3):
+        assert lab.after(2.1) == [7]
+        assert lab.log.state(7).state is TableCondition.DOUBTFUL, "a feed takes a moment to pass a drop"
+    assert lab.after(2.1) == [7]
+    assert (lab.log.state(7).state, lab.log.state(7).code) == (TableCondition.QUARANTINED, "TABLE_UNKNOWN")
+    lab.rules.tables = set()
+    assert lab.after(100) == [7]
+    assert lab.log.table_states() == []
 
 
 def test_tables_are_read_again_on_a_schedule(lab: Lab) -> None:

@@ -9,6 +9,7 @@ files live as long as their round. Runs in the driver.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -130,7 +131,9 @@ class Reread:
         except PenstockError as error:
             if error.code == "CANCELLED":
                 raise
-            self._watched.settled_ts()
+            with contextlib.suppress(PenstockError):
+                # Perhaps what the log tells next explains it.
+                self._watched.settled_ts()
             if self._is_gone(table_id):
                 return None
             if self._version(table_id, TS_MAX).version > self._version(table_id, watch.ts).version and error.code != "UPSTREAM_CHANGING":

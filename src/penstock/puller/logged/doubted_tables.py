@@ -76,6 +76,9 @@ class DoubtedTables:
         self._lock = threading.Lock()
         self._states: dict[tuple[int, str, str], TableState] = {}
         self._paused: frozenset[int] = frozenset()
+        self._raised: dict[tuple[int, str, str], TableState] = {}
+        """Newer doubts about tables that are open in the book already. They need not be durable: a re-read does not outlive its process,
+        and the next one begins behind them."""
         self._watches: dict[int, KeyWatch] = {}
         self._load()
 
@@ -95,13 +98,13 @@ class DoubtedTables:
 
     def request(self, table_id: int, schema: str, table: str, reason: str, at_ts: int) -> None:
         """Doubt a table because somebody asks for it, above whatever the log said up to a ts."""
-        known = self._known(table_id, schema, table)
-        doubt_ts = max(at_ts, known.doubt_ts + 1 if known is not None else 0)
+        doubt_ts = max(at_ts, self._newest_ts(_key(table_id, schema, table)) + 1)
         self._open(TableState(table_id, schema, table, TableCondition.DOUBTFUL, reason, doubt_ts=doubt_ts))
 
     def joined(self, table_id: int, start_ts: int) -> None:
         """Doubt a table again if a span begins below its last corrections: they were not made for it, or are there and cost one re-read."""
-        known = self._known(table_id, "", "")
+        with self._lock:
+            known = self._states.get(_key(table_id, "", ""))
         if known is not None and not known.is_open and start_ts < known.settled_ts:
             reason = "a span goes on from before the last corrections"
             self.request(table_id, known.schema, known.table, reason, known.settled_ts)
@@ -139,6 +142,10 @@ class DoubtedTables:
         found = self._watches.pop(table_id, None)
         if found is None or self._book is None:
             return False
+        with self._lock:
+            raised = self._raised.pop(_key(table_id, "", ""), None)
+        if raised is not None and raised.doubt_ts > found.begun.ts:
+            self._book.open(raised)
         closed = self._book.close_doubt(table_id, found.begun.ts if not again else 0, settled_ts)
         if again:
             self._book.fail(table_id, again, "", "", self._clock.now_ms())
@@ -158,14 +165,23 @@ class DoubtedTables:
     def forget(self, table_id: int) -> None:
         """Forget a table that is gone; its watch ends."""
         self._watches.pop(table_id, None)
+        with self._lock:
+            self._raised.pop(_key(table_id, "", ""), None)
         if self._book is not None:
             self._book.forget(table_id)
             self._load()
 
     def _open(self, state: TableState) -> None:
-        known = self._known(state.table_id, state.schema, state.table)
-        if known is not None and state.doubt_ts <= known.doubt_ts and not (state.code and not known.code and known.is_open):
-            return
+        key = _key(state.table_id, state.schema, state.table)
+        with self._lock:
+            known = self._states.get(key)
+            is_open = known is not None and known.is_open
+            harder = is_open and bool(state.code) and not (known and known.code)
+            if state.doubt_ts <= self._newest_ts_of(key) and not harder:
+                return
+            if is_open and not harder:
+                self._raised[key] = state
+                return
         if self._book is None:
             raise InvariantError(f"a doubt about {state.schema}.{state.table}, and nobody keeps it")
         if self._book.open(state):
@@ -173,18 +189,26 @@ class DoubtedTables:
             _log.warning("table in doubt, it will be read again", extra=extra)
         self._load()
 
-    def _known(self, table_id: int, schema: str, table: str) -> TableState | None:
+    def _newest_ts(self, key: tuple[int, str, str]) -> int:
         with self._lock:
-            return self._states.get((table_id, "", "") if table_id else (0, schema, table))
+            return self._newest_ts_of(key)
+
+    def _newest_ts_of(self, key: tuple[int, str, str]) -> int:
+        return max((s.doubt_ts for s in (self._states.get(key), self._raised.get(key)) if s is not None), default=-1)
 
     def _load(self) -> None:
-        states = {(s.table_id, "", "") if s.table_id else (0, s.schema, s.table): s for s in self.states()}
+        states = {_key(s.table_id, s.schema, s.table): s for s in self.states()}
         with self._lock:
             self._states = states
             # While it is read again, and after that, the log counts again.
             self._paused = frozenset(
                 s.table_id for s in states.values() if s.code == "TABLE_PAUSED" and s.state is TableCondition.QUARANTINED
             )
+
+
+def _key(table_id: int, schema: str, table: str) -> tuple[int, str, str]:
+    """Return what tells a table from others: its id, or its name where that is unknown."""
+    return (table_id, "", "") if table_id else (0, schema, table)
 
 
 def corrected(piece: Corrections, watch: KeyWatch, ts: int) -> tuple[tuple[ChangeBatch, ...], int]:

@@ -28,6 +28,7 @@ class ScriptedDoubts:
         self.endings: dict[int, list[Ending]] = {}
         self.before: Callable[[int], None] = lambda _: None
         self.read: list[int] = []
+        self.uncaptured: set[int] = set()
         self.ts = 100
 
     def table_states(self) -> list[TableState]:
@@ -79,6 +80,8 @@ class ScriptedReread:
 
     def run(self, table_id: int) -> Settlement | None:
         """End as the script says."""
+        if table_id in self._doubts.uncaptured:
+            raise PenstockError("CONGESTED", "no span of the table is captured")
         self._doubts.begin(table_id)
         self._doubts.read.append(table_id)
         self._doubts.before(table_id)
