@@ -375,3 +375,18 @@ def test_a_doubt_stands_where_the_log_stops_telling(tmp_path: Path) -> None:
             assert told.doubted <= {"m"}
             assert "m" in told.doubted or told.rows.get(live["m"], {}) == {}
             follower.close()
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_an_xa_transaction_that_is_too_large_to_be_held_doubts_its_tables(server: tuple[str, str], decision: str) -> None:
+    uri, _ = server
+    writer, told = prepared(uri, "create table big(id int primary key, v varchar(200)); create table small(id int primary key)"), Told()
+    follower = Follower(uri, told, piece_bytes=1_000_000).begin()
+    fill = "insert into lat.big select seq, repeat('x', 190) from seq_1_to_60000"
+    run(writer, "insert into small values(1)", "xa start 'wide'", fill, "xa end 'wide'", "xa prepare 'wide'", f"xa {decision} 'wide'")
+    run(writer, "insert into small values(2)")
+    follower.settle()
+    assert told.doubted == {"big"}
+    assert len({d.ts for d in told.doubts}) == 2, "where it is prepared and where it is decided"
+    assert follower.check(DATABASES) == {"small": 2}
+    follower.close()

@@ -20,6 +20,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.source.mysql.wire.framing import PIECE_BYTES
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 from penstock.testing.servers.waiting import wait_until
 
@@ -78,9 +79,9 @@ class Told:
 class Follower:
     """Reads the log of a server in a thread of its own, as one process does."""
 
-    def __init__(self, uri: str, told: Told, start: LogPosition | None = None) -> None:
+    def __init__(self, uri: str, told: Told, start: LogPosition | None = None, piece_bytes: int = PIECE_BYTES) -> None:
         self.told = told
-        self.upstream = MySqlUpstream(uri, LogReaderSettings(mark_interval_s=0.1))
+        self.upstream = MySqlUpstream(uri, LogReaderSettings(mark_interval_s=0.1, piece_bytes=piece_bytes))
         self.upstream.adopt_schemas(told.schemas)
         if start is None:
             start = self.upstream.first_position()
