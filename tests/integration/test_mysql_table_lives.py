@@ -217,6 +217,68 @@ CASES: dict[str, Case] = {
         "insert into nt values(1,'x'); insert into ns values(1); insert into nt values(2,'ä'); insert into ns values(2)",
         "nt",
     ),
+    "several_at_once": (
+        "create table sa(id int primary key, v int)",
+        "insert into sa values(1,1);"
+        "alter table sa add column x int default 3, add column y varchar(5) default 'q' after id, drop column v,"
+        " disable keys; insert into sa(id) values(2); alter table sa add (p int default 3, q int not null default 1);"
+        "insert into sa(id) values(3)",
+        "",
+    ),
+    "renamed_by_alter": (
+        "create table rb(id int primary key, v int)",
+        "insert into rb values(1,1); alter table rb rename to rc; alter table rc rename rb, add column z int;insert into rb values(2,2,2)",
+        "",
+    ),
+    "copied_and_replaced": (
+        "create table ca(id int primary key, v int)",
+        "insert into ca values(1,1); create table cb select * from ca; create table cl like ca; insert into cl select * from ca;"
+        "create table if not exists ca(id int); create or replace table cb(x int primary key); insert into cb values(9)",
+        "",
+    ),
+    "odd_names": (
+        "create table `we ird``t`(`i d` int primary key, `sel``ect` int)",
+        "insert into `we ird``t` values(1,1);"
+        "alter table `we ird``t` change `sel``ect` `from` bigint, add column `add` int default 4 after `i d`;"
+        "insert into `we ird``t` values(2,2,2); rename table `we ird``t` to `select`; insert into `select` values(3,3,3)",
+        "",
+    ),
+    "types_of_mariadb": (
+        "create table tm(id int primary key, p point)",
+        "insert into tm values(1,point(1,2));"
+        "alter table tm add column v varchar(20) character set latin1 default 'é', add column j json,"
+        " add column u uuid, add column i inet6, add column b blob, add column t timestamp null;"
+        "insert into tm(id,v,u,i) values(2,'ü',uuid(),'::1'); create table tn like tm; insert into tn select * from tm",
+        "",
+    ),
+    "numbers_and_elements": (
+        "create table ne(id int primary key, e enum('x','y')); create table nu(id int primary key auto_increment)",
+        "insert into ne values(1,'y'); alter table ne modify e enum('x','y','z'); insert into ne values(2,'z');"
+        "alter table ne add column f enum('q','r') not null default 'r', add column q bigint unsigned default 18446744073709551615;"
+        "alter table ne alter column q set default 5, algorithm=inplace, lock=none; insert into ne(id) values(3);"
+        "insert into nu values(1); alter table nu modify id bigint auto_increment",
+        "nu",
+    ),
+    "generated_columns": (
+        "create table gc(id int primary key, v int as (id+1) virtual, s int as (id+2) stored, i int invisible default 4)",
+        "insert into gc(id) values(1); update gc set id=2; alter table gc add column q int default 1 first; insert into gc(id) values(7);"
+        "flush binary logs; alter table gc add column r int invisible default 5; insert into gc(id) values(8)",
+        "",
+    ),
+    "converted_partitions": (
+        "create table cp(id int primary key) partition by range(id) (partition p0 values less than (10),"
+        " partition p1 values less than (20))",
+        "insert into cp values(1),(11); alter table cp reorganize partition p0 into (partition q0 values less than(5),"
+        " partition q1 values less than(10)); alter table cp convert partition p1 to table cx; insert into cx values(12);"
+        "insert into cp values(2)",
+        "cp cx",
+    ),
+    "history_made_and_removed": (
+        "create table hm(id int primary key, v int)",
+        "insert into hm values(1,1); alter table hm add system versioning; update hm set v=2; alter table hm drop system versioning;"
+        "insert into hm values(2,2)",
+        "hm",
+    ),
 }
 
 
@@ -313,3 +375,18 @@ def test_a_doubt_stands_where_the_log_stops_telling(tmp_path: Path) -> None:
             assert told.doubted <= {"m"}
             assert "m" in told.doubted or told.rows.get(live["m"], {}) == {}
             follower.close()
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_an_xa_transaction_that_is_too_large_to_be_held_doubts_its_tables(server: tuple[str, str], decision: str) -> None:
+    uri, _ = server
+    writer, told = prepared(uri, "create table big(id int primary key, v varchar(200)); create table small(id int primary key)"), Told()
+    follower = Follower(uri, told, piece_bytes=1_000_000).begin()
+    fill = "insert into lat.big select seq, repeat('x', 190) from seq_1_to_60000"
+    run(writer, "insert into small values(1)", "xa start 'wide'", fill, "xa end 'wide'", "xa prepare 'wide'", f"xa {decision} 'wide'")
+    run(writer, "insert into small values(2)")
+    follower.settle()
+    assert told.doubted == {"big"}
+    assert len({d.ts for d in told.doubts}) == 2, "where it is prepared and where it is decided"
+    assert follower.check(DATABASES) == {"small": 2}
+    follower.close()

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from penstock.ddl.statement import Statement, parse_statement
+from penstock.ddl.statement import Statement, parse_statement, tokens
 from penstock.model.ddl import DdlType
+from penstock.model.table import TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.mysql.tables.columns import ServerTable, column_type
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
+from penstock.source.mysql.tables.harmless import is_harmless, plain_words
+from penstock.source.mysql.tables.rewrites import clock_default, keeps_values, read_alteration, with_initial
 from penstock.source.mysql.tables.table_versions import TableVersions
 
 A, B = ("shop", "a"), ("other", "b c")
+WORDS = (
+    *("ADD", "add", "COLUMN", "DROP", "MODIFY", "CHANGE", "RENAME", "TO", "FIRST", "first", "AFTER", "a", "`b`", "id", "INT", "VARCHAR(9)"),
+    *("DEFAULT", "'x'", "b'1'", "5", "-1.5", ",", "(", ")", "PRIMARY", "KEY", "UNIQUE", "PARTITION", "EXCHANGE", "WITH", "TABLE", ".", ";"),
+    *(
+        "AS",
+        "PERSISTENT",
+        "AUTO_INCREMENT",
+        "CHARACTER SET",
+        "latin1",
+        "/* c */",
+        "/*!50000",
+        "*/",
+        "IF",
+        "EXISTS",
+        "NOT",
+        "NULL",
+        "SELECT",
+    ),
+    *("CONVERT", "ENGINE", "=", "WAIT", "SET", "STATEMENT", "FOR", "ALTER", "CREATE", "TRUNCATE", "'", '"', "`"),
+)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +100,165 @@ def test_columns_from_the_text_of_statements() -> None:
         ("id", made[0].type),
         ("s", ColumnType(TypeKind.VARCHAR, length=10)),
     ]
-    assert altered_columns(made, "ALTER TABLE t ADD COLUMN (x INT, y INT)") is None
+    several = altered_columns(
+        made, "ALTER TABLE t ADD COLUMN (x INT DEFAULT 1.5, KEY (x), y BIT(3) DEFAULT b'101'), DISABLE KEYS, ENGINE=InnoDB"
+    )
+    assert several is not None
+    assert [(c.id, c.name, c.default) for c in several[4:]] == [(0, "x", "1.5"), (0, "y", "b'101'")]
     assert altered_columns(made, "ALTER TABLE t DROP COLUMN nowhere") is None
     first = altered_columns(made, "alter table t add column f tinyint first, modify d decimal(12,3) first")
     assert first is not None
     assert [c.name for c in first] == ["d", "f", "id", "e", "g"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("alter table t rename column a to b, rename column b to a", [(1, "id"), (2, "b"), (3, "a")]),
+        ("ALTER TABLE t CHANGE a b INT, CHANGE b a INT", [(1, "id"), (2, "b"), (3, "a")]),
+        ("ALTER TABLE t DROP a, ADD a INT", [(1, "id"), (3, "b"), (0, "a")]),
+        ("alter table t add column f tinyint default 7 first", [(0, "f"), (1, "id"), (2, "a"), (3, "b")]),
+        ("alter table t wait 5 modify b bigint after id, lock=none", [(1, "id"), (3, "b"), (2, "a")]),
+        ("ALTER TABLE t ADD COLUMN IF NOT EXISTS a INT, DROP COLUMN IF EXISTS nowhere", [(1, "id"), (2, "a"), (3, "b")]),
+        ("ALTER TABLE t ADD COLUMN a INT", None),
+        ("ALTER TABLE t ADD COLUMN x INT AFTER nowhere", None),
+        ("ALTER TABLE t MODIFY nowhere INT", None),
+        ("ALTER TABLE t ADD INDEX (a), COMMENT 'x, DROP a'", [(1, "id"), (2, "a"), (3, "b")]),
+    ],
+)
+def test_columns_keep_their_ids_whatever_they_are_called(text: str, expected: list[tuple[int, str]] | None) -> None:
+    made = created_columns("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
+    assert made is not None
+    changed = altered_columns(made, text)
+    assert (changed and [(c.id, c.name) for c in changed]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "is_doubted"),
+    [
+        ("ALTER TABLE t ADD COLUMN a INT DEFAULT 3, ADD INDEX (a), COMMENT 'x', ENGINE=InnoDB, ALGORITHM=INPLACE, LOCK=NONE", (), False),
+        ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (3))", (), False),
+        ("ALTER TABLE t MODIFY v VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", (), False),
+        ("CREATE UNIQUE INDEX i ON t (a)", (), False),
+        ("ALTER TABLE t MODIFY v VARCHAR(9) CHARACTER SET latin1", (), True),
+        ("ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4", (), True),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", (), True),
+        ("ALTER TABLE t ADD id INT AUTO_INCREMENT PRIMARY KEY", (), True),
+        ("ALTER TABLE t ADD g INT AS (a + 1) STORED", (), True),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE `o t`", (("shop", "o t"),), True),
+        ("ALTER TABLE t CONVERT TABLE x.y TO PARTITION p VALUES LESS THAN (3)", (("x", "y"),), True),
+        ("ALTER TABLE t TRUNCATE PARTITION p", (), True),
+        ("ALTER TABLE t IMPORT TABLESPACE", (), True),
+        ("ALTER TABLE t DISCARD PARTITION p TABLESPACE", (), True),
+        ("ALTER TABLE t ENGINE=BLACKHOLE", (), True),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", (), True),
+        ("ALTER TABLE t FROBNICATE", (), True),
+    ],
+)
+def test_what_an_alter_may_do_to_rows(text: str, others: tuple, is_doubted: bool) -> None:
+    found = read_alteration(text, "shop")
+    assert (found.others, bool(found.reasons)) == (others, is_doubted)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("int", "bigint", True),
+        ("int", "int unsigned", False),
+        ("int unsigned", "bigint", True),
+        ("varchar(20)", "varchar(4)", False),
+        ("varchar(20)", "mediumtext", True),
+        ("varchar(20)", "char(20)", False),
+        ("decimal(9,2)", "decimal(10,2)", True),
+        ("decimal(9,2)", "decimal(9,3)", False),
+        ("enum('a','b')", "enum('a','b','c')", True),
+        ("enum('a','b')", "enum('b','a')", False),
+        ("datetime", "datetime(3)", False),
+        ("binary(3)", "binary(4)", False),
+        ("int", "varchar(20)", False),
+        ("json", "longtext", True),
+    ],
+)
+def test_which_types_keep_values(old: str, new: str, kept: bool) -> None:
+    assert keeps_values(column_type(old), column_type(new)) is kept
+
+
+@pytest.mark.parametrize(
+    ("definition", "initial", "is_doubted"),
+    [
+        ("int not null default 5", "5", False),
+        ("int", None, False),
+        ("int not null", "0", False),
+        ("varchar(9) not null", "", False),
+        ("enum('x','y') not null", "x", False),
+        ("date not null", "0000-00-00", False),
+        ("datetime(3) not null", "0000-00-00 00:00:00.000", False),
+        ("datetime default current_timestamp", None, True),
+        ("timestamp not null default '2020-01-01 00:00:00'", None, True),
+        ("timestamp not null", None, True),
+        ("binary(3) default 'a'", None, True),
+    ],
+)
+def test_what_rows_that_exist_show_in_a_column_that_is_added(definition: str, initial: str | None, is_doubted: bool) -> None:
+    made = created_columns(f"create table t (c {definition})")
+    assert made is not None
+    column, reason = with_initial(made[0], clock_default(made[0]))
+    assert (column.initial_default, bool(reason)) == (initial, is_doubted)
+
+
+def test_an_initial_default_stays_what_it_was() -> None:
+    tables = TableVersions(lambda schema, table: None)
+    texts = (
+        "create table t (id int primary key)",
+        "insert",
+        "alter table t add column a int not null default 5",
+        "alter table t alter column a drop default",
+        "alter table t modify a bigint not null default 9",
+    )
+    for ts, text in enumerate(texts, 10):
+        statement = parse_statement(text, "shop")
+        if statement is not None:
+            tables.apply(statement, text, ts, lambda: False)
+    added = tables.live(("shop", "t")).column("a")
+    assert (added.default, added.initial_default) == ("9", "5")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ("GRANT SELECT ON *.* TO x", True),
+        ("CREATE DEFINER=`a`@`%` TRIGGER t BEFORE INSERT ON x FOR EACH ROW DELETE FROM y", True),
+        ("CREATE OR REPLACE ALGORITHM=MERGE SQL SECURITY INVOKER VIEW v AS SELECT 1", True),
+        ("DROP TEMPORARY TABLE IF EXISTS t", True),
+        ("SET PASSWORD FOR x = 'y'", True),
+        ("SET STATEMENT max_statement_time=1 FOR INSERT INTO t VALUES (1)", False),
+        ("WITH c AS (SELECT 1) UPDATE t JOIN c SET t.a = 1", False),
+        ("LOAD DATA INFILE 'x' INTO TABLE t", False),
+        ("CALL p()", False),
+        ("DO f()", False),
+        ("REPAIR TABLE t", False),
+    ],
+)
+def test_statements_that_change_no_rows_are_on_a_list(text: str, expected: bool) -> None:
+    assert is_harmless(plain_words(tokens(text))) is expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
+def test_no_text_raises(text: str) -> None:
+    made = created_columns("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
+    assert made is not None
+    for query in (f"ALTER TABLE t {text}", f"CREATE TABLE t ({text})", text):
+        created_columns(query)
+        altered_columns(made, query)
+        read_alteration(query, "shop")
+        is_harmless(plain_words(tokens(query)))
+        statement = parse_statement(query, "shop")
+        if statement is not None and statement.tables:
+            tables = TableVersions(lambda schema, table: None)
+            tables.adopt([TableSchema(1, "shop", "t", 1, made)])
+            tables.apply(statement, query, 10, lambda: False)
 
 
 def test_a_reader_that_is_behind_follows_the_text_and_one_at_the_end_the_server() -> None:

@@ -75,6 +75,15 @@ class LogReaderSettings:
     dump: DumpSettings = field(default_factory=DumpSettings)
 
 
+class HeldTransaction(msgspec.Struct, frozen=True):
+    """A transaction that is prepared and not decided: what it changes, at ts 0."""
+
+    changes: list[ChangeBatch]
+    doubts: list[TableDoubt]
+    was_given: bool = False
+    """Whether pieces of it were given all the same."""
+
+
 class LogReader:
     """Reads one stream to its end. Not thread safe."""
 
@@ -115,8 +124,8 @@ class LogReader:
         self._cut_ts = 0
         self._cut_keys: dict[int, list[U64]] = {}
         self._savepoints: dict[str, int] = {}
-        self._held: dict[Xid, tuple[list[ChangeBatch], list[TableDoubt]]] = {}
-        """XA transactions that are prepared, at ts 0."""
+        self._held: dict[Xid, HeldTransaction] = {}
+        """XA transactions that are prepared."""
         self._doubts: list[TableDoubt] = []
         """What the next step tells."""
         self._open_doubts: list[tuple[int, TableDoubt]] = []
@@ -368,9 +377,12 @@ class LogReader:
 
     def _on_table_map(self) -> Iterator[LogStep]:
         """Make a table map known; where it tells another table than the one that is known, that begins in front of the open transaction."""
-        yield from self._flush()
         body = self._body()
-        mapped = self._slots.add(int.from_bytes(body[:6], "little"), body[6:])
+        slot = self._slots.add(int.from_bytes(body[:6], "little"), body[6:])
+        if not self._slots.unchecked(slot):
+            return
+        yield from self._flush()
+        mapped = self._slots.map_of(slot)
         self._pass_marks()
         time_ms = int(self._state[framing.TIME_MS])
         told = self._tables.revise(mapped, CommitChain(self._chain.last_ts).next(time_ms))
@@ -472,19 +484,28 @@ class LogReader:
         xid, one_phase = parse_xa_prepare(self._body())
         yield from self._flush()
         if not one_phase:
-            if self._state[framing.CUT]:
-                raise PenstockError(
-                    "UPSTREAM_MISCONFIGURED",
-                    f"the log holds an XA transaction of more than {self._settings.piece_bytes} bytes",
-                    "Write as much in ordinary transactions.",
-                )
-            rows = self._rows[: int(self._counts[0])]
-            changes = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
-            self._held[xid] = (changes, [*self._doubts, *(doubt for _, doubt in self._open_doubts)])
-            self._doubts, self._open_doubts = [], []
+            self._held[xid] = self._given_up() if self._state[framing.CUT] else self._prepared()
             self._counts[0] = 0
         self._end_transaction()
         self._skip()
+
+    def _prepared(self) -> HeldTransaction:
+        rows = self._rows[: int(self._counts[0])]
+        changes = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
+        held = HeldTransaction(changes, [*self._doubts, *(doubt for _, doubt in self._open_doubts)])
+        self._doubts, self._open_doubts = [], []
+        return held
+
+    def _given_up(self) -> HeldTransaction:
+        """Doubt the tables of an XA transaction of which pieces were given already: nobody knew that it was to be decided later."""
+        numbers = set(self._cut_keys)
+        for slot in np.unique(self._rows[: int(self._counts[0]), 1]):
+            table = self._slots.table_of(int(slot))
+            numbers |= {table.table_id} if table is not None else set()
+        reason = f"an XA transaction of more than {self._settings.piece_bytes} bytes was given before it was decided"
+        doubts = [TableDoubt(t.table_id, t.schema, t.table, 0, reason) for t in self._tables.list() if t.table_id in numbers]
+        self._open_doubts += [(int(self._counts[1]), doubt) for doubt in doubts]
+        return HeldTransaction([], doubts, was_given=True)
 
     def _on_xa(self, verb: str, text: str) -> Iterator[LogStep]:
         if verb not in {"COMMIT", "ROLLBACK"}:
@@ -492,19 +513,19 @@ class LogReader:
             return
         yield from self._flush()
         xid = parse_xid(text)
-        changes, doubts = self._held.pop(xid, ([], None))
-        if doubts is None:
+        held = self._held.pop(xid, None)
+        if held is None:
             reason = "an XA transaction was committed that was prepared before the log was read"
-            doubts = [TableDoubt(t.table_id, t.schema, t.table, 0, reason) for t in self._tables.list()]
+            held = HeldTransaction([], [TableDoubt(t.table_id, t.schema, t.table, 0, reason) for t in self._tables.list()])
         entry = self._entry()
         after = self._after(entry)
         ts = self._next_ts(after)
         self._skip()
         self._place = after
         self._state[framing.OPEN] = 0
-        if verb == "COMMIT":
-            self._doubts += [msgspec.structs.replace(doubt, ts=ts) for doubt in doubts]
-        yield self._step([_at_ts(change, ts) for change in changes] if verb == "COMMIT" else [], self._given_position())
+        if verb == "COMMIT" or held.was_given:
+            self._doubts += [msgspec.structs.replace(doubt, ts=ts) for doubt in held.doubts]
+        yield self._step([_at_ts(change, ts) for change in held.changes] if verb == "COMMIT" else [], self._given_position())
 
     def _entry(self) -> I64:
         """Return the open transaction as one that ends with the event at which the scan stopped."""

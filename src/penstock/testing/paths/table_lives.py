@@ -17,9 +17,10 @@ import msgspec
 from penstock.model.batch import BatchKind
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import INTEGER_KINDS, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.source.mysql.wire.framing import PIECE_BYTES
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 from penstock.testing.servers.waiting import wait_until
 
@@ -78,9 +79,9 @@ class Told:
 class Follower:
     """Reads the log of a server in a thread of its own, as one process does."""
 
-    def __init__(self, uri: str, told: Told, start: LogPosition | None = None) -> None:
+    def __init__(self, uri: str, told: Told, start: LogPosition | None = None, piece_bytes: int = PIECE_BYTES) -> None:
         self.told = told
-        self.upstream = MySqlUpstream(uri, LogReaderSettings(mark_interval_s=0.1))
+        self.upstream = MySqlUpstream(uri, LogReaderSettings(mark_interval_s=0.1, piece_bytes=piece_bytes))
         self.upstream.adopt_schemas(told.schemas)
         if start is None:
             start = self.upstream.first_position()
@@ -146,7 +147,9 @@ class Follower:
 def _kind(column: Column) -> Any:
     """Return what must be the same of a column's type; a display width is nobody's business."""
     kind = column.type
-    return kind.kind, kind.unsigned, kind.elems, kind.scale or 0, None if kind.kind in INTEGER_KINDS else kind.length
+    # MariaDB has no JSON of its own.
+    name = TypeKind.LONGTEXT if kind.kind is TypeKind.JSON else kind.kind
+    return name, kind.unsigned, kind.elems, kind.scale or 0, None if kind.kind in INTEGER_KINDS else kind.length
 
 
 def _value(row: Row, column: Column) -> Any:  # noqa: PLR0911 - one per kind
@@ -161,6 +164,10 @@ def _value(row: Row, column: Column) -> Any:  # noqa: PLR0911 - one per kind
         return int(text)
     if kind is TypeKind.ENUM:
         return column.type.elems.index(text) + 1
+    if kind is TypeKind.SET:
+        return sum(1 << column.type.elems.index(e) for e in text.split(",") if e)
+    if kind in BINARY_KINDS:
+        return text.encode()
     if kind is TypeKind.BIT:
         return int(text.strip("b'"), 2)
     if kind is TypeKind.DECIMAL:

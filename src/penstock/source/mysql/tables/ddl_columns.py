@@ -16,9 +16,12 @@ from penstock.ddl.column_definition import build_column, is_first
 from penstock.ddl.tokens import tokens
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
+from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, split_words
 from penstock.source.mysql.tables.columns import FIXED_TYPES
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
+_UNREAD = (PenstockError, AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+"""What a parser, or what it made of a text that it took for another, may raise."""
 _NAME_FOLLOWS = frozenset({"(", ",", "ADD", "COLUMN", "EXISTS", "CHANGE", "MODIFY"})
 """Behind these a word is a name, not a type."""
 
@@ -36,35 +39,57 @@ def created_columns(query: str) -> tuple[Column, ...] | None:
                 columns.append(_column(item))
             elif isinstance(item, exp.PrimaryKey):
                 keys += [part.name.lower() for part in item.expressions]
-    except PenstockError:
+    except _UNREAD:
         return None
     numbered = [msgspec.structs.replace(c, id=number) for number, c in enumerate(_keyed(columns, keys), 1)]
     return tuple(numbered) if numbered else None
 
 
 def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ...] | None:
-    """Return a table's columns after an ALTER TABLE, None where its text does not tell."""
-    statement = _parsed(query)
-    if not isinstance(statement, exp.Alter):
-        return None
+    """Return a table's columns after an ALTER TABLE, None where its text does not tell.
+
+    Actions that concern neither columns nor the primary key are not looked at, so none of them is in the way.
+    """
     now = list(columns)
     # The actions of one statement name columns as they were called before it.
     ids = {c.name.lower(): c.id for c in columns}
-    tolerant = "EXISTS" in {w.upper() for w in tokens(query)}
     try:
-        for action in statement.args.get("actions") or ():
-            if not _apply(now, ids, action, tolerant):
+        for words, text in _column_actions(query):
+            if words[:3] == ["DROP", "PRIMARY", "KEY"]:
+                now = [msgspec.structs.replace(c, primary_key=False) for c in now]
+                continue
+            statement = _parsed(f"ALTER TABLE t {text}")
+            actions = (statement.args.get("actions") or ()) if isinstance(statement, exp.Alter) else ()
+            if not actions or not all(_apply(now, ids, action, "EXISTS" in words) for action in actions):
                 return None
-    except (PenstockError, StopIteration):
+    except _UNREAD:
         return None
     return tuple(now) if len({c.name.lower() for c in now}) == len(now) else None
+
+
+def _column_actions(query: str) -> list[tuple[list[str], str]]:
+    """Return the actions of an ALTER TABLE that concern its columns or primary key: the words in upper case, and the text."""
+    found = []
+    for words in alter_actions(query):
+        upper = [w.upper() for w, _, _ in words]
+        if not changes_columns(upper) and upper[0] != "ALTER":
+            continue
+        inner = words[upper.index("(") + 1 : -1] if upper[:2] == ["ADD", "("] or upper[:3] == ["ADD", "COLUMN", "("] else None
+        if inner is None:
+            found.append((upper, query[words[0][1] : words[-1][2]]))
+            continue
+        for part in split_words(inner):
+            head = [w.upper() for w, _, _ in part]
+            if head[0] not in INDEXES:
+                found.append((["ADD", *head], f"ADD COLUMN {query[part[0][1] : part[-1][2]]}"))
+    return found
 
 
 def _parsed(query: str) -> exp.Expression | None:
     for text in (query, _plainer(query)):
         try:
             statement = sqlglot.parse_one(text, dialect="mysql")
-        except sqlglot.errors.SqlglotError:
+        except (sqlglot.errors.SqlglotError, *_UNREAD):
             continue
         # What is not understood is a command.
         if not isinstance(statement, exp.Command):
@@ -131,8 +156,7 @@ def _insert(columns: list[Column], column: Column, position: exp.Expression | No
     elif is_first(position):
         columns.insert(0, column)
     else:
-        after = position.this.name.lower()
-        columns.insert(next(at for at, c in enumerate(columns) if c.name.lower() == after) + 1, column)
+        columns.insert([c.name.lower() for c in columns].index(position.this.name.lower()) + 1, column)
 
 
 def _apply(columns: list[Column], ids: dict[str, int], action: exp.Expression, tolerant: bool) -> bool:

@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.table import Column
-from penstock.model.types import INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns
 
-_INDEXES = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "FOREIGN", "CHECK", "CONSTRAINT", "PRIMARY"})
 _OPTIONS = frozenset(
     {"ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT"}
     | {"COMPRESSION", "DEFAULT", "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "FORCE"}
@@ -55,55 +55,25 @@ class Alteration(msgspec.Struct, frozen=True):
 
 def read_alteration(query: str, schema: str) -> Alteration:
     """Judge the text of an ALTER TABLE; other statements that change a table leave its rows alone."""
-    words = tokens(query)
-    upper = [w.upper() for w in words]
-    if upper[:2] == ["SET", "STATEMENT"] and "FOR" in upper:
-        words, upper = words[upper.index("FOR") + 1 :], upper[upper.index("FOR") + 1 :]
-    if upper[:1] != ["ALTER"] or "TABLE" not in upper:
-        return Alteration()
-    at = upper.index("TABLE") + 1
-    reasons = ["rows that are alike in a key may be gone"] if "IGNORE" in upper[:at] else []
-    at += 2 if upper[at : at + 2] == ["IF", "EXISTS"] else 0
-    at += 3 if upper[at + 1 : at + 2] == ["."] else 1
+    reasons: list[str] = []
     others: list[TableName] = []
     columns = False
-    for action in _actions(words[at:]):
-        if action and action[0] == "WAIT" and len(action) > 2:
-            # ALTER TABLE t WAIT 5 ADD ...
-            action = action[2:]  # noqa: PLW2901 - the rest is the action
-        elif action and action[0] == "NOWAIT" and len(action) > 1:
-            action = action[1:]  # noqa: PLW2901 - as above
-        columns = columns or _changes_columns(action)
+    actions = alter_actions(query)
+    if actions and "IGNORE" in {w.upper() for w in tokens(query[: actions[0][0][1]])}:
+        reasons.append("rows that are alike in a key may be gone")
+    for words in actions:
+        action = [w.upper() for w, _, _ in words]
+        columns = columns or changes_columns(action)
         reasons += [reason] if (reason := _reason(action)) else []
         if "TABLE" in action and action[0] in {"EXCHANGE", "CONVERT"}:
-            others.append(_table_behind(words[at:], "TABLE", schema))
+            others.append(_table_behind([w for w, _, _ in words], "TABLE", schema))
     return Alteration(tuple(dict.fromkeys(reasons)), tuple(others), columns)
-
-
-def _actions(words: Sequence[str]) -> list[list[str]]:
-    """Cut at the commas that stand in no parentheses; words in upper case."""
-    parts: list[list[str]] = [[]]
-    depth = 0
-    for word in words:
-        depth += (word == "(") - (word == ")")
-        if word == "," and depth == 0:
-            parts.append([])
-        elif word != ";":
-            parts[-1].append(word.upper())
-    return [part for part in parts if part]
 
 
 def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
     at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
     names = [unquoted(w) for w in words[at : at + 3]]
     return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
-
-
-def _changes_columns(action: Sequence[str]) -> bool:
-    verb, noun = action[0], action[1] if len(action) > 1 else ""
-    if verb in {"ADD", "DROP"}:
-        return noun not in {*_INDEXES, "PARTITION"} or "PRIMARY" in action
-    return verb in {"MODIFY", "CHANGE", "CONVERT"} or (verb == "RENAME" and noun == "COLUMN")
 
 
 def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action
@@ -115,7 +85,7 @@ def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of ac
         return "its texts were converted to another charset" if noun == "TO" else f"{verb} {noun} moves rows"
     if noun in {"SYSTEM", "PERIOD"} and verb in {"ADD", "DROP"}:
         return "its history was made or removed"
-    if verb == "DROP" or (verb == "ADD" and noun in _INDEXES) or verb == "ALTER":
+    if verb == "DROP" or (verb == "ADD" and noun in INDEXES) or verb == "ALTER":
         return ""
     if verb in _COLUMN_VERBS:
         if "AUTO_INCREMENT" in action:
@@ -163,6 +133,9 @@ def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - o
     if old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS:
         wider = _INTEGER_RANK[new.kind] - _INTEGER_RANK[old.kind]
         return wider >= 0 if old.unsigned == new.unsigned else old.unsigned and wider > 0
+    if {old.kind, new.kind} == {TypeKind.JSON, TypeKind.LONGTEXT}:
+        # MariaDB has the one for the other.
+        return True
     for rank in (_TEXT_RANK, _BLOB_RANK):
         if new.kind in rank and old.kind in rank:
             return rank[new.kind] >= rank[old.kind]
@@ -193,6 +166,8 @@ def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
         # The time zone in which such a constant was written is not told.
         if kind is TypeKind.TIMESTAMP and not value.startswith("0000"):
             value, reason = None, f"column {column.name} was added with a time of an unknown zone"
+        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not (value.isascii() and value.isprintable() and "\\" not in value)):
+            value, reason = None, f"column {column.name} was added with bytes that its text does not tell"
     elif not column.nullable:
         value = _implicit(column.type)
         if value is None:

@@ -48,6 +48,7 @@ class TableSlots:
         self._slots: dict[bytes, int] = {}
         self._mapped: list[TableMap] = []
         self._bound: dict[int, Binding] = {}
+        self._checked: set[int] = set()
         self._known = 0
         self.ids: I64 = np.zeros(_IDS_MIN, dtype=np.int64)
         self.id_slot: I64 = np.zeros(_IDS_MIN, dtype=np.int64)
@@ -64,10 +65,17 @@ class TableSlots:
     def unbind(self) -> None:
         """Look at every table map anew, because the tables changed."""
         self._bound.clear()
+        self._checked.clear()
         self.forget_ids()
 
-    def add(self, table_id: int, body: bytes) -> TableMap:
-        """Make a table map known under an id, and return it; ``body`` is the event behind the id."""
+    def unchecked(self, slot: int) -> bool:
+        """Return whether a slot is looked at for the first time since the tables changed."""
+        is_new = slot not in self._checked
+        self._checked.add(slot)
+        return is_new
+
+    def add(self, table_id: int, body: bytes) -> int:
+        """Make a table map known under an id, and return its slot; ``body`` is the event behind the id."""
         slot = self._slots.get(body)
         if slot is None:
             slot = len(self._mapped)
@@ -84,7 +92,7 @@ class TableSlots:
         self._known += int(self.ids[place] == 0)
         self.ids[place] = table_id + 1
         self.id_slot[place] = slot
-        return self._mapped[slot]
+        return slot
 
     def slot_of(self, table_id: int) -> int | None:
         """Return the slot of a table id, None where no table map gave it."""

@@ -114,7 +114,9 @@ class TableVersions:
             for version in new:
                 if version.columns:
                     self._add(version)
-            self._live = self._living(_FOREVER)
+            if not now:
+                # Whoever reads already has its own place, and goes back to one when it begins again.
+                self._live = self._living(_FOREVER)
             self._unsaved = tuple(new)
 
     def unsaved(self) -> tuple[TableSchema, ...]:

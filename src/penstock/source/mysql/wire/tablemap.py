@@ -7,6 +7,8 @@ Every table map is parsed once: later ones of the same table id are compared by 
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from penstock.model.errors import PenstockError
@@ -180,7 +182,10 @@ def _parse(body: bytes, mariadb: bool) -> TableMap:
         MapColumn(kind, metas[c], bool(nulls[c // 8] >> (c % 8) & 1), signs.get(c) if signs is not None else None, given[c])
         for c, kind in enumerate(types)
     )
-    return TableMap(names[0], names[1], _described(columns, options, mariadb), _key(options))
+    # What only describes is worth no stop: without it the table is known as one of a server that tells less.
+    with contextlib.suppress(IndexError, ValueError):
+        columns = _described(columns, options, mariadb)
+    return TableMap(names[0], names[1], columns, _key(options))
 
 
 def _described(columns: tuple[MapColumn, ...], options: dict[int, bytes], mariadb: bool) -> tuple[MapColumn, ...]:

@@ -1,0 +1,60 @@
+"""The actions of an ALTER TABLE as they stand in its text: each a run of words with their places, cut at commas.
+
+Runs in the log service, in the thread that reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.ddl.statement import tokens
+
+Word = tuple[str, int, int]
+"""A word, and where it begins and ends in the statement."""
+INDEXES = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "FOREIGN", "CHECK", "CONSTRAINT", "PRIMARY"})
+
+
+def placed_words(query: str) -> list[Word]:
+    """Return the words of a statement, without comments, and where they stand."""
+    found, at = [], 0
+    for word in tokens(query):
+        start = query.index(word, at)
+        at = start + len(word)
+        found.append((word, start, at))
+    return found
+
+
+def alter_actions(query: str) -> list[list[Word]]:
+    """Return the actions of an ALTER TABLE; none for other statements."""
+    words = placed_words(query)
+    upper = [w.upper() for w, _, _ in words]
+    begin = upper.index("FOR") + 1 if upper[:2] == ["SET", "STATEMENT"] and "FOR" in upper else 0
+    if upper[begin : begin + 1] != ["ALTER"] or "TABLE" not in upper[begin : begin + 5]:
+        return []
+    at = upper.index("TABLE", begin) + 1
+    at += 2 if upper[at : at + 2] == ["IF", "EXISTS"] else 0
+    at += 3 if upper[at + 1 : at + 2] == ["."] else 1
+    # ALTER TABLE t WAIT 5 ADD ...
+    at += 2 if upper[at : at + 1] == ["WAIT"] else 1 if upper[at : at + 1] == ["NOWAIT"] else 0
+    return split_words([w for w in words[at:] if w[0] != ";"])
+
+
+def split_words(words: Sequence[Word]) -> list[list[Word]]:
+    """Cut words at the commas that stand in no parentheses."""
+    parts: list[list[Word]] = [[]]
+    depth = 0
+    for word in words:
+        depth += (word[0] == "(") - (word[0] == ")")
+        if word[0] == "," and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return [part for part in parts if part]
+
+
+def changes_columns(action: Sequence[str]) -> bool:
+    """Return whether an action, in upper case, makes other columns or another primary key."""
+    verb, noun = action[0], action[1] if len(action) > 1 else ""
+    if verb in {"ADD", "DROP"}:
+        return noun not in {*INDEXES, "PARTITION"} or "PRIMARY" in action
+    return verb in {"MODIFY", "CHANGE"} or (verb, noun) in {("RENAME", "COLUMN"), ("CONVERT", "TO")}
