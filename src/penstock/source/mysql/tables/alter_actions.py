@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ddl.statement import tokens
+from penstock.ddl.tokens import tokens
 
 Word = tuple[str, int, int]
 """A word, and where it begins and ends in the statement."""
