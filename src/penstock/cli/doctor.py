@@ -1,6 +1,7 @@
 """The verb ``doctor``: does a database allow capture, and what makes it do so? Only reads. Runs anywhere.
 
-Exit code 0 means that everything is as it must be, 1 that something is not, 2 that the question could not be asked.
+Exit code 0 means that everything is as it must be (what only should be otherwise, or is a note, is shown), 1 that something is not, 2 that
+the question could not be asked.
 """
 
 from __future__ import annotations
@@ -32,21 +33,27 @@ def doctor(uri: str, tables: tuple[str, ...], output: str) -> int:
     from penstock.source.catalog import examine
 
     findings = examine(uri, tables)
-    wrong = [f for f in findings if not f.ok]
+    wrong = any(f.blocks for f in findings)
     if output == "json":
-        rows = [{"name": f.name, "ok": f.ok, "found": f.found, "wanted": f.wanted, "statement": f.statement} for f in findings]
+        rows = [
+            {"name": f.name, "ok": f.ok, "level": str(f.level), "found": f.found, "wanted": f.wanted, "statement": f.statement}
+            for f in findings
+        ]
         click.echo(json.dumps({"ok": not wrong, "findings": rows}, indent=2))
     else:
-        _show(findings, len(wrong))
-    return 1 if wrong else 0
+        _show(findings)
+    return int(wrong)
 
 
-def _show(findings: Sequence[Finding], wrong: int) -> None:
+def _show(findings: Sequence[Finding]) -> None:
     width = max(len(f.name) for f in findings)
     for finding in findings:
-        click.echo(f"{'ok   ' if finding.ok else 'WRONG'}  {finding.name:<{width}}  {finding.found}")
+        label = "ok" if finding.ok else finding.level.upper()
+        click.echo(f"{label:<6}  {finding.name:<{width}}  {finding.found}")
         if not finding.ok:
-            click.echo(f"       {'':<{width}}  wanted: {finding.wanted}")
+            click.echo(f"        {'':<{width}}  wanted: {finding.wanted}")
             if finding.statement:
-                click.echo(f"       {'':<{width}}  run:    {finding.statement}")
-    click.echo(f"{len(findings)} checked, {wrong} wrong" if wrong else f"{len(findings)} checked, all as they must be")
+                click.echo(f"        {'':<{width}}  run:    {finding.statement}")
+    counts = [f"{sum(not f.ok and f.level == level for f in findings)} {level}" for level in ("must", "should", "note")]
+    shown = ", ".join(c for c in counts if not c.startswith("0 "))
+    click.echo(f"{len(findings)} checked, {shown or 'all as they must be'}")

@@ -1,23 +1,32 @@
 """The doctor of MariaDB and MySQL: every setting and privilege that capture needs, what was found, and the statement that mends it.
 
-Reads only. A server that cannot be reached or refuses the login is the usual error, not a finding. Runs wherever someone asks.
+Whether a table can be read is tried, not concluded from grants; what the user cannot see is said where the grants leave room for it. Names
+in statements are quoted as the server spells them. Reads only. A server that cannot be reached or refuses the login is the usual error,
+not a finding. Runs wherever someone asks.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import match_name
-from penstock.source.contract import Finding
+from penstock.source.contract import Finding, Level
 from penstock.source.mysql.connection import Session, parse_uri
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.tables.columns import read_tables
+from penstock.source.mysql.tables.columns import ServerTable, read_tables
 
 _RETENTION_DAYS_MIN = 1.0
-_GRANT = re.compile(r"^GRANT (.*?) ON (\S+) TO ", re.IGNORECASE)
+_GRANT = re.compile(r"^GRANT (.*?) ON (?:TABLE )?(.+?) TO ", re.IGNORECASE)
 _ALL = "ALL PRIVILEGES"
+_NOT_READABLE = "not readable"
+_FOR_NOW = "SET GLOBAL is lost at a restart, so write it to the server's configuration too; sessions that are open keep the old value"
+_KINDS = """
+SELECT table_schema, table_name, table_type, engine, create_options FROM information_schema.tables
+WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_CASCADE = re.compile(r"FOREIGN KEY .* REFERENCES (.+?) \(.*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 
 
 def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
@@ -27,15 +36,20 @@ def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
         findings = [_version(server), *_log(session), *_images(session, server), *_retention(session, server)]
         if not server.mariadb:
             findings += _gtids(session)
-        findings += _grants(session, server)
-        findings += _tables(session, patterns)
+        grants = _Grants(session)
+        findings += _privileges(grants, server)
+        findings += _tables(session, server, grants, patterns)
     return findings
 
 
-def _variable(session: Session, name: str, wanted: str, statement: str, missing_ok: bool = False) -> Finding:
+def _variable(
+    session: Session, name: str, wanted: str, statement: str, missing_ok: bool = False, level: Level = Level.MUST, why: str = ""
+) -> Finding:
     found = session.variable(name)
     ok = (found is None and missing_ok) or (found is not None and found.upper() == wanted.upper())
-    return Finding(name, ok, found if found is not None else "(not there)", wanted, "" if ok else statement)
+    # A wish that goes with SET GLOBAL says what that does not do.
+    asked = "; ".join(part for part in (wanted, why, _FOR_NOW if statement.startswith("SET GLOBAL") else "") if part)
+    return Finding(name, ok, found if found is not None else "(not there)", asked, "" if ok else statement, level)
 
 
 def _version(server: Server) -> Finding:
@@ -49,21 +63,38 @@ def _log(session: Session) -> list[Finding]:
     server_id = session.variable("server_id") or "0"
     return [
         _variable(session, "log_bin", "ON", "Add log_bin=binlog to the server's configuration and restart it."),
-        Finding("server_id", server_id != "0", server_id, "not 0", "" if server_id != "0" else "SET GLOBAL server_id = 1;"),
+        Finding("server_id", server_id != "0", server_id, f"not 0; {_FOR_NOW}", "" if server_id != "0" else "SET GLOBAL server_id = 1;"),
         _variable(session, "binlog_format", "ROW", "SET GLOBAL binlog_format = 'ROW';", missing_ok=True),
     ]
 
 
 def _images(session: Session, server: Server) -> list[Finding]:
     findings = [
-        _variable(session, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = 'FULL';", missing_ok=True),
-        # Without it, names and keys come from the schema history, which needs the server's present tables when capture begins.
-        _variable(session, "binlog_row_metadata", "FULL", "SET GLOBAL binlog_row_metadata = 'FULL';", missing_ok=True),
+        _variable(
+            session,
+            "binlog_row_image",
+            "FULL",
+            "SET GLOBAL binlog_row_image = 'FULL';",
+            missing_ok=True,
+            level=Level.SHOULD,
+            why="what an update leaves out is read from the table otherwise",
+        ),
+        _variable(
+            session,
+            "binlog_row_metadata",
+            "FULL",
+            "SET GLOBAL binlog_row_metadata = 'FULL';",
+            missing_ok=True,
+            level=Level.SHOULD,
+            why="columns then come from the log itself, not from what the server shows now",
+        ),
     ]
     if not server.mariadb:
         found = session.variable("binlog_row_value_options") or ""
         statement = "SET GLOBAL binlog_row_value_options = '';"
-        findings.append(Finding("binlog_row_value_options", not found, found or "(empty)", "(empty)", statement if found else ""))
+        findings.append(
+            Finding("binlog_row_value_options", not found, found or "(empty)", f"(empty); {_FOR_NOW}", statement if found else "")
+        )
     return findings
 
 
@@ -71,66 +102,134 @@ def _retention(session: Session, server: Server) -> list[Finding]:
     seconds = float(session.variable("binlog_expire_logs_seconds") or 0)
     days = seconds / 86_400 if seconds else float(session.variable("expire_logs_days") or 0)
     ok = days == 0 or days >= _RETENTION_DAYS_MIN
-    wanted = "at least a day: longer than the longest pause of a feed"
+    wanted = f"at least a day: longer than the longest pause of a feed; {_FOR_NOW}"
     name = "expire_logs_days" if server.mariadb and not seconds else "binlog_expire_logs_seconds"
     statement = "SET GLOBAL expire_logs_days = 3;" if name == "expire_logs_days" else "SET GLOBAL binlog_expire_logs_seconds = 259200;"
-    return [Finding(name, ok, f"{days:g} days" if days else "kept for ever", wanted, "" if ok else statement)]
+    return [Finding(name, ok, f"{days:g} days" if days else "kept for ever", wanted, "" if ok else statement, Level.SHOULD)]
 
 
 def _gtids(session: Session) -> list[Finding]:
     steps = "SET GLOBAL enforce_gtid_consistency = ON; then gtid_mode OFF_PERMISSIVE, ON_PERMISSIVE, ON, one after the other."
-    return [_variable(session, "gtid_mode", "ON", steps), _variable(session, "enforce_gtid_consistency", "ON", steps)]
+    why = "without it a snapshot begins with a short lock, and no other server can take over"
+    return [
+        _variable(session, "gtid_mode", "ON", steps, level=Level.SHOULD, why=why),
+        _variable(session, "enforce_gtid_consistency", "ON", steps, level=Level.SHOULD),
+    ]
 
 
-def _grants(session: Session, server: Server) -> list[Finding]:
-    """Compare the grants with what capture needs; roles count as the server shows them."""
-    user = str(session.rows("SELECT CURRENT_USER()")[0][0])
-    quoted = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
-    everywhere: set[str] = set()
-    anywhere: set[str] = set()
-    for (text,) in session.rows("SHOW GRANTS"):
-        match = _GRANT.match(str(text))
-        if match:
-            privileges = {p.strip().upper() for p in match.group(1).split(",")}
-            anywhere |= privileges
-            if match.group(2) == "*.*":
-                everywhere |= privileges
-    client = {"REPLICATION CLIENT", "BINLOG MONITOR"}
-    slave = {"REPLICATION SLAVE", "REPLICATION REPLICA"}
-    findings = []
-    for names, scope in ((slave, everywhere), (client, everywhere), ({"SELECT"}, anywhere)):
-        ok = _ALL in scope or bool(names & scope)
+class _Grants:
+    """What the server says that the user of the session may do; roles count as it shows them."""
+
+    def __init__(self, session: Session) -> None:
+        user = str(session.rows("SELECT CURRENT_USER()")[0][0])
+        self.user = "@".join(_text(part) for part in user.rsplit("@", 1))
+        self._by_scope: dict[str, set[str]] = {}
+        for (line,) in session.rows("SHOW GRANTS"):
+            match = _GRANT.match(str(line))
+            if match:
+                scope = match.group(2).replace("`", "").replace("\\", "")
+                # Column privileges are written with their columns, which may hold commas: they are no privilege on the table.
+                names = {p.strip().upper() for p in re.sub(r"\([^)]*\)", "()", match.group(1)).split(",")}
+                self._by_scope.setdefault(scope, set()).update(names)
+
+    def everywhere(self, names: set[str]) -> bool:
+        """Return whether one of some privileges, which mean the same, is granted on everything."""
+        return self._has("*.*", names)
+
+    def on_database(self, schema: str) -> bool:
+        """Return whether every table of a database may be read, those to come included."""
+        return self.everywhere({"SELECT"}) or self._has(f"{schema}.*", {"SELECT"})
+
+    def _has(self, scope: str, names: set[str]) -> bool:
+        granted = self._by_scope.get(scope, set())
+        return _ALL in granted or bool(names & granted)
+
+
+def _privileges(grants: _Grants, server: Server) -> Iterator[Finding]:
+    client, slave = {"REPLICATION CLIENT", "BINLOG MONITOR"}, {"REPLICATION SLAVE", "REPLICATION REPLICA"}
+    for names in (slave, client):
+        ok = grants.everywhere(names)
         shown = "BINLOG MONITOR" if server.mariadb and names is client else sorted(names)[-1]
-        on = "*.*" if scope is everywhere else "<database>.*"
-        findings.append(
-            Finding(
-                f"privilege {shown}", ok, "granted" if ok else "missing", "granted", "" if ok else f"GRANT {shown} ON {on} TO {quoted};"
-            )
-        )
-    return findings
+        statement = "" if ok else f"GRANT {shown} ON *.* TO {grants.user};"
+        yield Finding(f"privilege {shown}", ok, "granted" if ok else "missing", "granted", statement)
 
 
-def _tables(session: Session, patterns: Sequence[str]) -> list[Finding]:
-    findings = []
-    found = {f"{t.schema}.{t.table}".lower(): t for t in read_tables(session)}
-    # A pattern that matches nothing stays as it is, to be reported.
-    wanted = [[n for n in sorted(found) if match_name(p, n)] or [p.lower()] for p in patterns]
-    names = list(itertools.chain.from_iterable(wanted)) if patterns else sorted(found)
-    for name in names:
-        table = found.get(name)
-        if table is None:
-            findings.append(
-                Finding(f"table {name}", False, "not there, or not visible", "visible", f"GRANT SELECT ON {name} TO CURRENT_USER();")
-            )
-        elif table.problem:
-            findings.append(Finding(f"table {name}", False, table.problem, "types that can be captured"))
-        elif not table.key_order:
-            statement = f"ALTER TABLE {name} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
-            findings.append(
-                Finding(
-                    f"table {name}", False, "no primary key and no unique key without NULLs: equal rows count as one", "a key", statement
-                )
-            )
-        elif patterns:
-            findings.append(Finding(f"table {name}", True, f"key ({', '.join(table.key_order)})", "a key"))
-    return findings
+def _tables(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:
+    seen = {f"{t.schema}.{t.table}": t for t in read_tables(session)}
+    chosen = {n: t for n, t in seen.items() if not patterns or any(match_name(p, n) for p in patterns)}
+    if not patterns and not seen:
+        yield Finding("privilege SELECT", False, "no table is visible", "granted", f"GRANT SELECT ON <database>.* TO {grants.user};")
+    for pattern in patterns:
+        yield from _invisible(pattern, [t for n, t in seen.items() if match_name(pattern, n)], grants)
+    kinds = {f"{s}.{t}": (str(k), str(e or ""), str(o or "")) for s, t, k, e, o in session.rows(_KINDS)}
+    for name, table in sorted(chosen.items()):
+        readable = _readable(session, name, table, grants)
+        yield readable
+        yield from _kind(name, *kinds.get(name, ("", "", "")))
+        if server.mariadb and readable.found != _NOT_READABLE:
+            yield from _cascades(session, name, table)
+
+
+def _cascades(session: Session, name: str, table: ServerTable) -> Iterator[Finding]:
+    # The views of the information schema show foreign keys only to whoever may change the table.
+    text = str(session.rows(f"SHOW CREATE TABLE {_name(table.schema)}.{_name(table.table)}")[0][1])
+    parents = [match.group(1) for line in text.splitlines() if (match := _CASCADE.search(line))]
+    if parents:
+        found = f"rows that a foreign key changes with {', '.join(parents)} are not in MariaDB's log"
+        yield Finding(f"table {name}: foreign key", False, found, "no CASCADE or SET NULL, or deletes by statements", level=Level.NOTE)
+
+
+def _invisible(pattern: str, visible: Sequence[ServerTable], grants: _Grants) -> Iterator[Finding]:
+    """Say what a pattern names and the user cannot see: the server does not tell whether it is there."""
+    schema, _, table = pattern.partition(".")
+    if set(schema) & set("*?["):
+        covered = grants.everywhere({"SELECT"})
+        statement = f"GRANT SELECT ON *.* TO {grants.user};"
+    else:
+        covered = grants.on_database(schema)
+        own = set(table) & set("*?[")
+        statement = f"GRANT SELECT ON {_name(schema)}.{'*' if own or not table else _name(table)} TO {grants.user};"
+    if not visible:
+        found = "no such table" if covered else "no such table, or none that the user can see"
+        yield Finding(f"pattern {pattern}", False, found, "a table that is there and visible", "" if covered else statement)
+    elif not covered and set(pattern) & set("*?["):
+        found = f"{len(visible)} tables are visible; others may be there that the user cannot see, and they are not captured"
+        yield Finding(f"pattern {pattern}", False, found, "SELECT on all that it names", statement, Level.SHOULD)
+
+
+def _readable(session: Session, name: str, table: ServerTable, grants: _Grants) -> Finding:
+    """Say what will happen to a table."""
+    quoted = f"{_name(table.schema)}.{_name(table.table)}"
+    try:
+        session.rows(f"SELECT * FROM {quoted} LIMIT 0")
+    except PenstockError as error:
+        if error.code != "UPSTREAM_REFUSED":
+            raise
+        return Finding(f"table {name}", False, _NOT_READABLE, "SELECT is granted", f"GRANT SELECT ON {quoted} TO {grants.user};")
+    if table.problem:
+        return Finding(f"table {name}", False, table.problem, "types that can be captured")
+    if not table.key_order:
+        statement = f"ALTER TABLE {quoted} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
+        found = "no primary key and no unique key without NULLs: equal rows count as one"
+        return Finding(f"table {name}", False, found, "a key", statement, Level.SHOULD)
+    return Finding(f"table {name}", True, f"captured, key ({', '.join(table.key_order)})", "a key")
+
+
+def _kind(name: str, kind: str, engine: str, options: str) -> Iterator[Finding]:
+    """Say what is particular about how a table is kept."""
+    if kind == "SYSTEM VERSIONED":
+        yield Finding(f"table {name}: system versioned", False, "its present rows are captured", "that history is not", level=Level.NOTE)
+    if "partitioned" in options.lower():
+        found = "captured as one table; DROP, TRUNCATE and EXCHANGE PARTITION make it be read again"
+        yield Finding(f"table {name}: partitioned", False, found, "that this is affordable", level=Level.NOTE)
+    if engine.upper() == "MEMORY":
+        found = "its rows are gone when the server restarts"
+        yield Finding(f"table {name}: MEMORY", False, found, "a table that outlives the server", level=Level.NOTE)
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
-from penstock.source.contract import Finding
+from penstock.source.contract import Finding, Level
+from penstock.source.postgres.doctor_tables import check_tables
 from penstock.source.postgres.slot import PLUGIN, read_slot
 from penstock.source.postgres.tables.catalog import CatalogTable, read_tables
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
@@ -17,6 +18,22 @@ from penstock.source.postgres.wire.connection import Connection, quote_ident, qu
 
 VERSION_MIN = 13
 _RESTART = "  -- then restart the server"
+_SHOWN_MAX = 5
+_FUTURE = """
+SELECT DISTINCT n.nspname, o.rolname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles o ON o.oid = c.relowner
+CROSS JOIN pg_roles u
+WHERE c.oid IN ({oids}) AND u.rolname = current_user AND NOT u.rolsuper AND o.oid <> u.oid
+  AND NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = 'pg_read_all_data' AND pg_has_role(u.oid, r.oid, 'USAGE'))
+  AND NOT EXISTS (
+    SELECT 1 FROM pg_default_acl d CROSS JOIN aclexplode(d.defaclacl) a
+    WHERE d.defaclobjtype = 'r' AND d.defaclrole = c.relowner AND d.defaclnamespace IN (0, n.oid) AND a.privilege_type = 'SELECT'
+      AND (a.grantee = 0 OR pg_has_role(u.oid, a.grantee, 'USAGE')))
+ORDER BY 1, 2
+"""
+_UNLOGGED = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relpersistence = 'u' AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2
+"""
 
 
 def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
@@ -32,8 +49,14 @@ def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
         ]
         publication = _publication(connection, address)
         findings += [publication, _slot(connection, address), _retention(connection)]
-        tables = [t for t in read_tables(connection) if not patterns or wanted.match(t.schema, t.table)]
-        findings += _tables(connection, address, tables, publication.ok)
+        every = read_tables(connection)
+        tables = [t for t in every if not patterns or wanted.match(t.schema, t.table)]
+        if not tables:
+            raise PenstockError("TABLE_UNKNOWN", f"{address.shown}: no table that can be captured matches")
+        findings += _others(connection, address, [t for t in every if t not in tables])
+        findings += _future(connection, address, tables)
+        findings += _unlogged(connection, patterns, wanted)
+        findings += check_tables(connection, address, tables)
     return findings
 
 
@@ -104,50 +127,49 @@ def _slot(connection: Connection, address: PostgresAddress) -> Finding:
 
 def _retention(connection: Connection) -> Finding:
     found = connection.query("SHOW max_slot_wal_keep_size")[0][0] or ""
-    return Finding("max_slot_wal_keep_size", True, found, "-1, or more than is written during the longest pause of a feed")
+    wanted = "-1, or more than is written during the longest pause of a feed: a slot that falls further behind loses its log"
+    return Finding("max_slot_wal_keep_size", found == "-1", found, wanted, level=Level.NOTE)
 
 
-def _tables(connection: Connection, address: PostgresAddress, tables: Sequence[CatalogTable], published: bool) -> list[Finding]:
-    if not tables:
-        raise PenstockError("TABLE_UNKNOWN", f"{address.shown}: no table that can be captured matches")
-    listed = connection.query(
-        f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {quote_literal(address.publication)}"
-    )
-    readable = {
-        row[0]
-        for row in connection.query(
-            f"SELECT c.oid FROM pg_class c WHERE c.oid IN ({', '.join(str(t.oid) for t in tables)})"
-            " AND has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE')"
+def _others(connection: Connection, address: PostgresAddress, others: Sequence[CatalogTable]) -> list[Finding]:
+    """Say what a publication of all tables does to tables that nobody asked for: their updates are refused without an identity."""
+    rows = connection.query(f"SELECT puballtables FROM pg_publication WHERE pubname = {quote_literal(address.publication)}")
+    bare = [f"{t.schema}.{t.table}" for t in others if t.identity == "n" or (t.identity == "d" and not t.has_key)]
+    if not bare or (rows and rows[0][0] != "t"):
+        return []
+    found = f"{len(bare)} other tables without a replica identity: {', '.join(bare[:_SHOWN_MAX])}"
+    wanted = "the publication is of all tables: the server refuses updates and deletes of these; or publish the tables that are meant"
+    return [Finding("tables beside the pattern", False, found, wanted, level=Level.NOTE)]
+
+
+def _future(connection: Connection, address: PostgresAddress, tables: Sequence[CatalogTable]) -> list[Finding]:
+    """Say which owners' tables to come the user will not be able to read."""
+    oids = ", ".join(str(t.oid) for t in tables)
+    rows = connection.query(_FUTURE.format(oids=oids))
+    return [
+        Finding(
+            f"tables to come in {schema} of {owner}",
+            False,
+            f"user {address.user} may not read them",
+            "new tables join a feed by themselves, so they should be readable",
+            f"ALTER DEFAULT PRIVILEGES FOR ROLE {quote_ident(owner or '')} IN SCHEMA {quote_ident(schema or '')} "
+            f"GRANT SELECT ON TABLES TO {quote_ident(address.user)};",
+            Level.SHOULD,
         )
-    }
-    findings = []
-    for table in tables:
-        name, sql = f"{table.schema}.{table.table}", f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
-        if str(table.oid) not in readable:
-            grant = f"GRANT USAGE ON SCHEMA {quote_ident(table.schema)} TO {quote_ident(address.user)}; "
-            grant += f"GRANT SELECT ON {sql} TO {quote_ident(address.user)};"
-            findings.append(Finding(f"{name}: privilege", False, "not readable", f"user {address.user} may read it", grant))
-        if listed and (table.schema, table.table) not in listed and published:
-            add = f"ALTER PUBLICATION {quote_ident(address.publication)} ADD TABLE {sql};"
-            findings.append(Finding(f"{name}: publication", False, "not published", f"in {address.publication}", add))
-        if table.row_filter or table.columns_hidden:
-            rows = f"rows where {table.row_filter}" if table.row_filter else "all rows"
-            found = f"{rows}, {table.columns_hidden} columns left out"
-            findings.append(Finding(f"{name}: published part", True, found, "what you want: snapshots and log give no more than this"))
-        findings.append(_identity(table, name, sql))
-    return findings
+        for schema, owner in rows
+    ]
 
 
-def _identity(table: CatalogTable, name: str, sql: str) -> Finding:
-    wanted = "a key, or REPLICA IDENTITY FULL"
-    full = f"ALTER TABLE {sql} REPLICA IDENTITY FULL;"
-    add = f"ALTER TABLE {sql} ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY;"
-    if table.identity == "n":
-        return Finding(f"{name}: replica identity", False, "nothing: updates and deletes are refused", wanted, full)
-    if not table.has_key and table.identity != "f":
-        return Finding(f"{name}: replica identity", False, "no key: updates and deletes are refused", wanted, add)
-    shown = {"f": "full, with before-images", "i": "index"}.get(table.identity, "primary key, no before-images")
-    if not table.has_key:
-        # The log says that a row of this content ceased, not which of several.
-        return Finding(f"{name}: replica identity", False, "full, without a key: equal rows count as one", "a key", add)
-    return Finding(f"{name}: replica identity", True, shown, wanted)
+def _unlogged(connection: Connection, patterns: Sequence[str], wanted: TablePatterns) -> list[Finding]:
+    found = [(s or "", t or "") for s, t in connection.query(_UNLOGGED) if not patterns or wanted.match(s or "", t or "")]
+    return [
+        Finding(
+            f"{schema}.{table}",
+            False,
+            "unlogged: not captured",
+            "a logged table, if it is to be captured",
+            f"ALTER TABLE {quote_ident(schema)}.{quote_ident(table)} SET LOGGED;",
+            Level.NOTE,
+        )
+        for schema, table in found
+    ]
