@@ -25,7 +25,7 @@ import pytest
 from penstock.meta.log_journal import JournalEntry
 from penstock.meta.table_states import TableState
 from penstock.model.batch import COMMIT_TS, KEY, BatchKind, ChangeBatch, Op
-from penstock.model.ddl import DdlEvent
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -109,7 +109,7 @@ class SimulatedLog(MemoryLog):
             if rng.random() < 0.2:
                 # A transaction that comes in two pieces.
                 yield LogStep(step.changes)
-                yield LogStep(position=step.position, doubts=step.doubts)
+                yield LogStep(ddls=step.ddls, position=step.position, doubts=step.doubts)
             else:
                 yield step
 
@@ -147,6 +147,7 @@ class Disk:
         self.all_marks: dict[tuple[int, str], None] = {}
         self.book = MemoryDoubts(sim)
         self.spans: dict[int, DurableSpan] = {}
+        self.ddls: set[tuple[int, str]] = set()
         self.checkpoints: dict[int, int] = {}
         self.delivered: dict[int, list[Row]] = {}
 
@@ -186,7 +187,16 @@ class LifeStore:
         return True
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
-        self._queue.append((DDL_SPAN.span_id, [], on_persisted))
+        if self._life.is_alive:
+            name, resolved_ts = (ddl.commit_ts, ddl.query), self._resolved[DDL_SPAN.span_id]
+            late = ddl.commit_ts <= resolved_ts and name not in self._disk.ddls
+            self._life.check(not late, f"{ddl.query} at {ddl.commit_ts}, resolved ts {resolved_ts}")
+
+            def persisted() -> None:
+                self._disk.ddls.add(name)
+                on_persisted()
+
+            self._queue.append((DDL_SPAN.span_id, [], persisted))
         return True
 
     def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
@@ -399,7 +409,9 @@ class Run:
                 self.join(life)
             elif dice < 0.8:
                 self.rewrite()
-            elif dice < 0.86:
+            elif dice < 0.84:
+                self.execute_ddl()
+            elif dice < 0.9:
                 life.end(orderly=life.is_alive and rng.random() < 0.5)
             if rng.random() < 0.5:
                 self.sim.pause(rng.random() * (0.1 if rng.random() < 0.8 else 4.0))
@@ -416,6 +428,11 @@ class Run:
         added = sorted({key_of(rng.randrange(KEYS)) for _ in range(rng.randrange(4))} - real)
         self.log.commit(table, values_of(added), deleted=values_of(deleted), commit_ms=self.sim.now_ms() // 1000 * 1000)
         self.real[table] = (real - set(deleted)) | set(added)
+
+    def execute_ddl(self) -> None:
+        """Commit a DDL with a text of its own."""
+        ddl = DdlEvent(0, DdlType.ADD_INDEX, f"ddl {len(self.log.commits)}", "shop")
+        self.log.commit(TABLES[0], [], ddls=[ddl], commit_ms=self.sim.now_ms() // 1000 * 1000)
 
     def rewrite(self) -> None:
         """Change rows without telling the log which."""
@@ -443,7 +460,7 @@ class Run:
         settled_ts = life.service.settled_ts()
         while (
             life.service.open_doubts()
-            or any(life.store.resolved_ts(span.span_id) < settled_ts for span in self.spans)
+            or any(life.store.resolved_ts(span.span_id) < settled_ts for span in (*self.spans, DDL_SPAN))
             or any(s.state is CaptureState.RETRYING for s in life.service.status())
         ):
             self.sim.pause(0.5)
@@ -462,6 +479,8 @@ class Run:
         self.check(not corrections & set(ts_of), "a commit has the ts of corrections")
         for count, claimed_ts in self.claims:
             self.check(all(ts <= claimed_ts for ts in ts_of[:count]), f"settled ts {claimed_ts} does not cover {count} commits")
+        ddls = {(ts, ddl.query) for commit, ts in zip(self.log.commits, ts_of, strict=True) for ddl in commit.ddls}
+        self.check(self.disk.ddls == ddls, f"DDLs {len(ddls - self.disk.ddls)} missing, {len(self.disk.ddls - ddls)} too many")
         for span, start_ts in self.spans.items():
             delivered = self.disk.delivered.get(span.span_id, [])
             wanted = sorted(

@@ -210,7 +210,8 @@ class MemoryReader:
                 changes.append(rows_of(commit.table_id, ts, commit.inserted))
         table = table_of(commit.table_id)
         doubts = (TableDoubt(commit.table_id, table.schema, table.table, ts, commit.doubt),) if commit.doubt else ()
-        return LogStep(tuple(changes), commit.ddls, LogPosition(ts, str(self.place)), doubts=doubts)
+        ddls = tuple(msgspec.structs.replace(ddl, commit_ts=ts) for ddl in commit.ddls)
+        return LogStep(tuple(changes), ddls, LogPosition(ts, str(self.place)), doubts=doubts)
 
     def mark(self, ts: int) -> LogStep:
         """Return a mark at the present place, and raise the chain there."""
