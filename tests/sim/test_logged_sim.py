@@ -114,20 +114,6 @@ class SimulatedLog(MemoryLog):
                 yield step
 
 
-class DurableJournal(MemoryJournal):
-    """What a journal has on disk; an older mark of a place goes as it does in the database."""
-
-    def save(self, entry: JournalEntry) -> None:
-        newest = self.start_for(entry.ts)
-        if newest is not None and newest.ts == entry.ts:
-            if entry.mark and not newest.mark:
-                self.entries[self.entries.index(newest)] = entry
-            return
-        if newest is not None and newest.mark and entry.mark and newest.text == entry.text:
-            self.entries.remove(newest)
-        super().save(entry)
-
-
 class DurableSpan:
     """What the store has on disk of one span."""
 
@@ -143,7 +129,7 @@ class Disk:
     """Everything that survives a crash."""
 
     def __init__(self, sim: Interleaving) -> None:
-        self.journal = DurableJournal()
+        self.journal = MemoryJournal()
         self.all_marks: dict[tuple[int, str], None] = {}
         self.book = MemoryDoubts(sim)
         self.spans: dict[int, DurableSpan] = {}

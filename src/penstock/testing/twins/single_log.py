@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
@@ -228,8 +228,16 @@ class MemoryJournal:
         self._on_save = on_save
 
     def save(self, entry: JournalEntry) -> None:
-        """Keep an entry."""
-        self.entries.append(entry)
+        """Keep an entry, as ``meta/log_journal.py`` does."""
+        newest = self.start_for(entry.ts)
+        if newest is None or newest.ts < entry.ts:
+            if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
+                self.entries.remove(newest)
+            self.entries.append(entry)
+        elif entry.mark and newest.mark and newest.text != entry.text:
+            raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")
+        elif entry.mark and not newest.mark:
+            self.entries[self.entries.index(newest)] = entry
         if self._on_save is not None:
             self._on_save(entry)
 
