@@ -13,6 +13,7 @@ for; corrected tables are what they really are. A failing seed prints how to rep
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import random
 import threading
@@ -70,6 +71,7 @@ class SimulatedLog(MemoryLog):
         self._rng = rng
         self._is_sound = is_sound
         self.is_calm = False
+        self.is_captured: Callable[[], bool] = lambda: False
         self.source_marks: set[int] = set()
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
@@ -77,6 +79,12 @@ class SimulatedLog(MemoryLog):
 
     def begin_snapshot(self) -> None:
         """Only tells that there is one log."""
+
+    def first_position(self) -> LogPosition:
+        """Return the beginning until capture has begun, then the end as of now."""
+        if not self.is_captured():
+            return super().first_position()
+        return LogPosition(compose_ts(self._sim.now_ms()), self.log_end())
 
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
@@ -355,6 +363,11 @@ class Life:
         if self.is_alive:
             self.run.claims.append((count, ts))
 
+    def begin_again(self) -> None:
+        """Note the end of the log, as for a feed whose part of it was purged; the others go on."""
+        with contextlib.suppress(PenstockError):
+            self.service.begin_log_again()
+
     def end(self, orderly: bool) -> None:
         """End the process, in order or by a crash; one that has crashed only lets its threads go."""
         self.is_alive = self.is_alive and orderly
@@ -372,6 +385,7 @@ class Run:
         self.rng = random.Random(seed)
         self.log = SimulatedLog(sim, self.rng, is_sound)
         self.disk = Disk(sim)
+        self.log.is_captured = lambda: bool(self.disk.journal.entries)
         self.broken: list[str] = []
         self.claims: list[tuple[int, int]] = []
         self.real: dict[int, set[bytes]] = {table: set() for table in TABLES}
@@ -397,7 +411,9 @@ class Run:
                 self.rewrite()
             elif dice < 0.84:
                 self.execute_ddl()
-            elif dice < 0.9:
+            elif dice < 0.86:
+                self.sim.spawn("begin again", life.begin_again)
+            elif dice < 0.92:
                 life.end(orderly=life.is_alive and rng.random() < 0.5)
             if rng.random() < 0.5:
                 self.sim.pause(rng.random() * (0.1 if rng.random() < 0.8 else 4.0))
