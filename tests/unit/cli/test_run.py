@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.main import run as run_command
-from penstock.cli.run import divide, ensure_feed, follow
-from penstock.cli.run_view import PLAIN_EVERY_S, RunView
 from penstock.cli.server_client import ServerClient
+from penstock.cli.whole_path.run import divide, ensure_feed, follow
+from penstock.cli.whole_path.run_view import PLAIN_EVERY_S, RunView
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.server.ports import RunStatus, SnapshotStatus
-from penstock.server.views import feed_summary
+from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.server.http.views import feed_summary
 from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
 from penstock.testing.twins.clock import SimulatedClock
 

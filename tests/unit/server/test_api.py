@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from penstock.model.errors import CODES, PenstockError
-from penstock.server.api import status_of
+from penstock.server.http.api import status_of
 from penstock.testing.servers.api_server import ApiServer
 
 SECRET = "hunter2"

@@ -10,7 +10,7 @@ from penstock.config.tree import SinkConfig
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.errors import PenstockError
-from penstock.server.creation import FeedCreator, FeedDocument, match_tables
+from penstock.server.feeds.creation import FeedCreator, FeedDocument, match_tables
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard

@@ -15,8 +15,8 @@ from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
-from penstock.server.doubt_rules import Recheck
-from penstock.server.doubted_tables import ASKED, DoubtedTables
+from penstock.server.doubts.doubt_rules import Recheck
+from penstock.server.doubts.doubted_tables import ASKED, DoubtedTables
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, render
 from penstock.testing.twins.clock import SimulatedClock
 from penstock.testing.twins.doubted_log import ScriptedDoubts

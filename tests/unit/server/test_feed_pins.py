@@ -19,8 +19,8 @@ from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import compose_ts
-from penstock.server.creation import FeedDocument
-from penstock.server.feed_pins import FeedPins
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.feeds.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
 from penstock.store.flight.address import FlightAddress, read_address, write_address
 from penstock.store.history import HistoryNeeds, HistorySettings

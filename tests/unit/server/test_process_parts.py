@@ -12,8 +12,8 @@ from penstock.meta.engine import sqlite_url
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.server.data_directory import DataDirectory
-from penstock.server.http import HttpListener
-from penstock.server.keeper import foreign_error
+from penstock.server.feeds.keeper import foreign_error
+from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import FeedCollector, render
 from penstock.server.process import check_reachable
 

@@ -12,7 +12,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
-from penstock.server.supervisor import Supervisor
+from penstock.server.feeds.supervisor import Supervisor
 from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
 from penstock.testing.twins.clock import SimulatedClock
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.server.table_comparison import TELL_ROWS, TableComparison, TableVerdict
+from penstock.server.verify.table_comparison import TELL_ROWS, TableComparison, TableVerdict
 
 INT = ColumnType(TypeKind.INT)
 VALUES = st.none() | st.integers(0, 2)

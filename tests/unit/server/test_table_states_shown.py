@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from penstock.cli.feed import feed
-from penstock.cli.run import is_caught_up
-from penstock.cli.run_view import RunView
 from penstock.cli.server_client import ServerClient
+from penstock.cli.whole_path.run import is_caught_up
+from penstock.cli.whole_path.run_view import RunView
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
-from penstock.server.doubt_rules import FeedDoubtRules, Recheck
+from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck
 from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
 from penstock.testing.twins.clock import SimulatedClock
 

@@ -18,8 +18,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.readback.reader import StorageReader
-from penstock.server.creation import FeedDocument
-from penstock.server.verification import FeedVerifier, TableVerdict, Verdict, open_reader, verify_target
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.verify.verification import FeedVerifier, TableVerdict, Verdict, open_reader, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.testing.paths.delivered_target import DeliveredTarget

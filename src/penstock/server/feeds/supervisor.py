@@ -18,8 +18,8 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.server.keeper import FeedKeeper
-from penstock.server.ports import FeedRunFactory, RunStatus
+from penstock.server.feeds.keeper import FeedKeeper
+from penstock.server.feeds.ports import FeedRunFactory, RunStatus
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
-from penstock.server.creation import FeedDocument
-from penstock.server.table_comparison import TableComparison, TableVerdict, Tell
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import from_uri
 from penstock.target.storage import TargetAddress

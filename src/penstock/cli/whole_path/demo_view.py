@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from penstock.server.verification import TableVerdict
+from penstock.server.verify.verification import TableVerdict
 
 _LINE_CHARS_MAX = 150
 _PLAIN_LINE_EVERY = 8

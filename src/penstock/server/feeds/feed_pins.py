@@ -16,8 +16,8 @@ from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import TS_ZERO
-from penstock.server.capture import dispatchers_of
-from penstock.server.creation import FeedDocument
+from penstock.server.feeds.capture import dispatchers_of
+from penstock.server.feeds.creation import FeedDocument
 from penstock.store.history import HistoryNeeds
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.masking import mask_text
-from penstock.server.ports import FeedRun, FeedRunFactory, RunStatus
+from penstock.server.feeds.ports import FeedRun, FeedRunFactory, RunStatus
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 
 from penstock.meta.database import MetaDatabase
 from penstock.model.errors import PenstockError
-from penstock.server.doubted_tables import DoubtedTables
-from penstock.server.table_views import FeedTable, feed_tables, find_table, table_view
+from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.http.table_views import FeedTable, feed_tables, find_table, table_view
 
 
 def add_table_routes(app: FastAPI, meta: MetaDatabase, doubted: DoubtedTables | None) -> None:

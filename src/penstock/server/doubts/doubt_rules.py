@@ -12,7 +12,7 @@ from penstock.config.tree import FeedConfig
 from penstock.feed.settings import REWRITE_RULES, OnRewrite
 from penstock.meta.database import MetaDatabase
 from penstock.model.table_pattern import TablePatterns
-from penstock.server.creation import FeedDocument
+from penstock.server.feeds.creation import FeedDocument
 
 
 class Recheck(msgspec.Struct, frozen=True):

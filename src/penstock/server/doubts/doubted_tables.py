@@ -22,8 +22,8 @@ from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.masking import mask_text
 from penstock.puller.doubts import Settlement
-from penstock.server.doubt_rules import Recheck
-from penstock.server.keeper import foreign_error
+from penstock.server.doubts.doubt_rules import Recheck
+from penstock.server.feeds.keeper import foreign_error
 from penstock.server.metrics import DoubtMetrics
 
 log = logging.getLogger(__name__)

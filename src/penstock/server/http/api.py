@@ -21,13 +21,13 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import RequestedState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.server.creation import FeedCreator
-from penstock.server.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.feeds.creation import FeedCreator
+from penstock.server.feeds.ports import Liveness
+from penstock.server.http.table_routes import add_table_routes, table_views
+from penstock.server.http.views import error_body, feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
-from penstock.server.ports import Liveness
-from penstock.server.table_routes import add_table_routes, table_views
-from penstock.server.verification import FeedVerifier
-from penstock.server.views import error_body, feed_detail, feed_summary, verdict_body
+from penstock.server.verify.verification import FeedVerifier
 
 _STATUS_BY_CODE = {"FEED_UNKNOWN": 404, "FEED_EXISTS": 409, "SINK_OCCUPIED": 409}
 _STATUS_BY_KIND = {

@@ -20,8 +20,8 @@ from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
-from penstock.server.table_comparison import TableComparison, TableVerdict, Tell
-from penstock.server.verification import Verdict, published_ts, rows_of
+from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell
+from penstock.server.verify.verification import Verdict, published_ts, rows_of
 from penstock.source.contract import Upstream
 
 ATTEMPTS_MAX = 5

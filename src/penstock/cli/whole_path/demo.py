@@ -20,8 +20,8 @@ from typing import Any
 
 import click
 
-from penstock.cli.demo_view import DemoView, Figures
 from penstock.cli.server_client import ServerClient
+from penstock.cli.whole_path.demo_view import DemoView, Figures
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 
@@ -90,7 +90,7 @@ def run_demo(rows: int, seconds: float, target: Path, master: str, data_dir: Pat
             view.step("the workload has ended; draining")
             drain(client, view, upstream.current_ts(), figures)
             view.step("replaying the files and comparing every row with the database")
-            from penstock.server.verification import open_reader, verify_target
+            from penstock.server.verify.verification import open_reader, verify_target
 
             verdict = verify_target(open_reader(target.as_uri(), {}), upstream, sorted(tables), view.verified)
     view.show_tree(target)

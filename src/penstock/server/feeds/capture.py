@@ -18,7 +18,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
-from penstock.server.creation import FeedDocument
+from penstock.server.feeds.creation import FeedDocument
 from penstock.sink.contract import DispatcherId
 
 log = logging.getLogger(__name__)

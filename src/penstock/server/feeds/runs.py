@@ -27,11 +27,11 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
-from penstock.server.capture import DispatcherCapture, needed_spans
-from penstock.server.creation import FeedDocument, claimant, reads_state_by_job
-from penstock.server.feed_capture import FeedCapture, purge_error
-from penstock.server.keeper import foreign_error
-from penstock.server.ports import RunStatus, SnapshotStatus
+from penstock.server.feeds.capture import DispatcherCapture, needed_spans
+from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
+from penstock.server.feeds.feed_capture import FeedCapture, purge_error
+from penstock.server.feeds.keeper import foreign_error
+from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
