@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.puller.ranged.matcher import Entries, RegionMatcher
-from penstock.puller.ranged.wire_scan import scan_message
+from penstock.puller.ranged.matching.matcher import Entries, RegionMatcher
+from penstock.puller.ranged.matching.wire_scan import scan_message
 from penstock.source.proto import cdc_pb2 as pb
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5

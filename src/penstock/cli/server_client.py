@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
+from penstock.settings.masking import mask_uri
 
 DEFAULT_URL = "http://127.0.0.1:8300"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -15,7 +15,7 @@ import click
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import read_assignments
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import merge
+from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
     from penstock.server.verify.verification import Verdict

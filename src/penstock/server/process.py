@@ -29,7 +29,6 @@ from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
-from penstock.model.masking import mask_uri
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
@@ -43,6 +42,7 @@ from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.verification import FeedVerifier
+from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector

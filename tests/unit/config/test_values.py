@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.feed.settings import FeedSettings
-from penstock.model.masking import mask_text
-from penstock.model.settings_loader import dump, load
-from penstock.model.values import parse_duration, parse_size
+from penstock.settings.loader import dump, load
+from penstock.settings.masking import mask_text
+from penstock.settings.values import parse_duration, parse_size
 from penstock.target.cron import Cron
 
 

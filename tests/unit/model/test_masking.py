@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.model.masking import mask_text, mask_tree, mask_uri
+from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from penstock.puller.ranged import matcher, prewrite_table, wire_scan
-from penstock.puller.ranged.warm_kernels import warm_kernels
+from penstock.puller.ranged.matching import matcher, prewrite_table, wire_scan
+from penstock.puller.ranged.matching.warm_kernels import warm_kernels
 
 
 def test_every_kernel_is_compiled() -> None:

@@ -5,7 +5,7 @@ import pytest
 from penstock.format.csv.dialect import CsvSettings
 from penstock.format.layout.paths import DateSeparator
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
+from penstock.settings.masking import mask_uri
 from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri
 from penstock.target.storage import TargetAddress
 

@@ -21,7 +21,7 @@ from penstock.cli.server_client import ServerClient
 from penstock.cli.whole_path.run_view import RunView
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import load, merge
+from penstock.settings.loader import load, merge
 
 POLL_S = 0.5
 DEFAULT_NAME = "run"
@@ -136,7 +136,7 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
         client.create_feed(dict(tree))
         return client.show_feed(name)
     from penstock.config.tree import dump_feed_config, load_feed_config
-    from penstock.model.masking import mask_tree
+    from penstock.settings.masking import mask_tree
 
     wanted = mask_tree(dump_feed_config(load_feed_config(tree)))
     other = sorted(key for key in wanted.keys() | found["config"].keys() if wanted.get(key) != found["config"].get(key))

@@ -20,11 +20,11 @@ from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.model.masking import mask_text
 from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import Recheck
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.metrics import DoubtMetrics
+from penstock.settings.masking import mask_text
 
 log = logging.getLogger(__name__)
 ASKED = "asked for by an operator"

@@ -22,10 +22,10 @@ from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
+from penstock.settings.masking import mask_uri
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced

@@ -18,8 +18,8 @@ from penstock.meta.records import FeedRecord, ReachedState
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.model.masking import mask_text
 from penstock.server.feeds.ports import FeedRun, FeedRunFactory, RunStatus
+from penstock.settings.masking import mask_text
 
 log = logging.getLogger(__name__)
 

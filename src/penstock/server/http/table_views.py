@@ -15,7 +15,7 @@ from penstock.feed.bootstrap.bootstrap import BootstrapProgress
 from penstock.meta.records import DispatcherRecord, SubscribeRecord
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text
+from penstock.settings.masking import mask_text
 
 _WORST_FIRST = (TableCondition.QUARANTINED, TableCondition.REREADING, TableCondition.DOUBTFUL, TableCondition.OK)
 

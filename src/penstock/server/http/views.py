@@ -13,12 +13,12 @@ import msgspec
 from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text, mask_tree, mask_uri
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
 from penstock.server.http.table_views import feed_tables, table_view, uncovered
 from penstock.server.verify.verification import Verdict
+from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
 
 def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -29,6 +28,7 @@ from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell
+from penstock.settings.masking import mask_uri
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import from_uri
 from penstock.target.storage import TargetAddress

@@ -21,7 +21,7 @@ from penstock.kernels.byte_ranges import compare_bytes
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel, short_kernel
 from penstock.kernels.memory import signed
 from penstock.model.errors import PenstockError
-from penstock.puller.ranged.committed_rows import (
+from penstock.puller.ranged.matching.committed_rows import (
     EMITTED_OLD,
     EMITTED_OLD_SIZE,
     EMITTED_OP,
@@ -41,8 +41,8 @@ from penstock.puller.ranged.committed_rows import (
     joined,
     lay_out,
 )
-from penstock.puller.ranged.prewrite_table import PrewriteTable, drop_slot, find_slot, prewrite_hash, put_slot, word
-from penstock.puller.ranged.wire_scan import (
+from penstock.puller.ranged.matching.prewrite_table import PrewriteTable, drop_slot, find_slot, prewrite_hash, put_slot, word
+from penstock.puller.ranged.matching.wire_scan import (
     COMMIT,
     COMMIT_TS,
     COMMITTED,

@@ -6,8 +6,8 @@ inside a receive loop, that would look like a silent stream. Runs in the log ser
 
 from __future__ import annotations
 
-from penstock.puller.ranged.matcher import Entries, RegionMatcher
-from penstock.puller.ranged.wire_scan import scan_message
+from penstock.puller.ranged.matching.matcher import Entries, RegionMatcher
+from penstock.puller.ranged.matching.wire_scan import scan_message
 from penstock.source.proto import cdc_pb2
 
 _PREWRITES = 200

@@ -15,7 +15,7 @@ from penstock.kernels.byte_ranges import same_bytes
 from penstock.kernels.hashing import hash64
 from penstock.kernels.jit import I64, U8, kernel
 from penstock.kernels.memory import copy_bytes, load_i64, signed, store_u64
-from penstock.puller.ranged.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
+from penstock.puller.ranged.matching.wire_scan import KEY_LEN, KEY_OFF, OLD_LEN, OP, ROW_WORDS, VALUE_LEN
 
 HASH = 1
 """A slot has the columns of a scanned row, but where a row has its commit ts, the hash of the prewrite: 0 in an empty slot."""

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.model import values
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text
+from penstock.settings import values
+from penstock.settings.masking import mask_text
 
 T = TypeVar("T")
 _BAD = object()

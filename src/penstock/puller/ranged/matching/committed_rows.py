@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.kernels.jit import I64, U8, kernel
 from penstock.kernels.memory import copy_bytes, signed
-from penstock.puller.ranged.wire_scan import COMMIT_TS, KEY_LEN, KEY_OFF, OP_DELETE, START_TS
+from penstock.puller.ranged.matching.wire_scan import COMMIT_TS, KEY_LEN, KEY_OFF, OP_DELETE, START_TS
 from penstock.source.raw import RAW_SCHEMA
 
 EMITTED_ROW, EMITTED_OP, EMITTED_VALUE, EMITTED_VALUE_SIZE, EMITTED_OLD, EMITTED_OLD_SIZE = range(6)
