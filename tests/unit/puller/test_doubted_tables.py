@@ -18,7 +18,7 @@ from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
-from penstock.puller.logged.step_capture import SpanStep
+from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream, TableDoubt
 from penstock.testing.twins.clock import SimulatedClock

@@ -16,8 +16,7 @@ from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.window.pace import WindowPace
-from penstock.feed.window.packing import pack_by_bytes
-from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
+from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock

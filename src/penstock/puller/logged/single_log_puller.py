@@ -31,7 +31,7 @@ from penstock.puller.logged.errands import Errands
 from penstock.puller.logged.journal_keeper import Journal, JournalKeeper
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.span_routes import RefusedError, SpanRoutes, Subscription
-from penstock.puller.logged.step_capture import SpanStep
+from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
 from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
