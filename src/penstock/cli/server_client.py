@@ -33,10 +33,6 @@ class ServerClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
 
-    def health(self) -> dict[str, Any]:
-        """Return what the server says about itself."""
-        return self._call("GET", "/health")
-
     def create_feed(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Create a feed from its configuration."""
         return self._call("POST", "/feeds", tree)

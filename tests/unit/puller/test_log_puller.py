@@ -17,6 +17,7 @@ from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.proto import cdc_pb2 as pb
 from penstock.source.raw import RawBatch
+from penstock.testing.checks.looked_inside import wait_for_waiters
 from penstock.testing.twins.change_stream import (
     ScriptedStore,
     ScriptedStream,
@@ -389,7 +390,7 @@ def test_a_stream_that_waits_for_a_slow_event_store_is_not_silent(store: Scripte
         for i in range(3):
             stream.send(entries(request, row(COMMITTED, b"k%d" % i, 20 + i, 21 + i)))
         stream.send(resolved(100, request))
-        assert lab.pipeline.quota.wait_for_waiters(1, WAIT_S)
+        assert wait_for_waiters(lab.pipeline.quota, 1, WAIT_S)
         for worker in lab.puller._workers.values():
             worker.check_silence()
         for i in range(3):

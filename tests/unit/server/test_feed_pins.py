@@ -24,6 +24,7 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
 from penstock.store.flight.address import FlightAddress, read_address, write_address
 from penstock.store.history import HistoryNeeds, HistorySettings
+from penstock.testing.checks.looked_inside import pins_of
 from penstock.testing.twins.clock import SimulatedClock
 
 SOURCE = "dataserver://127.0.0.1:1"
@@ -49,11 +50,11 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         pins.refresh()
         kept = compose_ts(clock.now_ms() - 3_600_000)
         assert pins.log_needed_from_ts() == kept < at, "the log since any snapshot of a feed that has delivered nothing"
-        assert needs.pins(SPAN.span_id) == {"feed mine": at}
+        assert pins_of(needs, SPAN.span_id) == {"feed mine": at}
         epoch = meta.claim("before its snapshot", "test", 60_000) or 0
         meta.begin_window("before its snapshot", epoch, 0, at + 5, "{}")
         pins.refresh()
-        assert needs.pins(SPAN.span_id) == {"feed mine": at, "feed before its snapshot": at + 5}
+        assert pins_of(needs, SPAN.span_id) == {"feed mine": at, "feed before its snapshot": at + 5}
         assert pins.log_needed_from_ts() == at
         meta.remove_feed("before its snapshot")
         pins.refresh()
@@ -64,7 +65,7 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
         assert pins.log_needed_from_ts() > at
         meta.remove_feed("mine")
         pins.refresh()
-        assert needs.pins(SPAN.span_id) == {}
+        assert pins_of(needs, SPAN.span_id) == {}
 
 
 def test_the_address_of_a_store_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.row_key import encode_row_keys, full_span, table_end, table_prefix
 from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
+from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.transaction import PREWRITE_BYTES_MAX, Txn
 from penstock.testing.twins.clock import SimulatedClock
 
@@ -302,7 +303,10 @@ def test_a_table_without_a_primary_key_takes_equal_rows(engine):
             keys += txn.put(schema, {"v": pa.array(["same", "same"])}).to_pylist()
     assert len(set(keys)) == 4
     with Txn(engine) as txn:
-        txn.put_keyed(schema, pa.array(keys[:1]), {"v": pa.array(["new"])})
+        # How rows of a table without a primary key are updated: under the key that they have.
+        txn._write(
+            [table_prefix(schema.table_id) + keys[0]], encode_values(schema, {schema.columns[0].field_name: pa.array(["new"])}).to_pylist()
+        )
         txn.delete(schema, pa.array(keys[1:2]))
     page = next(engine.read(*full_span(Span(schema.table_id)), engine.current_ts(), 10))
     assert [v[-4:] for v in page[1]] == [b"\x00new", b"same", b"same"]

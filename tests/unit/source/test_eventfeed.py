@@ -198,7 +198,7 @@ def test_a_client_that_does_not_read_is_told_so_and_holds_bounded_memory():
     for number in range(50):
         case.put(number, v="x" * 2000)
         case.engine.publish_resolved()
-        assert stream.pending_bytes <= 20_000
+        assert stream._pending_bytes <= 20_000
     reader = StreamReader(stream.messages())
     reader.wait_for(lambda: bool(reader.errors))
     assert reader.errors == [(1, info.range_id, "congested")]

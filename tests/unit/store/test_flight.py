@@ -139,7 +139,7 @@ def test_errors_keep_their_code_across_flight(store: ColumnarEventStore, client:
         with pytest.raises(PenstockError) as caught:
             client.open_changes(span_id, *window)
         assert caught.value.code == code
-    store.truncate_history(SPAN_ID, 20)
+    store.reset_span(SPAN_ID, 39)
     with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
         client.open_changes(SPAN_ID, 0, 39)
 

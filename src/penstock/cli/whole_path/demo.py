@@ -130,7 +130,7 @@ def follow(client: ServerClient, view: DemoView, workload: subprocess.Popen[str]
     assert isinstance(upstream, DataServerUpstream)
     assert workload.stdout is not None
     clock = SystemClock()
-    figures = Figures(clock.monotonic_s())
+    figures = Figures()
     ended = view.watch(workload.stdout)
     altered = False
     while not ended.wait(_POLL_S):

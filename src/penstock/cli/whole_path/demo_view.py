@@ -24,7 +24,6 @@ _CHILDREN_SHOWN_MAX = 4
 class Figures:
     """What the demo measures as it goes."""
 
-    started_s: float
     rows: int = 0
     files: int = 0
     nbytes: int = 0

@@ -6,7 +6,6 @@ before capture begins, so that the first changes find it waiting. Runs in the se
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +38,6 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
 from penstock.target.storage import Guard
 
-log = logging.getLogger(__name__)
 _READY_S_MAX = 30.0
 """A query that is not up by then is not waited for: capture must not hang on Spark."""
 _READY_POLL_S = 0.05

@@ -108,11 +108,6 @@ class RegionMatcher:
         return self._table.live
 
     @property
-    def cached(self) -> int:
-        """Return how many commits and rollbacks wait for INITIALIZED."""
-        return sum(len(c.rows) for c in self._cached or ())
-
-    @property
     def nbytes(self) -> int:
         """Return the memory that waiting prewrites, commits and rollbacks take."""
         if self._cached is None:
