@@ -1,6 +1,5 @@
 import pytest
 
-from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.layout.index_file import next_number, parse_index, render_index
 from penstock.format.layout.paths import Layout
 from penstock.model.errors import PenstockError
@@ -29,14 +28,3 @@ def test_malformed_indexes(content: bytes) -> None:
 )
 def test_a_number_whose_file_exists_is_never_used(indexed: int, present: set[int], expected: int) -> None:
     assert next_number(indexed, present.__contains__) == expected
-
-
-def test_checkpoint() -> None:
-    assert render_checkpoint(433305438660591626) == b'{"checkpoint-ts":433305438660591626}'
-    assert parse_checkpoint(b'{\n  "checkpoint-ts": 433305438660591626\n}') == 433305438660591626
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"checkpoint-ts":"x"}', b'{"checkpoint-ts":-1}', b'{"checkpoint-ts":true}'])
-def test_malformed_checkpoints(content: bytes) -> None:
-    with pytest.raises(PenstockError, match=r"FILE_MALFORMED.*metadata"):
-        parse_checkpoint(content)
