@@ -26,7 +26,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
-from penstock.puller.ranged.warm_kernels import warm_kernels
+from penstock.puller.ranged.matching.warm_kernels import warm_kernels
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.proto import cdc_pb2
 from penstock.source.ranged import RangeEpoch, RangeInfo

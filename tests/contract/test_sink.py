@@ -86,7 +86,7 @@ def test_rows_are_in_the_target_when_a_dispatcher_closes(kit: Kit) -> None:
     result = run_window(kit, [rows_of(changes)])
     kit.open_maintainer().publish_checkpoint(T0 + 10)
     assert kit.state("shop", "orders") == {1: "b"}
-    assert (result.rows, result.max_commit_ts, result.dispatcher) == (4, T0 + 4, WHOLE)
+    assert (result.rows, result.dispatcher) == (4, WHOLE)
     assert sum(f.rows for f in result.files) == 4
     assert sum(f.nbytes for f in result.files) == result.nbytes > 0
 

@@ -12,6 +12,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
 from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from penstock.testing.checks.looked_inside import object_rows
 from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
@@ -50,7 +51,7 @@ class Rig:
         return read_rows(self.store.collect_changes(SPAN_ID, 5, to_ts))
 
     def objects(self) -> int:
-        return sum(len(s.object_rows) and s.object_rows["appendable"] for s in self.store.stats().spans)
+        return sum(object_rows(self.store, s).get("appendable", 0) for s in self.store.span_ids())
 
 
 @pytest.fixture

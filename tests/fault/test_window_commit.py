@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.feed.window.planned_partition import PlannedPartition
+from penstock.feed.window.packing import PlannedPartition
 from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.source import DispatcherGroup, FeedStreamReader
 from penstock.feed.window.writer import FeedStreamWriter, WindowPart

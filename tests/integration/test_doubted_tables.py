@@ -23,8 +23,8 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.doubts import Settlement
-from penstock.server.doubt_rules import Recheck
-from penstock.server.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubt_rules import Recheck
+from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.metrics import DoubtMetrics
 from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange

@@ -13,7 +13,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
-from penstock.server.moving_verification import ATTEMPTS_MAX, MovingVerifier, verify_standing
+from penstock.server.verify.moving_verification import ATTEMPTS_MAX, MovingVerifier, verify_standing
 from penstock.testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
-from penstock.server.runs import SparkFeedRunFactory
+from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.address import FlightAddress
 from penstock.testing.paths.one_log_path import OneLogPath

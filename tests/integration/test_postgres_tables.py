@@ -10,12 +10,12 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.source.postgres.log_reader import LogReaderSettings
-from penstock.source.postgres.slot import drop_slot, parse_lsn, read_slot
+from penstock.source.postgres.slot import parse_lsn, read_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.single_log import LogPosition
-from penstock.testing.servers.postgres_answers import same_rows, server_rows, slot_of, table_of
+from penstock.testing.servers.postgres_answers import drop_slot, same_rows, server_rows, slot_of, table_of
 from penstock.testing.servers.postgres_lab import Replica, read_until
 from penstock.testing.servers.waiting import wait_until
 

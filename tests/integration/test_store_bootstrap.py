@@ -23,6 +23,7 @@ from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPulle
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import bootstrap_prefix
+from penstock.testing.checks.looked_inside import pins_of
 from penstock.testing.twins.local_tasks import LocalTasks
 
 WAIT_S = 60
@@ -218,13 +219,13 @@ def test_a_bootstrap_that_outlasts_its_log_is_refused_and_begins_anew(rig: Rig) 
             rig.put(range(3), "flushed")
             rig.wait_resolved(rig.upstream.current_ts())
             rig.store.flush(rig.span.span_id)
-            rig.store.truncate_history(rig.span.span_id, rig.store.resolved_ts(rig.span.span_id))
+            rig.store.reset_span(rig.span.span_id, rig.store.resolved_ts(rig.span.span_id))
 
     with pytest.raises(PenstockError) as raised:
         job(rig, LocalTasks(lose_log)).run([rig.span], capture(rig))
     assert raised.value.code == "SNAPSHOT_DUE"
     assert bulk_files(rig) == 0
-    assert rig.store.needs.pins(rig.span.span_id) == {}
+    assert pins_of(rig.store.needs, rig.span.span_id) == {}
     job(rig, LocalTasks()).run([rig.span], capture(rig))
     ts = rig.upstream.current_ts()
     assert rig.stored(ts) == rig.upstream_rows(ts)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import PenstockError
-from penstock.puller.ranged.wire_scan import (
+from penstock.puller.ranged.matching.wire_scan import (
     KEY_OFF,
     KIND,
     KIND_ENTRIES,

@@ -42,6 +42,7 @@ from penstock.source.contract import Upstream
 from penstock.source.single_log import CommitChain, LogPosition, LogStep
 from penstock.store.contract import EventStore
 from penstock.testing.checks.interleaving import Interleaving, SimulationError
+from penstock.testing.checks.looked_inside import open_doubts
 from penstock.testing.twins import single_log as single_log_twin
 from penstock.testing.twins.doubt_book import MemoryDoubts
 from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
@@ -324,7 +325,7 @@ class Life:
         """Read doubted tables again, in pieces, while the log goes on."""
         while self.is_alive:
             self.sim.pause(self.rng.choice([0.2, 1.0]))
-            for doubt in self.service.open_doubts() if self.is_alive else ():
+            for doubt in open_doubts(self.service) if self.is_alive else ():
                 try:
                     self.settle(doubt.table_id)
                 except PenstockError as error:
@@ -461,14 +462,14 @@ class Run:
         deadline_s = self.sim.now_s + GIVE_UP_S
         settled_ts = life.service.settled_ts()
         while (
-            life.service.open_doubts()
+            open_doubts(life.service)
             or any(life.store.resolved_ts(span.span_id) < settled_ts for span in (*self.spans, DDL_SPAN))
             or any(s.state is CaptureState.RETRYING for s in life.service.status())
         ):
             self.sim.pause(0.5)
             if self.sim.now_s > deadline_s:
                 status = [(s.span_id % 1000, s.resolved_ts, s.last_error) for s in life.service.status()]
-                raise SimulationError(f"no rest up to {settled_ts}: {life.service.open_doubts()} {status}")
+                raise SimulationError(f"no rest up to {settled_ts}: {open_doubts(life.service)} {status}")
             settled_ts = max(settled_ts, life.service.settled_ts())
         life.deliver()
         life.end(orderly=True)

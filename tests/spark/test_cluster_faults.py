@@ -14,7 +14,7 @@ import pytest
 
 from penstock.cli.server_client import ServerClient
 from penstock.model.batch import Op
-from penstock.server.verification import open_reader
+from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.checks.target_audit import DeliveredChanges
 from penstock.testing.servers.command_process import CommandProcess

@@ -18,7 +18,7 @@ from penstock.cli.server_client import ServerClient
 from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.model.batch import Op
 from penstock.server.process import ServerProcess
-from penstock.server.verification import open_reader
+from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.checks.target_audit import DeliveredChanges, data_files, digests, numbering_problems
 

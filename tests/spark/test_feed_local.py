@@ -14,7 +14,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.batch import Op
 from penstock.server.process import ServerProcess
-from penstock.server.verification import open_reader, verify_target
+from penstock.server.verify.verification import open_reader, verify_target
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, numbering_problems
 

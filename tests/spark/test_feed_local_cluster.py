@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.server.verification import open_reader
+from penstock.server.verify.verification import open_reader
 from penstock.testing.checks.target_audit import DeliveredChanges, numbering_problems
 from penstock.testing.servers.command_process import CommandProcess
 

@@ -14,7 +14,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.batch import Op
 from penstock.model.failpoints import VARIABLE
-from penstock.server.verification import open_reader
+from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
 from penstock.testing.servers.command_process import CommandProcess

@@ -7,7 +7,7 @@ import pytest
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import FeedConfig
 from penstock.feed.settings import FeedSettings
-from penstock.model.settings_loader import dotted_keys, known_keys, load
+from penstock.settings.loader import dotted_keys, known_keys, load
 from penstock.target.settings import OPTION_KEYS, SHARED_KEYS, StorageSinkSettings, from_uri
 
 OTHER_NAMES = {"file-index-digit": "file-index-width"}

@@ -18,7 +18,7 @@ from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import merge
+from penstock.settings.loader import merge
 
 _server_option = click.option(
     "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from penstock.model.masking import mask_text
+from penstock.settings.masking import mask_text
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _NOISY = ("py4j", "httpx", "httpcore", "asyncio", "numba")

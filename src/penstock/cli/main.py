@@ -17,7 +17,7 @@ import click
 import penstock
 from penstock.cli.logs import configure_logging
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.model.masking import mask_text
+from penstock.settings.masking import mask_text
 
 VERBS = {
     "demo": "From a database to verified files in one command.",

@@ -7,8 +7,8 @@ import threading
 import click
 
 from penstock.config.loader import read_assignments
-from penstock.model.masking import mask_text
-from penstock.model.settings_loader import merge
+from penstock.settings.loader import merge
+from penstock.settings.masking import mask_text
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from penstock.config.loader import read_assignments, read_toml
-from penstock.model.settings_loader import load, merge
+from penstock.settings.loader import load, merge
 
 _LOOK_S = 0.5
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
+from penstock.settings.masking import mask_uri
 
 DEFAULT_URL = "http://127.0.0.1:8300"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -32,10 +32,6 @@ class ServerClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
-
-    def health(self) -> dict[str, Any]:
-        """Return what the server says about itself."""
-        return self._call("GET", "/health")
 
     def create_feed(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Create a feed from its configuration."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.config.loader import read_assignments
-from penstock.model.settings_loader import merge
+from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
     from penstock.target.settings import StorageSinkSettings

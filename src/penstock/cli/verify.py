@@ -15,10 +15,10 @@ import click
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import read_assignments
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import merge
+from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
-    from penstock.server.verification import Verdict
+    from penstock.server.verify.verification import Verdict
 
 
 @click.command()
@@ -65,7 +65,7 @@ def verify(
     if feed is None and not all(offline.values()):
         missing = [name for name, value in offline.items() if not value]
         raise click.UsageError(f"Name a FEED, or give --source, --sink and --table; missing: {', '.join(missing)}.")
-    from penstock.server.views import verdict_body
+    from penstock.server.http.views import verdict_body
 
     verdict = _ask(feed, server_url, timeout_s) if feed is not None else _compare(str(source), str(sink), tables, assignments)
     if output == "json":
@@ -84,7 +84,7 @@ def _ask(feed: str, server_url: str, timeout_s: float) -> Verdict:
     """Let the feed's server compare."""
     import msgspec
 
-    from penstock.server.verification import Verdict
+    from penstock.server.verify.verification import Verdict
 
     with ServerClient(server_url, timeout_s) as client:
         answer = client.verify_feed(feed)
@@ -111,9 +111,9 @@ def _repair(feed: str, verdict: Verdict, server_url: str) -> None:
 def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple[str, ...]) -> Verdict:
     """Compare in this process."""
     from penstock.config.tree import load_feed_config
-    from penstock.server.creation import match_tables
-    from penstock.server.moving_verification import verify_standing
-    from penstock.server.verification import open_reader, verify_target
+    from penstock.server.feeds.creation import match_tables
+    from penstock.server.verify.moving_verification import verify_standing
+    from penstock.server.verify.verification import open_reader, verify_target
     from penstock.source.catalog import open_upstream
     from penstock.source.contract import reads_past
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_text
-from penstock.model.settings_loader import Problems, merge, nested
+from penstock.settings.loader import Problems, merge, nested
+from penstock.settings.masking import mask_text
 
 
 def read_toml(file: Path) -> dict[str, Any]:

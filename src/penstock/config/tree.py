@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import Problems, dump, merge, read
+from penstock.settings.loader import Problems, dump, merge, read
 from penstock.target.settings import StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")

@@ -1,8 +1,8 @@
 """The rows of the meta database as values.
 
 A feed's configuration and its sink URI may hold credentials: the database keeps them, so the records carry them, but no ``repr`` shows
-them; whoever shows a feed masks it first (``penstock.model.masking``). Requested and reached state are two fields, because what was asked
-for and what is so are two facts. Runs anywhere.
+them; whoever shows a feed masks it first (``penstock.settings.masking``). Requested and reached state are two fields, because what was
+asked for and what is so are two facts. Runs anywhere.
 """
 
 from __future__ import annotations

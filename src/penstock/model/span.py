@@ -30,17 +30,6 @@ class Span(msgspec.Struct, frozen=True, order=True):
         """Return whether a row key lies in the span."""
         return self.start_key <= key and (not self.end_key or key < self.end_key)
 
-    def intersect(self, other: Span) -> Span | None:
-        """Return the common part, or None where there is none."""
-        if self.table_id != other.table_id:
-            return None
-        start = max(self.start_key, other.start_key)
-        ends = [e for e in (self.end_key, other.end_key) if e]
-        end = min(ends) if ends else b""
-        if end and start >= end:
-            return None
-        return Span(self.table_id, start, end)
-
 
 def cut(span: Span, keys: Iterable[bytes], pieces_max: int | None = None) -> tuple[Span, ...]:
     """Return a span cut at the row keys that lie inside it, in key order; at as many of them as make so many pieces, evenly chosen."""

@@ -19,8 +19,8 @@ from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
+from penstock.puller.ranged.matching.warm_kernels import warm_kernels
 from penstock.puller.ranged.region_worker import Channels
-from penstock.puller.ranged.warm_kernels import warm_kernels
 from penstock.puller.span_capture import Decode
 from penstock.puller.span_pipeline import SpanPipeline
 from penstock.source.contract import Upstream

@@ -188,10 +188,6 @@ class LogService:
         """Return every table that was ever in doubt."""
         return self._puller.doubts.table_states() if self._puller.doubts is not None else []
 
-    def open_doubts(self) -> list[TableState]:
-        """Return the tables that must be read again."""
-        return [s for s in self.table_states() if s.is_open]
-
     def doubt_table(self, table_id: int, schema: str, table: str, reason: str) -> None:
         """Have a table read again, because an operator, a schedule or a verification wants it."""
         self._doubts().doubt_table(table_id, schema, table, reason)

@@ -38,16 +38,6 @@ class ByteQuota:
         """Return how many grants are held now."""
         return self._holders
 
-    @property
-    def waiters(self) -> int:
-        """Return how many callers wait now."""
-        return len(self._waiters)
-
-    def wait_for_waiters(self, count: int, timeout_s: float) -> bool:
-        """Wait until so many callers wait; return whether they do. For those who watch back-pressure build up."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self._waiters) >= count, timeout_s)
-
     def acquire(self, nbytes: int) -> bool:
         """Hold bytes, waiting until they fit; return False (holding nothing) once the quota is closed."""
         # The lock, not the condition: entering it costs no Python call, and this is the way of nearly all batches.

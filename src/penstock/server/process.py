@@ -29,20 +29,20 @@ from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
-from penstock.model.masking import mask_uri
 from penstock.puller.log_service import LogService
-from penstock.server.api import build_api
-from penstock.server.creation import FeedCreator
 from penstock.server.data_directory import DataDirectory
-from penstock.server.doubt_rules import FeedDoubtRules
-from penstock.server.doubted_tables import DoubtedTables
-from penstock.server.feed_pins import FeedPins
-from penstock.server.http import HttpListener
+from penstock.server.doubts.doubt_rules import FeedDoubtRules
+from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.feeds.creation import FeedCreator
+from penstock.server.feeds.feed_pins import FeedPins
+from penstock.server.feeds.runs import SparkFeedRunFactory
+from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.http.api import build_api
+from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
-from penstock.server.moving_verification import MovingVerifier
-from penstock.server.runs import SparkFeedRunFactory
-from penstock.server.supervisor import Supervisor
-from penstock.server.verification import FeedVerifier
+from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.verification import FeedVerifier
+from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector

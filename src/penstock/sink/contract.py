@@ -47,7 +47,6 @@ class DispatcherResult(msgspec.Struct, frozen=True):
     position: dict[str, int]
     rows: int
     nbytes: int
-    max_commit_ts: int
     files: tuple[WrittenFile, ...] = ()
 
 

@@ -218,10 +218,6 @@ class ColumnarEventStore:
         self._span(span_id).reset(start_ts)
         self._forget_log()
 
-    def truncate_history(self, span_id: int, ts: int) -> int:
-        """Give up the changes of a span at or below a ts; return how many objects went. Reading them is ``STALE_READ`` from now on."""
-        return self._span(span_id).truncate_history(ts)
-
     def expire_history(self, pins: Mapping[int, int]) -> int:
         """Let the history of some spans go as far as it is older than what is kept; return how many objects left their manifests.
 
@@ -302,10 +298,10 @@ class ColumnarEventStore:
             return tuple(self._spans)
 
     def stats(self) -> StoreStats:
-        """Return what the store holds, per span and kind."""
+        """Return what the store holds."""
         with self._lock:
             spans = list(self._spans.values())
-        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.nbytes, self._wal.group_count, self._wal.queue_fill)
+        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.group_count, self._wal.queue_fill)
 
     def close(self) -> None:
         """Make everything queued durable and stop. May be called twice."""

@@ -57,11 +57,6 @@ class HistoryNeeds:
             for pins in self._pins.values():
                 pins.pop(name, None)
 
-    def pins(self, span_id: int) -> dict[str, int]:
-        """Return the pins of a span by the name of who holds them."""
-        with self._lock:
-            return dict(self._pins.get(span_id, {}))
-
     def pinned_from_ts(self) -> int:
         """Return the pin furthest back of all spans, no further than ``gc_ttl_seconds`` allows; ``TS_MAX`` where nothing is pinned."""
         with self._lock:

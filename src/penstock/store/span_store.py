@@ -266,19 +266,6 @@ class SpanStore:
                         self._memory.replace_spilled(kind, spilled)
             return moved
 
-    def truncate_history(self, ts: int) -> int:
-        """Give up changes at or below a ts that is flushed, and the state with them; return how many objects went."""
-        with self._flushing:
-            ts = min(ts, self._manifest.flushed_ts)
-            if ts <= self._manifest.history_start_ts:
-                return 0
-            gone = [o for o in self._manifest.objects if o.max_ts <= ts]
-            self._leave(gone, ts, base_ts=None)
-            with self._lock:
-                old = self._checkpoints.clear()
-            self._writer.discard([*gone, *old])
-            return len(gone)
-
     def expire_history(self, ts: int, checkpoints_ts: int) -> int:
         """Give up history at or below a ts as far as whole objects serve nothing else; return how many left the manifest.
 

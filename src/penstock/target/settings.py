@@ -25,9 +25,9 @@ from penstock.format.protocols import (
     Protocol,
 )
 from penstock.model.errors import PenstockError
-from penstock.model.masking import mask_uri
-from penstock.model.settings_loader import Problems, did_you_mean, dotted_keys, known_keys, merge, nested, read
 from penstock.model.table import TableSchema
+from penstock.settings.loader import Problems, did_you_mean, dotted_keys, known_keys, merge, nested, read
+from penstock.settings.masking import mask_uri
 from penstock.target.cron import Cron
 
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")

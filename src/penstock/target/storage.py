@@ -29,12 +29,12 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, LocalStore, MemoryStore, ObjectStore
 
+from penstock.files.buckets import cause_of, open_bucket
+from penstock.files.large_writes import WRITE_BYTES, pieces
 from penstock.model.backoff import Backoff
-from penstock.model.buckets import cause_of, open_bucket
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
-from penstock.model.large_writes import WRITE_BYTES, pieces
-from penstock.model.masking import mask_uri
+from penstock.settings.masking import mask_uri
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import dump, load, merge
+from penstock.settings.loader import dump, load, merge
 
 
 class Protocol(enum.StrEnum):

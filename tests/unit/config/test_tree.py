@@ -8,7 +8,7 @@ from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
 from penstock.format.column_selection import ColumnSelector
 from penstock.model.errors import PenstockError
-from penstock.model.settings_loader import load
+from penstock.settings.loader import load
 from penstock.target.settings import from_uri
 
 VALID: dict[str, Any] = {"name": "orders", "tables": ["shop.*"], "sink": "file:///tmp/out"}

@@ -80,9 +80,9 @@ def test_an_error_without_detail_is_found() -> None:
     ("text", "detail"),
     [("", "no message"), (" \n", "no message"), ("\nJava heap space\nat x", "Java heap space"), ("[NOT_OURS] x", "[NOT_OURS] x")],
 )
-def test_text_without_a_code_of_ours_is_blocked(text: str, detail: str) -> None:
+def test_text_without_a_code_of_ours_is_a_failed_run_that_passes(text: str, detail: str) -> None:
     error = PenstockError.from_text(text)
-    assert (error.code, error.kind, error.detail) == ("FEED_FAILED", ErrorKind.BLOCKED, detail)
+    assert (error.code, error.kind, error.detail) == ("FEED_FAILED", ErrorKind.TRANSIENT, detail)
 
 
 def test_from_text_of_a_subclass_gives_the_root() -> None:

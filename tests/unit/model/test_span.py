@@ -53,13 +53,6 @@ def test_a_span_holds_its_start_and_not_its_end() -> None:
     assert Span(1, b"b").contains(b"\xff" * 9)
 
 
-@given(spans(), spans())
-def test_intersect_is_what_both_hold(a: Span, b: Span) -> None:
-    common = a.intersect(b)
-    assert (points(common) if common else set()) == points(a) & points(b)
-    assert common == b.intersect(a)
-
-
 @given(spans(), st.lists(st.binary(max_size=2), max_size=8), st.one_of(st.none(), st.integers(1, 5)))
 def test_a_span_that_is_cut_is_its_pieces_in_order(span: Span, keys: list[bytes], pieces_max: int | None) -> None:
     pieces = cut(span, keys, pieces_max)
@@ -70,15 +63,9 @@ def test_a_span_that_is_cut_is_its_pieces_in_order(span: Span, keys: list[bytes]
     assert len(pieces) == min(len(inside) + 1, pieces_max or len(inside) + 1)
 
 
-def test_touching_spans_have_nothing_in_common() -> None:
-    assert Span(1, b"a", b"b").intersect(Span(1, b"b", b"c")) is None
-    assert Span(1).intersect(Span(2)) is None
-
-
 def test_spans_sort_by_table_and_start() -> None:
     assert sorted([Span(2), Span(1, b"b"), Span(1, b"a", b"b")]) == [Span(1, b"a", b"b"), Span(1, b"b"), Span(2)]
 
 
 def test_the_ddl_span_is_a_table_of_its_own() -> None:
     assert Span(DDL_TABLE_ID) == DDL_SPAN
-    assert Span(1).intersect(DDL_SPAN) is None

@@ -20,6 +20,7 @@ from penstock.source.contract import Upstream
 from penstock.store.changes.changes import drain, side_handles
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
+from penstock.testing.checks.looked_inside import open_doubts
 from penstock.testing.twins.single_log import FIRST_TS, MemoryLog, rows_of, table_of
 
 WAIT_S = 20.0
@@ -127,7 +128,7 @@ def test_corrections_are_in_the_store_and_the_journal_after_the_next_start(tmp_p
     life = Life(tmp_path, log, spans={whole: 0})
     log.commit(whole.table_id, [1, 2, 3])
     life.wait(whole, log.commit(whole.table_id, [], doubt="a statement that rewrites rows"))
-    [doubt] = life.service.open_doubts()
+    [doubt] = open_doubts(life.service)
     assert doubt.table_id == whole.table_id
     watch = life.service.begin_watch(whole.table_id)
     # The table has 2, 3 and 9; meanwhile the log deletes 3, and tells so itself.
@@ -142,6 +143,6 @@ def test_corrections_are_in_the_store_and_the_journal_after_the_next_start(tmp_p
     later = log.commit(whole.table_id, [4])
     again.wait(whole, later)
     assert again.state(whole) == [2, 4, 9]
-    assert again.service.open_doubts() == []
+    assert open_doubts(again.service) == []
     assert again.service.table_states()[0].settled_ts == settled.ts < later
     again.close()

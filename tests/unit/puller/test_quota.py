@@ -6,6 +6,7 @@ import pytest
 
 from penstock.model.errors import InvariantError
 from penstock.puller.quota import ByteQuota
+from penstock.testing.checks.looked_inside import wait_for_waiters
 
 WAIT_S = 10
 
@@ -16,10 +17,10 @@ def test_a_heavy_waiter_is_not_starved_by_light_ones() -> None:
     order: list[str] = []
     heavy = threading.Thread(target=lambda: (quota.acquire(10), order.append("heavy")))
     heavy.start()
-    assert quota.wait_for_waiters(1, WAIT_S)
+    assert wait_for_waiters(quota, 1, WAIT_S)
     light = threading.Thread(target=lambda: (quota.acquire(1), order.append("light")))
     light.start()
-    assert quota.wait_for_waiters(2, WAIT_S)
+    assert wait_for_waiters(quota, 2, WAIT_S)
     assert quota.held_bytes == 8
     quota.release(8)
     heavy.join(WAIT_S)

@@ -16,7 +16,7 @@ from penstock.model.span import Span
 from penstock.puller.doubts import Corrections
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
-from penstock.puller.logged.step_capture import SpanStep
+from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream
 from penstock.testing.twins.doubt_book import MemoryDoubts

@@ -12,6 +12,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller import metrics as names
 from penstock.puller.span_pipeline import Finish, Registration, SpanPipeline, SpanPipelineSettings
+from penstock.testing.checks.looked_inside import wait_for_waiters
 
 WAIT_S = 10
 
@@ -211,7 +212,7 @@ def test_quota_blocks_data_until_a_persist_and_lets_a_giant_pass_alone() -> None
         giant = threading.Thread(target=pipeline.enqueue_data, args=(sub, Batch(nbytes=1000)))
         giant.start()
         target.wait(lambda: len(target.finishes) == 1)
-        assert pipeline.quota.wait_for_waiters(1, WAIT_S)
+        assert wait_for_waiters(pipeline.quota, 1, WAIT_S)
         # Resolved ts are not data: they pass while the quota is full.
         pipeline.enqueue_resolved(sub, 4)
         settle(pipeline, 1)
@@ -263,7 +264,7 @@ def test_close_wakes_blocked_callers_and_late_callbacks_settle_the_quota() -> No
     outcome: list[bool] = []
     blocked = threading.Thread(target=lambda: outcome.append(pipeline.enqueue_data(sub, Batch(nbytes=10))))
     blocked.start()
-    assert pipeline.quota.wait_for_waiters(1, WAIT_S)
+    assert wait_for_waiters(pipeline.quota, 1, WAIT_S)
     pipeline.close()
     blocked.join(WAIT_S)
     assert outcome == [False]

@@ -10,7 +10,6 @@ files live as long as their round. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -32,7 +31,6 @@ from penstock.store.history import HistoryNeeds
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 
-log = logging.getLogger(__name__)
 RESOLVE_S_MAX = 120.0
 _POLL_S = 0.02
 

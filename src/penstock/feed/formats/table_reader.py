@@ -28,7 +28,7 @@ from penstock.store.changes.snapshot import stored_columns
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.address import FlightAddress, read_address
 from penstock.store.flight.client import FlightStoreClient
-from penstock.store.flight.server import SpanStatus
+from penstock.store.stats import SpanStats
 
 _FLAGS = {"true": True, "false": False}
 
@@ -154,8 +154,8 @@ def address_of(options: Mapping[str, str]) -> FlightAddress:
     return FlightAddress(_required(options, "location"), _required(options, "token"))
 
 
-def _find_table(client: FlightStoreClient, name: str) -> tuple[list[SpanStatus], SchemaHistory]:
-    by_table: dict[int, list[SpanStatus]] = {}
+def _find_table(client: FlightStoreClient, name: str) -> tuple[list[SpanStats], SchemaHistory]:
+    by_table: dict[int, list[SpanStats]] = {}
     for status in client.span_status().values():
         by_table.setdefault(status.table_id, []).append(status)
     for table_id, spans in by_table.items():
@@ -165,9 +165,9 @@ def _find_table(client: FlightStoreClient, name: str) -> tuple[list[SpanStatus],
     raise PenstockError("TABLE_UNKNOWN", f"the event store captures no table {name}")
 
 
-def _cover(spans: Sequence[SpanStatus], name: str) -> list[SpanStatus]:
+def _cover(spans: Sequence[SpanStats], name: str) -> list[SpanStats]:
     """Choose spans that cover the table once; feeds may have cut it in several ways."""
-    chosen: list[SpanStatus] = []
+    chosen: list[SpanStats] = []
     position, complete = b"", False
     while not complete:
         following = [s for s in spans if s.start_key == position and s not in chosen]

@@ -1,4 +1,8 @@
-"""Packs dispatchers into partitions by bytes. Deterministic: the same sizes give the same partitions. Runs beside the driver."""
+"""The tasks of a window: dispatchers and their work, packed into partitions by bytes.
+
+Packing is deterministic: the same sizes give the same partitions. Apart from the planner, because tasks need none of what planning needs.
+Runs beside the driver and on executors.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,29 @@ import heapq
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
+from penstock.model.ddl import DdlEvent
+from penstock.sink.contract import DispatcherWork
+
 T = TypeVar("T")
+
+
+class WorkItem(msgspec.Struct, frozen=True):
+    """One dispatcher's work, the span that it reads, and the DDLs that it passes on the way, oldest first."""
+
+    work: DispatcherWork
+    span_id: int
+    ddls: tuple[DdlEvent, ...] = ()
+    difference_nbytes: int | None = None
+    """Set where the dispatcher delivers the difference between the target and the state at the window's end: how large that is."""
+
+
+class PlannedPartition(msgspec.Struct, frozen=True):
+    """The dispatchers of one Spark task, and the end of the window; 0 where the batch is no window."""
+
+    items: tuple[WorkItem, ...]
+    to_ts: int = 0
 
 
 def pack_by_bytes(items: Sequence[tuple[int, T]], partitions: int) -> list[list[T]]:

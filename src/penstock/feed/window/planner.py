@@ -16,8 +16,7 @@ from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.window.pace import WindowPace
-from penstock.feed.window.packing import pack_by_bytes
-from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
+from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
@@ -28,7 +27,7 @@ from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 from penstock.store.flight.client import FlightStoreClient
-from penstock.store.flight.server import SpanStatus
+from penstock.store.stats import SpanStats
 
 
 class WindowPlanner:
@@ -199,7 +198,7 @@ class WindowPlanner:
         heavy = self._context.settings.window_bytes_max
         return msgspec.structs.replace(plan, spans=(*plan.spans, *(SpanWindow(s.span_id, 0, heavy) for s in known)))
 
-    def _known_state(self, span_ids: Iterable[int], ts: int) -> list[SpanStatus]:
+    def _known_state(self, span_ids: Iterable[int], ts: int) -> list[SpanStats]:
         status = self._store.span_status()
         found = [status[i] for i in sorted(span_ids) if i in status]
         return [s for s in found if s.base_ts is not None and s.base_ts <= ts]

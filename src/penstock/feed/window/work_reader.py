@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.feed.bootstrap.difference_reader import read_difference
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
-from penstock.feed.window.planned_partition import PlannedPartition, WorkItem
+from penstock.feed.window.packing import PlannedPartition, WorkItem
 from penstock.model.table import TableSchema
 from penstock.readback.contract import open_state
 from penstock.sink.catalog import before_rule

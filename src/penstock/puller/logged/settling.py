@@ -24,7 +24,7 @@ from penstock.puller.logged.errands import Errands
 from penstock.puller.logged.journal_keeper import JournalKeeper
 from penstock.puller.logged.reader_place import ReaderPlace
 from penstock.puller.logged.span_routes import SpanRoutes, Subscription
-from penstock.puller.logged.step_capture import SpanStep
+from penstock.puller.logged.span_step import SpanStep
 from penstock.source.single_log import LoggedUpstream, LogPosition
 
 

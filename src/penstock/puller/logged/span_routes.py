@@ -21,7 +21,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.contract import SpanState
-from penstock.puller.logged.step_capture import SpanStep
+from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Advance, Consume, OnError, Registration, SpanPipeline
 from penstock.source.single_log import LogStep
 

@@ -22,8 +22,8 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.quota import ByteQuota
-from penstock.puller.ranged.committed_rows import Committed
-from penstock.puller.ranged.matcher import Entries
+from penstock.puller.ranged.matching.committed_rows import Committed
+from penstock.puller.ranged.matching.matcher import Entries
 from penstock.puller.ranged.region_feed_state import FeedStatus, RegionFeedState
 from penstock.puller.ranged.repeats import drop_replayed
 from penstock.puller.span_pipeline import SpanPipeline

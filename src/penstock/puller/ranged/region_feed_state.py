@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
-from penstock.puller.ranged.matcher import RegionMatcher
+from penstock.puller.ranged.matching.matcher import RegionMatcher
 from penstock.puller.ranged.range_lock import RangePiece
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
 from penstock.source.ranged import RangeInfo

@@ -23,12 +23,12 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.event_processor import RegionEventProcessor
-from penstock.puller.ranged.matcher import Entries
+from penstock.puller.ranged.matching.matcher import Entries
+from penstock.puller.ranged.matching.wire_scan import KIND_ENTRIES, KIND_ERROR, KIND_RESOLVED, ScannedMessage, scan_message
 from penstock.puller.ranged.region_errors import region_error
 from penstock.puller.ranged.region_feed_state import RegionFeedState
 from penstock.puller.ranged.request_cache import RequestCache
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
-from penstock.puller.ranged.wire_scan import KIND_ENTRIES, KIND_ERROR, KIND_RESOLVED, ScannedMessage, scan_message
 from penstock.source.proto import cdc_pb2
 
 _log = logging.getLogger(__name__)

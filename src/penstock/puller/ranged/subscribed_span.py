@@ -19,9 +19,8 @@ from penstock.puller.span_pipeline import Registration
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """Pieces that are pulled, that wait for a region, whose resolved ts lags; memory of delivered keys that no resolved ts covers."""
+    """Pieces that wait for a region, whose resolved ts lags; memory of delivered keys that no resolved ts covers."""
 
-    fed: int
     waiting: int
     lagging: int
     delivered_bytes: int
@@ -137,7 +136,7 @@ class SubscribedSpan:
                 delivered_bytes += piece.delivered.nbytes
                 for prior in piece.priors:
                     delivered_bytes += prior.nbytes
-            return Survey(locked, len(pieces) - locked, lagging, delivered_bytes)
+            return Survey(len(pieces) - locked, lagging, delivered_bytes)
 
     def check(self) -> None:
         """Raise unless the pieces partition the span."""

@@ -164,7 +164,6 @@ class StorageSink:
             position=state.publisher.position(),
             rows=state.rows,
             nbytes=sum(f.nbytes for f in files),
-            max_commit_ts=state.last_ts,
             files=tuple(files),
         )
 

@@ -86,11 +86,6 @@ class Txn:
         self._write(keys.to_pylist(), values.to_pylist())
         return strip_prefix(keys)[1] if len(keys) else keys
 
-    def put_keyed(self, table: TableSchema, row_keys: pa.Array, rows: pa.RecordBatch | Mapping[str, pa.Array]) -> None:
-        """Replace rows under given row keys: how rows of a table without a primary key are updated."""
-        values = encode_values(table, _by_field(table, rows))
-        self._write(with_prefix(table.table_id, row_keys).to_pylist(), values.to_pylist())
-
     def delete(self, table: TableSchema, row_keys: pa.Array) -> None:
         """Delete rows by row key."""
         self._write(with_prefix(table.table_id, row_keys).to_pylist(), [None] * len(row_keys))

@@ -201,15 +201,6 @@ def check_settings(connection: Connection, address: PostgresAddress) -> None:
         )
 
 
-def drop_slot(address: PostgresAddress) -> bool:
-    """Drop the slot so that the server need not keep its log; return whether there was one."""
-    with Connection(address) as connection:
-        if read_slot(connection, address.slot) is None:
-            return False
-        connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
-        return True
-
-
 def release_slot(address: PostgresAddress, clock: Clock, wait_s: float) -> None:
     """Drop the slot, once the reader that is leaving it has gone, and the publication where it was made here."""
     deadline_s, pause = clock.monotonic_s() + wait_s, threading.Event()

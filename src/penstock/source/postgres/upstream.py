@@ -8,7 +8,6 @@ made where they are missing. Runs in the log service, in the server, and (``read
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +47,6 @@ from penstock.source.postgres.wire.connection import Connection, PostgresError, 
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
 from penstock.source.single_log import LogPosition, LogStep
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 _TS_ROOM = 1 << 13
 _PAGE_ROWS = 16_384

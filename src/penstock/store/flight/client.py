@@ -28,11 +28,11 @@ from penstock.store.flight.server import (
     ObjectEndpoint,
     PlanRequest,
     ResnapshotRequest,
-    SpanStatus,
     WindowAnswer,
     WindowRequest,
 )
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.stats import SpanStats
 
 CALL_TIMEOUT_S = 30.0
 
@@ -76,9 +76,9 @@ class FlightStoreClient:
         """Return a table's versions, oldest first."""
         return msgspec.json.decode(self._act("schema_history", msgspec.json.encode(table_id)), type=tuple[TableSchema, ...])
 
-    def span_status(self) -> dict[int, SpanStatus]:
+    def span_status(self) -> dict[int, SpanStats]:
         """Return the status of every span by its id."""
-        statuses = msgspec.json.decode(self._act("span_status", b"null"), type=list[SpanStatus])
+        statuses = msgspec.json.decode(self._act("span_status", b"null"), type=list[SpanStats])
         return {s.span_id: s for s in statuses}
 
     def open_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:

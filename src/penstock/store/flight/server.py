@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,9 +27,7 @@ from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
-from penstock.store.stats import SpanStats
 
-log = logging.getLogger(__name__)
 OBJECT_CHUNK_BYTES = 4 * 1024 * 1024
 OBJECT_STREAM_SCHEMA = pa.schema([pa.field("bytes", pa.large_binary(), False)])
 MIDDLEWARE = "penstock-token"
@@ -85,21 +82,6 @@ class WindowAnswer(msgspec.Struct, frozen=True):
 
     state: SpanState
     objects_uri: str
-
-
-class SpanStatus(msgspec.Struct, frozen=True):
-    """One entry of the ``span_status`` action."""
-
-    span_id: int
-    table_id: int
-    resolved_ts: int
-    flushed_ts: int
-    history_start_ts: int
-    memory_rows: int
-    start_key: bytes = b""
-    end_key: bytes = b""
-    base_ts: int | None = None
-    """From this ts on the state of the span is known; None where it is not yet."""
 
 
 class FlightService(fl.FlightServerBase):  # type: ignore[misc]
@@ -189,7 +171,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
         if name == "span_status":
             spans = self._store.stats().spans
-            return msgspec.json.encode([_status(s) for s in spans])
+            return msgspec.json.encode(spans)
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:
@@ -229,20 +211,6 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if table is None:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
         return table.batch_schema()
-
-
-def _status(stats: SpanStats) -> SpanStatus:
-    return SpanStatus(
-        span_id=stats.span_id,
-        table_id=stats.table_id,
-        resolved_ts=stats.resolved_ts,
-        flushed_ts=stats.flushed_ts,
-        history_start_ts=stats.history_start_ts,
-        memory_rows=stats.memory_rows,
-        start_key=stats.span.start_key,
-        end_key=stats.span.end_key,
-        base_ts=stats.base_ts,
-    )
 
 
 def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:

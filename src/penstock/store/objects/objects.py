@@ -22,10 +22,10 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from penstock.files.buckets import BUCKET_SCHEMES, cause_of, open_bucket
+from penstock.files.large_writes import write_at
 from penstock.model.batch import ChangeBatch
-from penstock.model.buckets import BUCKET_SCHEMES, cause_of, open_bucket
 from penstock.model.errors import PenstockError
-from penstock.model.large_writes import write_at
 from penstock.store.changes.ordering import rebatch, window_rows
 from penstock.store.objects.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
 
@@ -69,7 +69,7 @@ class ObjectBackend(Protocol):
 class ObstoreBackend:
     """Objects through obstore, below a URI: ``file:///dir``, ``s3://bucket/prefix`` and what else obstore knows.
 
-    ``options`` are those of ``penstock.model.buckets``.
+    ``options`` are those of ``penstock.files.buckets``.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:

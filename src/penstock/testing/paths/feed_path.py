@@ -24,7 +24,7 @@ from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService, LogServiceSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.readback.reader import StorageReader
-from penstock.server.verification import open_reader
+from penstock.server.verify.verification import open_reader
 from penstock.source.contract import Upstream
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService

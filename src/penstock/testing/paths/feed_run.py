@@ -1,4 +1,4 @@
-"""Scripted runs of feeds: twins of ``penstock.server.ports`` that do what a test says, when it says it.
+"""Scripted runs of feeds: twins of ``penstock.server.feeds.ports`` that do what a test says, when it says it.
 
 A run starts, fails, ends or goes on as its script tells, and records every call. Runs in tests.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
-from penstock.server.ports import RunStatus
+from penstock.server.feeds.ports import RunStatus
 
 REAL_WAIT_S_MAX = 30.0
 

@@ -14,9 +14,9 @@ from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, Task
 from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
-from penstock.server.feed_capture import FeedCapture
-from penstock.server.moving_verification import MovingVerifier
-from penstock.server.verification import Verdict
+from penstock.server.feeds.feed_capture import FeedCapture
+from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.verification import Verdict
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import has_log
 from penstock.testing.paths.feed_path import WAIT_S, FeedPath

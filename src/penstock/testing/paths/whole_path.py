@@ -20,7 +20,7 @@ from penstock.feed.window.assignment import FeedContext
 from penstock.model.row_key import table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.server.verification import Verdict, rows_of, verify_target
+from penstock.server.verify.verification import Verdict, rows_of, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.testing.paths.feed_path import WAIT_S, FeedPath

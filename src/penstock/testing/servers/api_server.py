@@ -17,15 +17,15 @@ from penstock.config.tree import SinkConfig
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.clock import SystemClock
-from penstock.server.api import build_api
-from penstock.server.creation import FeedCreator
-from penstock.server.doubt_rules import FeedDoubtRules
-from penstock.server.doubted_tables import DoubtedTables
-from penstock.server.http import HttpListener
+from penstock.server.doubts.doubt_rules import FeedDoubtRules
+from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.feeds.creation import FeedCreator
+from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.http.api import build_api
+from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
-from penstock.server.moving_verification import verify_standing
-from penstock.server.supervisor import Supervisor
-from penstock.server.verification import FeedVerifier
+from penstock.server.verify.moving_verification import verify_standing
+from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard

@@ -11,7 +11,8 @@ from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.slot import SlotStatus, read_slot
 from penstock.source.postgres.snapshot.table_scan import plan_scan
 from penstock.source.postgres.upstream import PostgresUpstream
-from penstock.source.postgres.wire.connection import Connection, quote_ident
+from penstock.source.postgres.wire.address import PostgresAddress
+from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 from penstock.testing.servers.postgres_lab import PostgresLab
 
 Value = object
@@ -22,6 +23,15 @@ def slot_of(lab: PostgresLab, upstream: PostgresUpstream) -> SlotStatus | None:
     """Return the upstream's slot as the server has it."""
     with lab.session() as session:
         return read_slot(session, upstream.address.slot)
+
+
+def drop_slot(address: PostgresAddress) -> bool:
+    """Drop a slot under its reader's feet; return whether there was one."""
+    with Connection(address) as connection:
+        if read_slot(connection, address.slot) is None:
+            return False
+        connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+        return True
 
 
 def table_of(upstream: PostgresUpstream, name: str = "shop.t") -> TableSchema:

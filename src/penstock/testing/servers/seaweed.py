@@ -61,6 +61,8 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test") -> Iterator[S3Ser
     command = [
         *(str(binary), "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}"),
         *(f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={identities}"),
+        # Its catalogs would listen on fixed ports, at which two servers of one machine meet.
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         *("-volume.max=20", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
     ]
     with ExitStack() as stack:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import xxhash
 
+from penstock.files.large_writes import write_at
 from penstock.model.errors import PenstockError
-from penstock.model.large_writes import write_at
 
 SEGMENT_BYTES = 64 << 20
 MAGIC = b"PENSPOOL"

@@ -83,11 +83,6 @@ class Stream:
         self._closed = False
         engine.watch_resolved(self._on_resolved)
 
-    @property
-    def pending_bytes(self) -> int:
-        """Return how full the stream's queue is."""
-        return self._pending_bytes
-
     def handle(self, request: cdc_pb2.ChangeDataRequest) -> None:
         """Register or deregister."""
         with self._engine.lock:

@@ -226,7 +226,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
                     rows[n, 4] = body_end
                     rows[n, 5] = piece
                     counts[0] = n + 1
-            elif table_id != 0x00FFFFFF:
+            elif table_id != wire.DUMMY_TABLE_ID:
                 return at, STOP_BAD
         elif action == A_XID:
             ended = True

@@ -13,7 +13,6 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.wire.address import PostgresAddress
@@ -308,11 +307,6 @@ def quote_literal(text: str) -> str:
     """Return a text as SQL writes it, whatever ``standard_conforming_strings`` is."""
     escaped = text.replace("'", "''")
     return f" E'{escaped.replace(chr(92), chr(92) * 2)}'" if chr(92) in text else f"'{escaped}'"
-
-
-def literals(values: Sequence[str]) -> str:
-    """Return texts as a list of SQL literals."""
-    return ", ".join(quote_literal(v) for v in values)
 
 
 def _row(body: bytes) -> Row:

@@ -1,0 +1,1 @@
+"""How contents reach files and buckets, for the event store and for targets alike."""

@@ -1,0 +1,1 @@
+"""The feeds of a server: created, claimed, captured, run and kept running."""

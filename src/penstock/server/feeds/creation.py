@@ -1,0 +1,163 @@
+"""Creating a feed: every check first, then one transaction.
+
+Invariants: the order of the checks is configuration, source, tables, name, target, so that the cheapest and most certain error comes
+first; nothing is written before all of them pass, and where the target cannot be claimed after that, the feed is removed again. The
+division in dispatchers and the ts of the first snapshot are decided here, once, and kept in the feed's document. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
+from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
+from penstock.feed.window.following import to_record
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.model.table_pattern import match_name
+from penstock.model.timestamp import TS_ZERO
+from penstock.settings.masking import mask_uri
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.contract import Capability, Upstream
+from penstock.target.storage import Guard, unfenced
+
+_NEAR_MATCHES_MAX = 3
+_LOOKS_MAX = 10
+
+
+class FeedDocument(msgspec.Struct, frozen=True):
+    """What the meta database keeps about a feed: its configuration and what was decided when it was created. Holds secrets."""
+
+    config: dict[str, Any]
+    source: str
+    dispatchers: tuple[Dispatcher, ...]
+    snapshot_ts: int
+
+    def __repr__(self) -> str:
+        return f"FeedDocument(dispatchers={len(self.dispatchers)}, snapshot_ts={self.snapshot_ts})"
+
+    def to_json(self) -> str:
+        """Return the document as it is stored."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, feed: FeedRecord) -> FeedDocument:
+        """Read the document of a stored feed."""
+        return msgspec.json.decode(feed.config, type=cls)
+
+    def feed_config(self) -> FeedConfig:
+        """Return the configuration as settings."""
+        return load_feed_config(self.config)
+
+
+class FeedCreator:
+    """Checks and creates feeds on one upstream. Creations on one server go one after the other."""
+
+    def __init__(
+        self, meta: MetaDatabase, upstream: Upstream, source_uri: str, open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
+    ) -> None:
+        self._meta = meta
+        self._upstream = upstream
+        self._source_uri = source_uri
+        self._open_target = open_target
+        self._lock = threading.Lock()
+
+    def create(self, tree: Mapping[str, Any]) -> FeedRecord:
+        """Create a feed from its configuration, or raise and leave nothing behind."""
+        config = load_feed_config(tree)
+        if config.source is not None and config.source.rstrip("/") != self._source_uri.rstrip("/"):
+            raise PenstockError(
+                "CONFIG_INVALID",
+                f"source: this server captures {mask_uri(self._source_uri)}, not {mask_uri(config.source)}",
+                "Leave the source out, or ask the server that captures it.",
+            )
+        with self._lock:
+            return self._create(config)
+
+    def _create(self, config: FeedConfig) -> FeedRecord:
+        tables, snapshot_ts = self._tables(config)
+        if any(feed.name == config.name for feed in self._meta.list_feeds()):
+            raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        uid = str(uuid.uuid4())
+        # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
+        target = self._open_target(config.target, unfenced)
+        target.check(claimant(config.name, uid))
+        start_ts = config.settings.start_ts
+        document = FeedDocument(
+            config=dump_feed_config(config),
+            source=self._source_uri,
+            dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
+            # Where Spark tasks read the state first, the planner decides the ts once they have.
+            snapshot_ts=TS_ZERO if start_ts or reads_state_by_job(self._upstream, config.settings) else snapshot_ts,
+        )
+        record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
+        subscriptions = {table.full_name: _subscription(config, table, self._source_uri) for table in tables}
+        created = self._meta.create_feed(record, list(subscriptions.values()), [to_record(d) for d in document.dispatchers])
+        try:
+            target.claim(claimant(config.name, uid))
+        except BaseException:
+            self._meta.remove_feed(config.name)
+            raise
+        return created
+
+    def _tables(self, config: FeedConfig) -> tuple[list[TableSchema], int]:
+        """Return the feed's tables and a ts at which they are these; a DDL that comes in between makes it look again."""
+        for _ in range(_LOOKS_MAX):
+            before = self._upstream.list_tables()
+            ts = self._upstream.current_ts()
+            # Columns may change in between: their versions are known by ts.
+            if {(t.table_id, t.full_name) for t in before} == {(t.table_id, t.full_name) for t in self._upstream.list_tables()}:
+                return match_tables(config.tables, before), ts
+        raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
+
+
+def reads_state_by_job(upstream: Upstream, settings: FeedSettings) -> bool:
+    """Return whether the state that a feed begins with is read by Spark tasks."""
+    return settings.start_ts == TS_ZERO and (settings.bootstrap == "job" or Capability.RANGES not in upstream.capabilities)
+
+
+def claimant(name: str, uid: str) -> str:
+    """Return how a target knows its feed. A feed that was removed and created again is another one: its files would collide."""
+    return f"{name}/{uid[:8]}"
+
+
+def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
+    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names every pattern without a table."""
+    names = sorted({table.full_name for table in known})
+    found: set[str] = set()
+    problems = []
+    for pattern in patterns:
+        matched = [name for name in names if match_name(pattern, name)]
+        if not matched:
+            problems.append(f"{pattern!r} matches no table{_near(pattern, names)}")
+        found.update(matched)
+    if problems:
+        raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
+    return sorted((t for t in known if t.full_name in found), key=lambda t: (t.full_name, t.table_id))
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, n=_NEAR_MATCHES_MAX, cutoff=0.5)
+    if near:
+        return f" (near: {', '.join(near)})"
+    return f" (the source has {len(names)} tables)" if names else " (the source has no tables)"
+
+
+def _subscription(config: FeedConfig, table: TableSchema, source_uri: str) -> SubscribeRecord:
+    return SubscribeRecord(
+        db_name=table.schema,
+        table_name=table.table,
+        subscribe_name=config.name,
+        table_id=table.table_id,
+        master_addrs=source_uri.partition("://")[2],
+        sink=config.target.uri,
+    )

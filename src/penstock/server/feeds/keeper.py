@@ -1,0 +1,181 @@
+"""Keeps one claimed feed running: start, watch, restart after transient errors, stop.
+
+Invariants: one thread per feed drives its runs, one run at a time; a run is stopped before the next one starts and before the keeper
+ends; after the lease is lost nothing is written about the feed. Pauses between restarts double up to a bound while there is no
+progress between them; no number of restarts ends a feed. An error of any other kind than TRANSIENT ends this feed, and only this one.
+Runs in the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+
+from penstock.config.server_tree import SupervisorSettings
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord, ReachedState
+from penstock.model.backoff import Backoff
+from penstock.model.clock import Clock
+from penstock.model.errors import ErrorKind, PenstockError
+from penstock.server.feeds.ports import FeedRun, FeedRunFactory, RunStatus
+from penstock.settings.masking import mask_text
+
+log = logging.getLogger(__name__)
+
+_WATCH_INTERVAL_S = 0.2
+_CAUSE = (": ", "Caused by:")
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+class FeedKeeper:
+    """One feed under one epoch, from claim to release."""
+
+    def __init__(
+        self,
+        feed: FeedRecord,
+        epoch: int,
+        meta: MetaDatabase,
+        factory: FeedRunFactory,
+        settings: SupervisorSettings,
+        clock: Clock,
+        jitter: random.Random,
+    ) -> None:
+        self.feed = feed
+        self.epoch = epoch
+        self._meta = meta
+        self._factory = factory
+        self._settings = settings
+        self._clock = clock
+        self._jitter = jitter
+        self._backoff = Backoff(settings.backoff_s, settings.backoff_max_s)
+        self._stop = threading.Event()
+        self._fenced = threading.Event()
+        self._run: FeedRun | None = None
+        self._thread = threading.Thread(target=self._keep, name=f"feed-{feed.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the keeper's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the keeper to stop its run; ``join`` waits for it."""
+        self._stop.set()
+
+    def fence(self) -> None:
+        """Stop at once, because another owner has the feed or may have it: nothing more is written about it."""
+        self._fenced.set()
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the keeper's thread; return whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the keeper's thread has ended."""
+        return not self._thread.is_alive()
+
+    @property
+    def fenced(self) -> bool:
+        """Return whether the lease is lost."""
+        return self._fenced.is_set()
+
+    def status(self) -> RunStatus | None:
+        """Return the status of the current run, or None between runs."""
+        run = self._run
+        return run.status() if run is not None else None
+
+    def _keep(self) -> None:
+        failures, last_checkpoint_ts = 0, -1
+        while not self._stop.is_set():
+            error = self._attempt()
+            if error is None or self._stop.is_set():
+                break
+            checkpoint_ts = self._checkpoint_ts()
+            failures = failures + 1 if checkpoint_ts == last_checkpoint_ts else 1
+            last_checkpoint_ts = checkpoint_ts
+            if not self._survives(error, failures):
+                return
+            self._clock.wait(self._stop, self._backoff.pause_s(failures, self._jitter))
+        self._reach(ReachedState.STOPPED)
+
+    def _attempt(self) -> PenstockError | None:
+        """Run until the end; return why it ended, or None where it was asked to."""
+        try:
+            run = self._run = self._factory.create(self.feed, self.epoch)
+            try:
+                run.start()
+                self._reach(ReachedState.RUNNING)
+                while not self._stop.is_set():
+                    if run.wait(_WATCH_INTERVAL_S):
+                        return run.error() or PenstockError("CANCELLED", "the run ended without being asked")
+                return None
+            finally:
+                run.stop()
+        except PenstockError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a run holds foreign code, which may raise anything; it must end this feed and no other.
+            found = foreign_error(error)
+            log.error("feed run raised", extra={"feed": self.feed.name, "error": mask_text(str(found))})
+            return found
+        finally:
+            self._run = None
+
+    def _survives(self, error: PenstockError, failures: int) -> bool:
+        """Record an error; return whether the feed is started again."""
+        if error.kind is ErrorKind.FENCED:
+            log.info("feed lost to another owner", extra={"feed": self.feed.name, "epoch": self.epoch})
+            self._fenced.set()
+            return False
+        again = error.kind is ErrorKind.TRANSIENT
+        log.log(
+            logging.WARNING if again else logging.ERROR,
+            "feed will be restarted" if again else "feed failed",
+            extra={"feed": self.feed.name, "code": error.code, "failures": failures},
+        )
+        state = ReachedState.RETRYING if again else ReachedState.FAILED
+        try:
+            self._meta.record_error(self.feed.name, self.epoch, error.code, mask_text(error.detail), state)
+        except PenstockError as lost:
+            if lost.kind is ErrorKind.FENCED:
+                self._fenced.set()
+                return False
+            log.warning("error of feed not recorded", extra={"feed": self.feed.name, "code": lost.code})
+        return again
+
+    def _reach(self, state: ReachedState) -> None:
+        """Record a state; a meta database that does not answer is no reason to stop a run, a lost lease is."""
+        if self._fenced.is_set():
+            return
+        try:
+            before = self._meta.get_feed(self.feed.name).reached_state
+            self._meta.set_reached_state(self.feed.name, self.epoch, before, state)
+        except PenstockError as error:
+            if error.kind is not ErrorKind.TRANSIENT:
+                self.fence()
+            log.info("state of feed not recorded", extra={"feed": self.feed.name, "state": state.value, "code": error.code})
+
+    def _checkpoint_ts(self) -> int:
+        try:
+            return self._meta.get_feed(self.feed.name).checkpoint_ts
+        except PenstockError:
+            return -1
+
+
+def foreign_error(error: Exception) -> PenstockError:
+    """Return the Penstock error inside a foreign one; where there is none, its name and root cause, without its stack."""
+    text = f"{type(error).__name__}: {error}"
+    found = PenstockError.from_text(text)
+    if found.code != "FEED_FAILED":
+        return found
+    # Java writes the thrown error on a line of its own that begins with a colon, and each cause below it.
+    causes = [line.strip().removeprefix("Caused by:").removeprefix(":").strip() for line in text.splitlines() if line.startswith(_CAUSE)]
+    return PenstockError("FEED_FAILED", " ".join([text.splitlines()[0].strip(), *(_raised_in_python(text) or causes[-1:])]))
+
+
+def _raised_in_python(text: str) -> list[str]:
+    """Return the line with which the last Python traceback in a text ends, if there is one."""
+    below = text.rpartition(_TRACEBACK)[2].splitlines() if _TRACEBACK in text else []
+    return [line.strip() for line in below if line and not line[0].isspace()][:1]

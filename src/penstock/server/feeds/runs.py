@@ -1,0 +1,220 @@
+"""Makes Spark runs of feeds out of their documents: captures their spans, claims their target, starts their query.
+
+Invariants: a span stays captured as long as any feed needs it; a query whose spans are not captured yet waits for them. The query is up
+before capture begins, so that the first changes find it waiting. Runs in the server, beside the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.config.tree import SinkConfig
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
+from penstock.feed.settings import FeedSettings
+from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.fence import OwnerFence
+from penstock.feed.window.following import live_dispatchers
+from penstock.feed.window.run import SparkFeedRun
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN
+from penstock.model.timestamp import TS_ZERO
+from penstock.puller.log_service import CaptureState, LogService
+from penstock.server.feeds.capture import DispatcherCapture, needed_spans
+from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
+from penstock.server.feeds.feed_capture import FeedCapture, purge_error
+from penstock.server.feeds.keeper import foreign_error
+from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.contract import Capability, Upstream
+from penstock.store.contract import EventStore
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.address import FlightAddress
+from penstock.target.storage import Guard
+
+_READY_S_MAX = 30.0
+"""A query that is not up by then is not waited for: capture must not hang on Spark."""
+_READY_POLL_S = 0.05
+
+
+class CapturedFeedRun:
+    """A Spark run whose spans this server's log service captures. Implements ``FeedRun``.
+
+    Beginning takes its time, because the state of its tables may have to be read first and the query's processes start: it goes on in a
+    thread of its own.
+    """
+
+    def __init__(
+        self, run: SparkFeedRun, context: FeedContext, meta: MetaDatabase, capture: FeedCapture, log_service: LogService, store: EventStore
+    ) -> None:
+        self._run = run
+        self._context = context
+        self._meta = meta
+        self._capture = capture
+        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
+        self._log_service = log_service
+        self._store = store
+        self._clock = SystemClock()
+        self._stop = threading.Event()
+        self._error: PenstockError | None = None
+        self._beginning = threading.Thread(target=self._begin, name=f"begin-{context.feed}", daemon=True)
+
+    def start(self) -> None:
+        """Begin: start the query and capture the spans. That goes on after this returns."""
+        self._beginning.start()
+
+    def stop(self) -> None:
+        """Stop what is under way. The spans stay captured, for the next run."""
+        self._stop.set()
+        self._capture.cancel()
+        if self._beginning.ident is not None:
+            self._beginning.join()
+        self._watcher.stop()
+        self._run.stop()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the run has ended by itself; return whether it has."""
+        if self._beginning.is_alive():
+            self._beginning.join(timeout_s)
+            return False
+        if self._error is None and self._capture.purged() and self._context.settings.on_stale_read == "resnapshot":
+            self._error = purge_error()
+        return self._error is not None or self._run.wait(timeout_s)
+
+    def error(self) -> PenstockError | None:
+        """Return why the run ended by itself, or None."""
+        error = self._error or self._run.error()
+        settings = self._context.settings
+        if error is not None and error.code == "STALE_READ" and settings.on_stale_read == "resnapshot" and settings.start_ts == TS_ZERO:
+            # History went between plan and read; the next run plans for that.
+            return PenstockError("SNAPSHOT_DUE", error.detail)
+        return error
+
+    def status(self) -> RunStatus:
+        """Return whether the run goes on, up to where its spans are captured, which are not, and how far reading the state is."""
+        dispatchers = self._watcher.dispatchers() or self._context.dispatchers
+        progress = self._capture.progress()
+        shown = None if progress is None else SnapshotStatus(progress.parts, progress.parts_done, progress.rows)
+        active = self._beginning.is_alive() or self._run.active
+        resolved_ts = self._resolved_ts([d.span.span_id for d in dispatchers])
+        return RunStatus(active, resolved_ts, (*self._watcher.problems(), *self._capture_problems(dispatchers)), shown)
+
+    def _begin(self) -> None:
+        try:
+            self._prepare()
+        except PenstockError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - a run holds foreign code, which may raise anything; it must end this feed and no other.
+            self._error = foreign_error(error)
+
+    def _prepare(self) -> None:
+        self._capture.begin(live_dispatchers(self._context, self._meta))
+        if self._stop.is_set():
+            return
+        self._run.start()
+        deadline_s = self._clock.monotonic_s() + _READY_S_MAX
+        while not self._run.ready and self._clock.monotonic_s() < deadline_s:
+            if self._clock.wait(self._stop, _READY_POLL_S):
+                return
+        self._watcher.start()
+
+    def _capture_problems(self, dispatchers: Sequence[Dispatcher]) -> tuple[str, ...]:
+        names = {d.span.span_id: f"{d.schema}.{d.table}" for d in dispatchers} | {DDL_SPAN.span_id: "DDL"}
+        return tuple(
+            f"{names[span.span_id]}: {span.last_error} ({span.failures} failures)"
+            for span in self._log_service.status()
+            if span.span_id in names and span.state is CaptureState.RETRYING
+        )
+
+    def _resolved_ts(self, span_ids: Sequence[int]) -> int:
+        try:
+            return min((self._store.resolved_ts(span_id) for span_id in span_ids), default=0)
+        except PenstockError:
+            return 0
+
+
+class SparkFeedRunFactory:
+    """Makes runs in one Spark session. Implements ``FeedRunFactory``."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        meta: MetaDatabase,
+        meta_url: str,
+        upstream: Upstream,
+        source: str,
+        log_service: LogService,
+        store: ColumnarEventStore,
+        address: FlightAddress,
+        open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
+        work_dir: Path,
+    ) -> None:
+        self._session = session
+        self._meta = meta
+        self._meta_url = meta_url
+        self._upstream = upstream
+        self._source = source
+        self._log_service = log_service
+        self._store = store
+        self._address = address
+        self._open_target = open_target
+        self._work_dir = work_dir
+
+    def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
+        """Return a run of a feed under an epoch, its target claimed."""
+        document = FeedDocument.of(feed)
+        config = document.feed_config()
+        # The creation claimed it as well; a server that died between the two left that to its successor.
+        fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
+        self._open_target(config.target, fence).claim(claimant(feed.name, feed.uuid))
+        context = FeedContext(
+            feed=feed.name,
+            epoch=epoch,
+            meta_url=self._meta_url,
+            flight_location=self._address.location,
+            flight_token=self._address.token,
+            sink_uri=config.target.uri,
+            sink_options=dict(config.target.options),
+            dispatchers=document.dispatchers,
+            settings=config.settings,
+            snapshot_ts=document.snapshot_ts,
+            partitions=config.settings.partitions or self._session.sparkContext.defaultParallelism,
+            tables=tuple(config.tables),
+        )
+        run = SparkFeedRun(self._session, context, self._work_dir)
+        bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
+        capture = FeedCapture(
+            config.settings.start_ts,
+            self._log_service,
+            self._store,
+            bootstrap,
+            by_job=reads_state_by_job(self._upstream, config.settings),
+            stream_gives_state=Capability.RANGES in self._upstream.capabilities,
+        )
+        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
+
+    def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
+        chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)
+        return Bootstrap(SparkTasks(self._session), self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
+
+    def forget(self, feed: FeedRecord) -> None:
+        """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""
+        needed = needed_spans(self._meta, feed.name)
+        # Of tables that came later nothing is on record any more, so all that is captured is looked at.
+        for span in self._log_service.status():
+            if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
+                self._log_service.remove_span(span.span_id)
+        captured = {span.span.table_id for span in self._log_service.status()}
+        for state in self._log_service.table_states():
+            # Nobody is left who could ask whether it was settled.
+            if state.table_id and state.table_id not in captured:
+                self._log_service.forget_table(state.table_id)
+        mine = self._source.rstrip("/")
+        if not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
+            self._log_service.release_upstream()

@@ -1,0 +1,85 @@
+"""How the tables of a feed are shown: by the API, and through it by the command line.
+
+A table is ``ok`` unless the log service has a doubt about it. Partitions share their table's name; the worst of their states is shown. Runs
+in the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.feed.bootstrap.bootstrap import BootstrapProgress
+from penstock.meta.records import DispatcherRecord, SubscribeRecord
+from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.errors import PenstockError
+from penstock.settings.masking import mask_text
+
+_WORST_FIRST = (TableCondition.QUARANTINED, TableCondition.REREADING, TableCondition.DOUBTFUL, TableCondition.OK)
+
+
+class FeedTable(msgspec.Struct, frozen=True):
+    """A table of a feed; more than one id where it has partitions."""
+
+    schema: str
+    table: str
+    table_ids: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+
+def feed_tables(subscribed: Sequence[SubscribeRecord], dispatchers: Sequence[DispatcherRecord] | None) -> list[FeedTable]:
+    """Return the tables that a feed was created with and those that came later, by name."""
+    ids: dict[tuple[str, str], dict[int, None]] = {}
+    for one in subscribed:
+        ids.setdefault((one.db_name, one.table_name), {})[one.table_id] = None
+    for live in dispatchers or ():
+        ids.setdefault((live.db_name, live.table_name), {})[live.table_id] = None
+    return [FeedTable(schema, table, tuple(found)) for (schema, table), found in ids.items()]
+
+
+def find_table(tables: Sequence[FeedTable], name: str) -> FeedTable:
+    """Return the table of a name; raise ``TABLE_UNKNOWN`` where the feed has none."""
+    for table in tables:
+        if table.name.lower() == name.lower():
+            return table
+    raise PenstockError("TABLE_UNKNOWN", f"the feed has no table {name}", "See penstock feed table list FEED.")
+
+
+def table_view(
+    table: FeedTable,
+    states: Sequence[TableState],
+    progress: Callable[[int], BootstrapProgress | None] = lambda _: None,
+    will_settle: Callable[[TableState], bool] = lambda _: True,
+) -> dict[str, Any]:
+    """Return everything that may be shown of one table; ``settling`` says whether it is read again without an operator."""
+    named = {(table.schema.lower(), table.table.lower())}
+    mine = [s for s in states if s.table_id in table.table_ids or (s.table_id == 0 and (s.schema.lower(), s.table.lower()) in named)]
+    worst = min(mine, key=lambda s: _WORST_FIRST.index(s.state), default=None)
+    view: dict[str, Any] = {"name": table.name, "table_id": table.table_ids[0], "state": TableCondition.OK.value}
+    if worst is None:
+        return view
+    view |= {"settled_ts": max(s.settled_ts for s in mine), "state": worst.state.value}
+    if worst.is_open:
+        done = progress(worst.table_id)
+        view |= {
+            "since_ms": worst.since_ms,
+            "reason": mask_text(worst.reason),
+            "code": worst.code,
+            "hint": worst.hint,
+            "attempts": worst.attempts,
+            "settling": will_settle(worst),
+            "next_attempt_ms": worst.next_attempt_ms or None,
+            "reread": None if done is None else msgspec.to_builtins(done),
+        }
+    return view
+
+
+def uncovered(views: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the tables whose rows the checkpoint does not promise, each with its state."""
+    return [{"name": view["name"], "state": view["state"]} for view in views if view["state"] != TableCondition.OK.value]

@@ -1,0 +1,1 @@
+"""Verification: the rows of a target against those of its upstream."""

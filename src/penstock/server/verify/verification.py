@@ -1,0 +1,182 @@
+"""Verification: replays a storage target and compares every row with the upstream as of the target's checkpoint.
+
+Each table is compared by ``TableComparison``, one after the other, and reported by itself. A feed may go on meanwhile: the reader takes the
+checkpoint before it looks for files, and leaves out rows and schema versions beyond it. Runs in the server, in the CLI or in tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+
+from penstock.feed.window.following import from_record
+from penstock.meta.database import MetaDatabase
+from penstock.model.batch import ChangeBatch
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
+from penstock.model.table import SchemaHistory, TableSchema
+from penstock.model.timestamp import TS_ZERO
+from penstock.readback.lineage import lineage
+from penstock.readback.reader import StorageReader
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell
+from penstock.settings.masking import mask_uri
+from penstock.source.contract import PastReader, Upstream, reads_past
+from penstock.target.settings import from_uri
+from penstock.target.storage import TargetAddress
+
+log = logging.getLogger(__name__)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The outcome over all tables, as of one checkpoint."""
+
+    checkpoint_ts: int
+    tables: tuple[TableVerdict, ...]
+    stops_at_checkpoint: bool = True
+    """False where the files have no commit ts: then a difference may be a row that the feed delivered beyond the checkpoint."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows are identical, over all tables."""
+        return sum(t.rows for t in self.tables)
+
+    @property
+    def identical(self) -> bool:
+        """Return whether every table is identical."""
+        return all(t.identical for t in self.tables)
+
+    def summary(self) -> str:
+        """Return the line that ends a successful verification."""
+        return f"verified: {len(self.tables)} tables, {self.rows} rows identical"
+
+    def check(self) -> None:
+        """Raise ``VERIFY_MISMATCH`` unless every table is identical."""
+        wrong = [str(t) for t in self.tables if not t.identical]
+        if wrong:
+            hint = None if self.stops_at_checkpoint else "The files have no commit ts: verify again while nothing changes upstream."
+            raise PenstockError("VERIFY_MISMATCH", "; ".join(wrong), hint)
+
+
+class FeedVerifier:
+    """Verifies the feeds of one upstream, one at a time: both sides of a table are on disk while it is compared."""
+
+    def __init__(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        source_uri: str,
+        verify_moving: Callable[[StorageReader, Sequence[int], Tell], Verdict],
+    ) -> None:
+        """``verify_moving`` compares where the upstream cannot read the past."""
+        self._meta = meta
+        self._verify_moving = verify_moving
+        self._upstream = upstream
+        self._source_uri = source_uri
+        self._lock = threading.Lock()
+
+    def verify(self, name: str) -> Verdict:
+        """Compare the target of a feed with the upstream, as of the target's checkpoint."""
+        document = FeedDocument.of(self._meta.get_feed(name))
+        if document.source.rstrip("/") != self._source_uri.rstrip("/"):
+            raise PenstockError(
+                "CONFIG_INVALID", f"feed {name} captures {mask_uri(document.source)}", "Ask a server that captures the same source."
+            )
+        if not self._lock.acquire(blocking=False):
+            raise PenstockError("VERIFY_BUSY", "this server verifies another feed")
+        try:
+            config = document.feed_config()
+            reader = open_reader(config.target.uri, config.target.options)
+            records = self._meta.dispatchers(name, reader.checkpoint_ts())
+            live = document.dispatchers if records is None else [from_record(r) for r in records]
+            # A table whose state is still being read is not in the target yet.
+            table_ids = sorted({d.id.table_id for d in live if not d.with_state})
+            if not reads_past(self._upstream):
+                return self._verify_moving(reader, table_ids, _tell)
+            return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts, tell=_tell)
+        finally:
+            self._lock.release()
+
+
+def _tell(line: str) -> None:
+    log.info("verifying", extra={"progress": line})
+
+
+def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader:
+    """Open a target for reading; nothing is created where there is none."""
+    target_uri, settings = from_uri(sink_uri, sink_options)
+    parts = urlsplit(target_uri)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(target_uri)} is no folder", "Name the folder that a feed delivers to.")
+    return StorageReader(TargetAddress(target_uri).open(), settings)
+
+
+def verify_target(
+    reader: StorageReader,
+    upstream: PastReader,
+    table_ids: Sequence[int],
+    on_table: Callable[[TableVerdict], None] = lambda _: None,
+    start_ts: int = TS_ZERO,
+    tell: Tell = lambda _: None,
+) -> Verdict:
+    """Compare every given table as of the checkpoint that the target publishes.
+
+    A feed with a start ts delivered only the changes after it: what was written last before that ts is left out on the upstream's side.
+    """
+    checkpoint_ts = published_ts(reader)
+    tables: dict[str, list[TableSchema]] = {}
+    for table_id in table_ids:
+        table = SchemaHistory(table_id, upstream.schema_history(table_id)).at(checkpoint_ts)
+        tables.setdefault(table.full_name, []).append(table)
+    verdicts = []
+    for at, partitions in enumerate(tables.values(), 1):
+        tell(f"{partitions[0].full_name}: table {at} of {len(tables)}")
+        verdicts.append(_verify_table(reader, upstream, partitions, checkpoint_ts, start_ts, tell))
+        on_table(verdicts[-1])
+    return Verdict(checkpoint_ts, tuple(verdicts), reader.stops_at_checkpoint)
+
+
+def published_ts(reader: StorageReader) -> int:
+    """Return the checkpoint of a target; raises where it has none."""
+    checkpoint_ts = reader.checkpoint_ts()
+    if checkpoint_ts is None:
+        raise PenstockError("CHECKPOINT_MISSING", "the target has no `metadata` yet")
+    return checkpoint_ts
+
+
+def _verify_table(
+    reader: StorageReader, upstream: PastReader, partitions: Sequence[TableSchema], checkpoint_ts: int, start_ts: int, tell: Tell
+) -> TableVerdict:
+    """Compare one table, which is one physical table or one per partition."""
+    table = partitions[0]
+    with contextlib.closing(TableComparison(table, tell)) as comparison:
+        if reader.versions(table.schema, table.table):
+            life = lineage(reader, table.schema, table.table, reader.limit_ts())
+            if not life.newest.columns and all(t.table_id != table.table_id for t in upstream.list_tables()):
+                return TableVerdict(table.full_name, 0)
+            comparison.read_target(reader, life)
+        elif start_ts == TS_ZERO:
+            raise PenstockError("VERIFY_MISMATCH", f"{table.full_name} has no schema file in the target")
+        # Else nothing was delivered: without a snapshot, a table is described when its first change comes.
+        for part in partitions:
+            comparison.add_rows(rows_of(upstream.read_table(Span(part.table_id), checkpoint_ts), part, table), start_ts)
+        return comparison.verdict()
+
+
+def rows_of(batches: Iterable[ChangeBatch], part: TableSchema, table: TableSchema | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield rows that an upstream read; those of a partition with the columns as another partition of the table has them."""
+    names = {c.name: c.field_name for c in (table or part).columns}
+    fields = {c.field_name: names[c.name] for c in part.columns}
+    for batch in batches:
+        yield batch.records.rename_columns([fields.get(name, name) for name in batch.records.schema.names])
+
+
+__all__ = ["FeedVerifier", "TableVerdict", "Verdict", "open_reader", "published_ts", "rows_of", "verify_target"]

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from penstock.config.server_tree import SupervisorSettings
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import sqlite_url
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState
+from penstock.model.errors import PenstockError
+from penstock.server.feeds.supervisor import Supervisor
+from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
+from penstock.testing.twins.clock import SimulatedClock
+
+SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4)
+Build = Callable[..., tuple[Supervisor, ScriptedFeedRunFactory]]
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def meta(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as database:
+        yield database
+
+
+@pytest.fixture
+def build(meta: MetaDatabase, clock: SimulatedClock) -> Iterator[Build]:
+    """Make supervisors that a test drives by ``scan``; stopped at the end."""
+    with ExitStack() as stack:
+
+        def make(owner: str = "a", *start_errors: Exception | None) -> tuple[Supervisor, ScriptedFeedRunFactory]:
+            factory = ScriptedFeedRunFactory(start_errors)
+            supervisor = Supervisor(owner, meta, factory, SETTINGS, clock, random.Random(0))
+            stack.callback(supervisor.stop)
+            return supervisor, factory
+
+        yield make
+
+
+def create(meta: MetaDatabase, name: str = "orders") -> None:
+    meta.create_feed(FeedRecord(name, "u", "{}"), [])
+
+
+def keeper_ended(supervisor: Supervisor, name: str = "orders") -> None:
+    keeper = supervisor._keepers.get(name)
+    assert keeper is None or keeper.join(30)
+
+
+def test_new_feed_is_claimed_started_and_shown(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    run = factory.next_run()
+    assert (run.feed.name, run.epoch) == ("orders", 1)
+    status = supervisor.status("orders")
+    assert status is not None
+    assert status.active
+    assert meta.get_feed("orders").owner == "a"
+    assert supervisor.status("other") is None
+    supervisor.scan()
+    assert factory.waiting() == 0
+
+
+def test_stop_ends_runs_and_releases_leases(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    run = factory.next_run()
+    supervisor.stop()
+    assert run.stopped.is_set()
+    found = meta.get_feed("orders")
+    assert (found.owner, found.reached_state) == ("", ReachedState.STOPPED)
+    other, other_factory = build("b")
+    other.scan()
+    assert other_factory.next_run().epoch == 2
+
+
+def test_lease_is_renewed_at_a_third(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build()
+    other, other_factory = build("b")
+    supervisor.scan()
+    run = factory.next_run()
+    until_ms = meta.get_feed("orders").lease_until_ms
+    clock.advance(2.9)
+    supervisor.scan()
+    assert meta.get_feed("orders").lease_until_ms == until_ms
+    for _ in range(10):
+        clock.advance(3)
+        supervisor.scan()
+        other.scan()
+    assert meta.get_feed("orders").lease_until_ms == clock.now_ms() + 9_000
+    assert not run.stopped.is_set()
+    assert other_factory.waiting() == 0
+
+
+def test_abandoned_feed_is_taken_over_and_the_old_run_stops(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    old, old_factory = build("a")
+    old.scan()
+    old_run = old_factory.next_run()
+    clock.advance(8.9)
+    new, new_factory = build("b")
+    new.scan()
+    assert new_factory.waiting() == 0
+    clock.advance(0.1)
+    new.scan()
+    assert new_factory.next_run().epoch == 2
+    old.scan()
+    assert old_run.stopped.wait(30)
+    keeper_ended(old)
+    old.scan()
+    assert meta.get_feed("orders").owner == "b"
+    assert old.status("orders") is None
+    assert old_factory.waiting() == 0
+
+
+def test_fenced_run_stops_without_writing_anything(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    factory.next_run().end(PenstockError("FENCED", "epoch 1 has ended"))
+    keeper_ended(supervisor)
+    found = meta.get_feed("orders")
+    assert (found.reached_state, found.error_code) == (ReachedState.RUNNING, "")
+
+
+def test_transient_errors_restart_with_growing_pauses_for_as_long_as_it_takes(
+    meta: MetaDatabase, build: Build, clock: SimulatedClock
+) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    for longest_s in (1, 2, *([4] * 40)):
+        factory.next_run().end(PenstockError("SINK_UNAVAILABLE", "503 from s3://b?secret-access-key=hunter2"))
+        clock.wait_for_waiters(1)
+        found = meta.get_feed("orders")
+        assert (found.reached_state, found.error_code) == (ReachedState.RETRYING, "SINK_UNAVAILABLE")
+        assert "hunter2" not in found.error_text
+        clock.advance(longest_s * 0.74)
+        assert factory.waiting() == 0
+        clock.advance(longest_s * 0.27)
+    factory.next_run()
+    assert meta.get_feed("orders").reached_state is not ReachedState.FAILED
+
+
+def test_progress_between_failures_starts_the_count_again(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    for number in range(8):
+        run = factory.next_run()
+        meta.begin_window("orders", run.epoch, number, number + 1, "{}")
+        meta.commit_window("orders", run.epoch, number, number + 1, {})
+        run.end(PenstockError("SINK_UNAVAILABLE", "503"))
+        clock.wait_for_waiters(1)
+        clock.advance(1)
+    assert factory.next_run() is not None
+
+
+@pytest.mark.parametrize("code", ["SINK_UNWRITABLE", "SINK_CONFLICT", "CONFIG_INVALID", "INTERNAL"])
+def test_other_errors_stop_this_feed_only(meta: MetaDatabase, build: Build, code: str) -> None:
+    create(meta, "bad")
+    create(meta, "good")
+    supervisor, factory = build()
+    supervisor.scan()
+    runs = {run.feed.name: run for run in (factory.next_run(), factory.next_run())}
+    runs["bad"].end(PenstockError(code, "no"))
+    keeper_ended(supervisor, "bad")
+    supervisor.scan()
+    found = meta.get_feed("bad")
+    assert (found.reached_state, found.error_code, found.owner) == (ReachedState.FAILED, code, "")
+    supervisor.scan()
+    assert factory.waiting() == 0
+    assert not runs["good"].stopped.is_set()
+    assert runs["bad"].stopped.is_set()
+
+
+def test_failed_feed_is_tried_again_after_a_restart_of_the_server(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    first, factory = build("a")
+    first.scan()
+    factory.next_run().end(PenstockError("SINK_UNWRITABLE", "no"))
+    keeper_ended(first)
+    first.scan()
+    second, second_factory = build("b")
+    second.scan()
+    second_factory.next_run()
+    second.scan()
+    assert meta.get_feed("orders").owner == "b"
+
+
+def test_start_that_raises_anything_fails_the_feed(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build("a", RuntimeError("[STALE_READ] history is gone"))
+    supervisor.scan()
+    run = factory.next_run()
+    keeper_ended(supervisor)
+    assert run.stopped.is_set()
+    assert meta.get_feed("orders").error_code == "STALE_READ"
+
+
+def test_run_that_ends_without_a_reason_is_restarted(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    factory.next_run().end()
+    clock.wait_for_waiters(1)
+    clock.advance(1)
+    factory.next_run()
+    assert meta.get_feed("orders").error_code in {"CANCELLED", ""}
+
+
+def test_removal_stops_the_run_then_deletes(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    run = factory.next_run()
+    meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+    supervisor.scan()
+    keeper_ended(supervisor)
+    assert run.stopped.is_set()
+    supervisor.scan()
+    assert meta.list_feeds() == []
+    assert factory.forgotten == ["orders"]
+
+
+def test_failed_feed_can_be_removed(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build("a", PenstockError("SINK_UNWRITABLE", "no"))
+    supervisor.scan()
+    factory.next_run()
+    keeper_ended(supervisor)
+    supervisor.scan()
+    meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+    supervisor.scan()
+    assert meta.list_feeds() == []
+
+
+def test_own_leases_of_a_dead_process_are_taken_at_once(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    create(meta, "other")
+    meta.claim("orders", "a", 9_000)
+    meta.claim("other", "b", 9_000)
+    supervisor, factory = build("a")
+    supervisor.take_over_own_leases()
+    supervisor.scan()
+    run = factory.next_run()
+    assert (run.feed.name, run.epoch) == ("orders", 2)
+    assert meta.get_feed("other").owner == "b"
+    assert factory.waiting() == 0
+
+
+def test_thread_picks_up_a_new_feed_when_woken(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    supervisor, factory = build()
+    supervisor.start()
+    clock.wait_for_waiters(1)
+    create(meta)
+    supervisor.wake()
+    assert factory.next_run().feed.name == "orders"
+
+
+def test_a_server_that_cannot_run_feeds_claims_none(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    create(meta)
+    able = [False]
+    factory = ScriptedFeedRunFactory()
+    supervisor = Supervisor("a", meta, factory, SETTINGS, clock, random.Random(1), lambda: able[0])
+    supervisor.scan()
+    assert (factory.waiting(), meta.get_feed("orders").owner) == (0, "")
+    able[0] = True
+    supervisor.scan()
+    factory.next_run()
+    assert meta.get_feed("orders").owner == "a"
+    supervisor.stop()

@@ -1,0 +1,157 @@
+"""How doubted tables are shown and asked for: by the API, the metrics, ``penstock feed`` and ``penstock run``."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from penstock.cli.feed import feed
+from penstock.cli.server_client import ServerClient
+from penstock.cli.whole_path.run import is_caught_up
+from penstock.cli.whole_path.run_view import RunView
+from penstock.model.errors import PenstockError
+from penstock.puller.doubts import Settlement
+from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck
+from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
+from penstock.testing.twins.clock import SimulatedClock
+
+DENIED = PenstockError("UPSTREAM_REFUSED", "denied to cdc:mysql://cdc:secret@db/", "GRANT SELECT")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path, "shop.orders", "shop.items", "shop.log_a") as running:
+        yield running
+
+
+def create(server: ApiServer, tmp_path: Path, name: str = "f", **settings: Any) -> dict[str, Any]:
+    with ServerClient(server.url) as client:
+        return client.create_feed({"name": name, "tables": ["shop.*"], "sink": {"uri": f"s3://{tmp_path.name}/{name}"}} | settings)
+
+
+def table_id(shown: dict[str, Any], name: str) -> int:
+    return next(int(t["table_id"]) for t in shown["tables"] if t["name"] == name)
+
+
+def verb(server: ApiServer, *words: str) -> str:
+    result = CliRunner().invoke(feed, [*words, "--server", server.url], catch_exceptions=False, env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_table_goes_from_ok_to_quarantine_and_back(server: ApiServer, tmp_path: Path) -> None:
+    created = create(server, tmp_path)
+    assert {t["state"] for t in created["tables"]} == {"ok"}
+    assert created["uncovered"] == []
+    orders = table_id(created, "shop.orders")
+    server.doubts.endings[orders] = [DENIED, Settlement(ts=900, rows=2, left_out=0, closed=True)]
+    asked = json.loads(verb(server, "table", "resnapshot", "f", "SHOP.orders", "--output", "json"))
+    assert (asked["name"], asked["state"], asked["reason"], asked["settling"]) == (
+        "shop.orders",
+        "doubtful",
+        "asked for by an operator",
+        True,
+    )
+    server.doubted.scan()
+    listed = {t["name"]: t for t in json.loads(verb(server, "table", "list", "f", "--output", "json"))}
+    one = listed["shop.orders"]
+    assert (one["state"], one["code"], one["hint"], one["attempts"]) == ("quarantined", "UPSTREAM_REFUSED", "GRANT SELECT", 1)
+    assert "secret" not in json.dumps(listed)
+    assert one["next_attempt_ms"] > one["since_ms"] > 0
+    assert listed["shop.items"]["state"] == "ok"
+    shown = verb(server, "show", "f")
+    assert "not covering shop.orders (quarantined)" in shown
+    assert "[UPSTREAM_REFUSED]" in shown
+    assert "GRANT SELECT" in verb(server, "table", "list", "f")
+    metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    assert 'penstock_table_state{code="UPSTREAM_REFUSED",state="quarantined",table="shop.orders"} 1.0' in metrics
+    assert "will be read again" in verb(server, "table", "retry", "f", "shop.orders")
+    server.doubted.scan()
+    with ServerClient(server.url) as client:
+        after = client.show_feed("f")
+    assert after["uncovered"] == []
+    assert next(t for t in after["tables"] if t["name"] == "shop.orders") == {
+        "name": "shop.orders",
+        "table_id": orders,
+        "state": "ok",
+        "settled_ts": 900,
+    }
+
+
+def test_what_cannot_be_asked_for(server: ApiServer, tmp_path: Path) -> None:
+    create(server, tmp_path)
+    with ServerClient(server.url) as client:
+        for name, table, what, code in (
+            ("f", "shop.nothing", "resnapshot", "TABLE_UNKNOWN"),
+            ("f", "shop.orders", "retry", "TABLE_UNKNOWN"),
+            ("g", "shop.orders", "resnapshot", "FEED_UNKNOWN"),
+        ):
+            with pytest.raises(PenstockError) as caught:
+                client.ask_for_table(name, table, what)
+            assert caught.value.code == code
+
+
+def test_of_several_feeds_wishes_the_one_that_makes_the_table_right_is_done(server: ApiServer, tmp_path: Path) -> None:
+    settings = {"on-rewrite": "keep", "on-rewrite-tables": {"shop.log_*": "pause-table"}}
+    first = create(server, tmp_path, "first", **settings, **{"recheck-interval": "1h", "recheck-tables": ["shop.i*"]})
+    rules = FeedDoubtRules(server.meta, SOURCE_URI)
+    assert [rules.rule("shop", t) for t in ("orders", "log_a", "items")] == ["keep", "pause-table", "keep"]
+    assert rules.rule("other", "t") == "keep"
+    assert [rules.has_table(n) for n in (table_id(first, "shop.items"), 999)] == [True, False]
+    assert rules.rechecks() == [Recheck(table_id(first, "shop.items"), "shop", "items", 3600.0)]
+    more = {"recheck-interval": "60s", "recheck-tables": ["shop.items"]}
+    create(server, tmp_path, "second", tables=["shop.orders", "shop.items"], **more)
+    assert [rules.rule("shop", t) for t in ("orders", "log_a")] == ["resnapshot", "pause-table"]
+    assert [r.interval_s for r in rules.rechecks()] == [60.0]
+    assert FeedDoubtRules(server.meta, "mysql://elsewhere:3306").rule("shop", "orders") == "keep"
+
+
+def shown(*tables: dict[str, Any], checkpoint_ts: int = 50) -> dict[str, Any]:
+    return {
+        "state": "running",
+        "error": None,
+        "capture_problems": [],
+        "rows": 0,
+        "files": 0,
+        "bytes": 0,
+        "lag_s": 0.5,
+        "checkpoint_ts": checkpoint_ts,
+        "tables": list(tables),
+    }
+
+
+def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:
+    open_doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": ""}
+    assert is_caught_up(shown({"name": "shop.t", "state": "ok"}), 50)
+    assert not is_caught_up(shown({"name": "shop.t", "state": "ok"}), 51)
+    assert not is_caught_up(shown(open_doubt), 50)
+    assert not is_caught_up(shown(open_doubt | {"state": "rereading"}), 50)
+    assert not is_caught_up(shown({"name": "shop.t", "state": "ok", "settled_ts": 60}), 50), "the corrections are not delivered yet"
+    assert is_caught_up(shown({"name": "shop.t", "state": "ok", "settled_ts": 60}, checkpoint_ts=60), 50)
+    assert is_caught_up(shown(open_doubt | {"settling": False}), 50), "nobody will settle it"
+    assert is_caught_up(shown(open_doubt | {"state": "quarantined", "code": "UPSTREAM_REFUSED"}), 50)
+
+
+def test_run_says_once_what_is_in_doubt_and_how_it_ended() -> None:
+    out = io.StringIO()
+    view = RunView(Console(file=out, width=300), SimulatedClock())
+    doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": "", "since_ms": 1000}
+    view.progress(shown(doubt))
+    view.progress(shown(doubt))
+    view.progress(shown({"name": "shop.t", "state": "ok"}))
+    view.end(True, ["shop.u (quarantined)"])
+    lines = [line for line in out.getvalue().splitlines() if "shop." in line]
+    assert lines == [
+        "! shop.t: doubtful since 1970-01-01T00:00:01+00:00: a rewrite",
+        "> shop.t: ok again",
+        "> ended: everything that was committed before the start is in the target, but not of shop.u (quarantined)",
+    ]
+    assert "caught up" not in out.getvalue()

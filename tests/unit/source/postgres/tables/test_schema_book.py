@@ -1,0 +1,133 @@
+import pytest
+
+from penstock.model.ddl import DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import Column
+from penstock.model.types import ColumnType, TypeKind
+from penstock.source.postgres.rows.cells import CellForm
+from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
+from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook
+from penstock.source.postgres.tables.versions import base_version
+from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn
+
+INT, TEXT = ColumnType(TypeKind.INT), ColumnType(TypeKind.LONGTEXT)
+
+
+class Catalog:
+    """A catalog that tests change."""
+
+    def __init__(self, *names, identity="d"):
+        self.set(*names)
+        self.identity = identity
+
+    def set(self, *names, ids=None):
+        numbers = ids or range(1, len(names) + 1)
+        self.columns = [
+            CatalogColumn(Column(i, n, INT, i != 1, i == 1), CellForm.INTEGER, 23, "pg_catalog", "int4", False)
+            for i, n in zip(numbers, names, strict=True)
+        ]
+
+    def read(self, _oids):
+        return [CatalogTable(7, "s", "t", self.identity, tuple(self.columns))]
+
+    def book(self):
+        return SchemaBook(self.read, dict)
+
+    def observe(self, book, ts):
+        told = book.observe(self.relation(), ts, self.read(None)[0])
+        return told.known, told.ddls[0] if told.ddls else None
+
+    def relation(self, name="t"):
+        shown = tuple(RelationColumn(c.column.name, 23, -1, c.column.primary_key) for c in self.columns)
+        return Relation(7, "s", name, self.identity, shown)
+
+
+def test_a_base_version_depends_on_the_content_alone_and_lies_below_every_commit():
+    one, two = Catalog("id", "v"), Catalog("id", "w")
+    assert base_version(one.read(None)[0]) == base_version(Catalog("id", "v").read(None)[0])
+    assert base_version(one.read(None)[0]).version != base_version(two.read(None)[0]).version
+    assert base_version(one.read(None)[0]).version < 1 << 32
+
+
+def test_versions_follow_relations_and_are_found_again():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    ts = 1 << 50
+    known, ddl = catalog.observe(book, ts)
+    assert ddl is None
+    catalog.set("id", "v", "w", ids=(1, 2, 4))
+    newer, ddl = catalog.observe(book, ts + 100)
+    assert ddl is not None
+    assert [c.id for c in newer.table.columns] == [1, 2, 4]
+    assert ts < newer.table.version == ddl.commit_ts < ts + 100
+    assert catalog.observe(book, ts + 100)[1] == ddl, "read again, the DDL is told again"
+    assert catalog.observe(book, ts + 200)[1] is None
+    catalog.set("id", "w2", ids=(1, 4))
+    third, ddl = catalog.observe(book, ts + 300)
+    assert [(c.id, c.name) for c in third.table.columns] == [(1, "id"), (4, "w2")]
+    assert ddl is not None
+    other = catalog.book()
+    other.adopt(book.versions(7))
+    catalog.set("id", "v")
+    assert catalog.observe(other, ts)[0] == known, "an older place of the log has the older version"
+    assert [v.version for v in other.versions(7)] == [v.version for v in book.versions(7)]
+
+
+def test_several_changes_in_one_transaction_have_a_slot_each():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    ts = 1 << 50
+    catalog.observe(book, ts)
+    seen = []
+    for number in range(7):
+        catalog.set("id", f"v{number}")
+        seen.append(catalog.observe(book, ts + 8)[1].commit_ts)
+    assert seen == list(range(ts + 1, ts + 8))
+    catalog.set("id", "one_too_many")
+    with pytest.raises(PenstockError, match="DDL_UNSUPPORTED"):
+        catalog.observe(book, ts + 8)
+
+
+def test_each_truncate_is_a_generation():
+    catalog = Catalog("id")
+    book = catalog.book()
+    ts = 1 << 50
+    catalog.observe(book, ts)
+    first = book.truncate(7, ts + 100)
+    assert book.truncate(7, ts + 100) == first
+    second = book.truncate(7, ts + 200)
+    assert [e.tables[0].table_id for e in (first, second)] == [7 + (1 << OID_BITS), 7 + (2 << OID_BITS)]
+    assert [book.table_id(7, t) for t in (ts, ts + 100, ts + 150, ts + 200)] == [
+        7,
+        *(first.tables[0].table_id,) * 2,
+        second.tables[0].table_id,
+    ]
+
+
+def test_a_table_that_is_made_is_told_once_and_only_then():
+    catalog = Catalog("id")
+    book = catalog.book()
+    (shown,) = catalog.read(None)
+    created = book.create(catalog.relation(), 1 << 50, shown)
+    assert created is not None
+    (event,) = created.ddls
+    assert (event.type, event.tables[0].version) == (DdlType.CREATE_TABLE, event.commit_ts)
+    assert book.create(catalog.relation(), 1 << 50, shown) == created, "read again, it is told again"
+    assert book.create(catalog.relation(), (1 << 50) + 100, shown) is None
+    known = catalog.book()
+    known.announce([7])
+    assert known.create(catalog.relation(), 1 << 50, shown) is None
+
+
+def test_a_capture_that_begins_takes_the_catalog_as_it_is_then():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    book.versions(7)
+    catalog.set("id", "w")
+    book.begin_capture(catalog.read(None)[0], 1 << 50, again=False)
+    assert [v.columns[-1].name for v in book.versions(7)] == ["v", "w"]
+    catalog.set("id", "x")
+    book.begin_capture(catalog.read(None)[0], 1 << 51, again=False)
+    assert len(book.versions(7)) == 2, "a table that was captured before changes in the log"
+    book.begin_capture(catalog.read(None)[0], 1 << 51, again=True)
+    assert book.versions(7)[-1].version == 1 << 51

@@ -1,0 +1,165 @@
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow.flight as fl
+import pytest
+
+from penstock.model.batch import BatchKind, Op
+from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import FlightService, WindowRequest
+from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner
+from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from penstock.testing.twins.clock import SimulatedClock
+
+SPAN = Span(TABLE.table_id)
+SPAN_ID = SPAN.span_id
+ROWS = [(ts, Op.INSERT, ts, f"row {ts}") for ts in range(10, 40)]
+TOMBSTONES = [(ts, Op.DELETE, ts - 10, f"row {ts - 10}") for ts in range(20, 40, 3)]
+ORDERED = sorted([*ROWS, *TOMBSTONES], key=lambda r: (r[0], r[1] is not Op.DELETE))
+READER = """
+import sys
+from penstock.store.flight.client import FlightStoreClient
+from penstock.testing.checks.change_batches import read_rows
+client = FlightStoreClient(sys.argv[1], sys.stdin.read())
+rows = read_rows(client.open_changes(int(sys.argv[2]), 5, 39))
+print(len(rows), rows[0][3], rows[-1][3], client.schema_history(7)[0].full_name)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
+    with ColumnarEventStore(tmp_path / "store") as opened:
+        opened.register_span(SPAN_ID, SPAN, 0)
+        opened.register_span(DDL_SPAN.span_id, DDL_SPAN, 0)
+        opened.put_schemas([TABLE])
+        durable = threading.Event()
+        opened.append(SPAN_ID, both_sides(SPAN_ID, [*ROWS, *TOMBSTONES]), durable.set)
+        assert durable.wait(20)
+        for ts in (25, 39):
+            opened.advance_resolved_ts(SPAN_ID, ts)
+            opened.advance_resolved_ts(DDL_SPAN.span_id, ts)
+            if ts == 25:
+                opened.flush(SPAN_ID)
+        yield opened
+
+
+@pytest.fixture
+def service(store: ColumnarEventStore) -> Iterator[FlightService]:
+    service = FlightService(store)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def client(service: FlightService) -> Iterator[FlightStoreClient]:
+    client = FlightStoreClient(service.location, service.token)
+    yield client
+    client.close()
+
+
+def test_another_process_reads_objects_and_memory(service: FlightService) -> None:
+    command = [sys.executable, "-c", READER, service.location, str(SPAN_ID)]
+    done = subprocess.run(command, input=service.token, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(" ") == [str(len(ORDERED)), "row", "10", "row", "39", "shop.orders\n"]
+
+
+def test_a_client_travels_by_pickle_and_hides_its_token(service: FlightService) -> None:
+    client = pickle.loads(pickle.dumps(FlightStoreClient(service.location, service.token)))
+    assert read_rows(client.open_changes(SPAN_ID, 5, 39)) == ORDERED
+    assert service.token not in repr(client)
+    assert client.span_status()[SPAN_ID].resolved_ts == 39
+    client.close()
+
+
+def test_rows_that_are_flushed_after_the_answer_are_still_given(store: ColumnarEventStore, client: FlightStoreClient) -> None:
+    handle = client.open_changes(SPAN_ID, 5, 39)
+    assert store.flush(SPAN_ID)
+    assert store.stats().spans[0].memory_rows == 0
+    assert read_rows(handle) == ORDERED
+
+
+def test_a_reader_without_the_files_streams_objects(
+    store: ColumnarEventStore, service: FlightService, client: FlightStoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service says a directory that does not exist here, as on another machine."""
+    monkeypatch.setattr(store.objects, "uri", "file:///nowhere/on/this/machine")
+    assert read_rows(client.open_changes(SPAN_ID, 5, 39)) == ORDERED
+    assert read_rows(client.open_changes(SPAN_ID, 21, 22)) == [r for r in ORDERED if r[0] == 22]
+
+
+def test_plans_are_those_of_the_store(store: ColumnarEventStore, client: FlightStoreClient) -> None:
+    for nbytes_max in (1, 500, 1 << 30):
+        assert client.plan_window([SPAN_ID], [7], 5, nbytes_max) == store.plan_window([SPAN_ID], [7], 5, nbytes_max)
+
+
+def test_calls_without_the_token_are_refused(service: FlightService) -> None:
+    stranger = FlightStoreClient(service.location, "guess")
+    calls = [stranger.span_status, lambda: stranger.open_changes(SPAN_ID, 5, 39), lambda: list(stranger.stream(b"x" * 64))]
+    for call in calls:
+        with pytest.raises(PenstockError, match=r"\[TICKET_INVALID\]") as caught:
+            call()
+        assert "guess" not in str(caught.value)
+    stranger.close()
+
+
+def test_tickets_that_were_not_signed_here_are_refused(service: FlightService, client: FlightStoreClient) -> None:
+    foreign = TicketSigner(b"another secret", SimulatedClock())
+    ticket = foreign.sign(RowsTicket(SPAN_ID, BatchKind.DATA, 1, 5, 39, 1 << 60))
+    for bad in (b"", b"junk", ticket, ticket[:-1]):
+        with pytest.raises(PenstockError, match=r"\[TICKET_INVALID\]"):
+            list(client.stream(bad))
+
+
+def test_tickets_expire() -> None:
+    clock = SimulatedClock()
+    signer = TicketSigner(b"secret", clock, ttl_ms=1_000)
+    ticket = ObjectTicket(SPAN_ID, "spans/1/objects/x", signer.expires_ms())
+    data = signer.sign(ticket)
+    assert signer.check(data) == ticket
+    changed = bytearray(data)
+    changed[-3] ^= 1
+    with pytest.raises(PenstockError, match=r"\[TICKET_INVALID\]"):
+        signer.check(bytes(changed))
+    clock.advance(1.1)
+    with pytest.raises(PenstockError, match="expired"):
+        signer.check(data)
+
+
+def test_errors_keep_their_code_across_flight(store: ColumnarEventStore, client: FlightStoreClient) -> None:
+    for span_id, window, code in [(99, (1, 2), "SPAN_UNKNOWN"), (SPAN_ID, (5, 99), "WINDOW_INVALID")]:
+        with pytest.raises(PenstockError) as caught:
+            client.open_changes(span_id, *window)
+        assert caught.value.code == code
+    store.reset_span(SPAN_ID, 39)
+    with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+        client.open_changes(SPAN_ID, 0, 39)
+
+
+def test_a_service_that_is_gone_is_a_transient_error(service: FlightService, client: FlightStoreClient) -> None:
+    assert client.span_status()
+    service.close()
+    with pytest.raises(PenstockError, match=r"\[STORE_UNREACHABLE\]") as caught:
+        client.span_status()
+    assert caught.value.kind is ErrorKind.TRANSIENT
+
+
+def test_a_malformed_request_is_answered_with_a_code(service: FlightService) -> None:
+    options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {service.token}".encode())])
+    with fl.FlightClient(service.location) as raw, pytest.raises(fl.FlightError, match=r"\[TICKET_INVALID\]"):
+        raw.get_flight_info(fl.FlightDescriptor.for_command(b"{"), options)
+    with fl.FlightClient(service.location) as raw:
+        command = msgspec.json.encode(WindowRequest(SPAN_ID, 5, 39))
+        info = raw.get_flight_info(fl.FlightDescriptor.for_command(command), options)
+        uris = [location.uri for e in info.endpoints for location in e.locations]
+        assert len(info.endpoints) == 4
+        assert all(uri.startswith(b"file:///") and uri.endswith(b".arrow") for uri in uris)
+        assert all(service.token.encode() not in e.ticket.ticket for e in info.endpoints)

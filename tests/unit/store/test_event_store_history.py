@@ -1,0 +1,159 @@
+"""Bulk objects, retention, and what recovery cleans up."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.batch import BatchKind, Op
+from penstock.model.errors import PenstockError
+from penstock.model.span import DDL_SPAN, Span
+from penstock.model.timestamp import compose_ts
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.objects.bulk import write_bulk
+from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from penstock.testing.checks.looked_inside import object_rows
+from penstock.testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
+
+SPAN = Span(TABLE.table_id)
+SPAN_ID = SPAN.span_id
+
+
+def append(store: ColumnarEventStore, rows: list[Row], resolved_ts: int) -> None:
+    durable = threading.Event()
+    store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
+    assert durable.wait(20)
+    for span_id in (SPAN_ID, DDL_SPAN.span_id):
+        store.advance_resolved_ts(span_id, resolved_ts)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
+    with ColumnarEventStore(tmp_path) as opened:
+        opened.register_span(SPAN_ID, SPAN, 100)
+        opened.register_span(DDL_SPAN.span_id, DDL_SPAN, 100)
+        opened.put_schemas([TABLE])
+        yield opened
+
+
+def test_a_span_that_began_later_has_no_state_until_bulk_objects_are_committed(store: ColumnarEventStore, tmp_path: Path) -> None:
+    append(store, [(110, Op.DELETE, 2, "two"), (110, Op.INSERT, 7, "seven")], 120)
+    with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+        store.collect_changes(SPAN_ID, 0, 120)
+    parts = [[(100, Op.INSERT, 1, "one"), (100, Op.INSERT, 2, "two")], [(100, Op.INSERT, 5, "five")]]
+    for attempt in range(2):
+        metas = [
+            write_bulk(store.objects, SPAN_ID, f"task-{n}", [change_batch(SPAN_ID, rows, BatchKind.DATA)], 100, [TABLE])
+            for n, rows in enumerate(parts)
+        ]
+        store.commit_bulk(SPAN_ID, metas, 100)
+        store.commit_bulk(SPAN_ID, metas, 100)
+        assert len(metas) == 2, attempt
+    expected = [(120, Op.INSERT, 1, "one"), (120, Op.INSERT, 5, "five"), (120, Op.INSERT, 7, "seven")]
+    assert read_rows(store.collect_changes(SPAN_ID, 0, 120)) == expected
+    assert read_rows(store.collect_changes(SPAN_ID, 0, 105))[1] == (105, Op.INSERT, 2, "two")
+    assert read_rows(store.collect_changes(SPAN_ID, 100, 120)) == [(110, Op.DELETE, 2, "two"), (110, Op.INSERT, 7, "seven")]
+    with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+        store.collect_changes(SPAN_ID, 99, 120)
+    store.close()
+    with ColumnarEventStore(tmp_path) as again:
+        assert read_rows(again.collect_changes(SPAN_ID, 0, 120)) == expected
+
+
+def test_bulk_objects_of_another_ts_are_refused(store: ColumnarEventStore) -> None:
+    rows = change_batch(SPAN_ID, [(100, Op.INSERT, 1, "one")], BatchKind.DATA)
+    with pytest.raises(PenstockError, match=r"\[INTERNAL\]"):
+        write_bulk(store.objects, SPAN_ID, "x", [rows], 101)
+    meta = write_bulk(store.objects, SPAN_ID, "x", [rows], 100)
+    with pytest.raises(PenstockError, match=r"\[WINDOW_INVALID\]"):
+        store.commit_bulk(SPAN_ID, [meta], 101)
+
+
+def test_history_that_is_old_and_not_pinned_goes(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    start = compose_ts(clock.now_ms())
+    hours = [compose_ts(clock.now_ms() + hour * 3_600_000) for hour in range(6)]
+    rows = [(ts, Op.INSERT, n, f"hour {n}") for n, ts in enumerate(hours)]
+    store = ColumnarEventStore(tmp_path)
+    store.register_span(SPAN_ID, SPAN, start - 1)
+    store.register_span(DDL_SPAN.span_id, DDL_SPAN, start - 1)
+    for row in rows:
+        append(store, [row], row[0])
+        store.flush(SPAN_ID)
+    store.close()
+    clock.advance(5 * 3600 + 1)
+    with ColumnarEventStore(tmp_path, clock=SimulatedTimeOfDay(clock)) as store:
+        assert store.expire_history({}) == 0
+        assert store.expire_history({SPAN_ID: hours[1]}) == 2
+        assert store.view(SPAN_ID).state.history_start_ts == hours[1]
+        assert read_rows(store.collect_changes(SPAN_ID, hours[1], hours[5])) == rows[2:]
+        assert read_rows(store.collect_changes(SPAN_ID, hours[1] - 1, hours[5])) == rows[1:], "older history comes from checkpoints"
+        assert store.expire_history({SPAN_ID: hours[5]}) == 3
+        assert read_rows(store.collect_changes(SPAN_ID, hours[4], hours[5])) == rows[5:]
+        assert read_rows(store.collect_changes(SPAN_ID, start - 1, hours[5])) == rows
+        clock.advance(21 * 3600)
+        assert store.collect_garbage() == 1
+        with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
+            store.collect_changes(SPAN_ID, hours[2] - 1, hours[5])
+        assert read_rows(store.collect_changes(SPAN_ID, hours[2], hours[5])) == rows[3:]
+
+
+def test_objects_without_a_manifest_are_removed_on_opening(store: ColumnarEventStore, tmp_path: Path) -> None:
+    append(store, [(110, Op.INSERT, 7, "seven")], 120)
+    store.flush(SPAN_ID)
+    left = f"spans/{SPAN_ID}/objects/000000000002-00000000-data.arrow"
+    store.objects.put_new(left, [b"half an object"])
+    store.close()
+    with ColumnarEventStore(tmp_path) as again:
+        assert left not in again.objects.list_names("spans/")
+        assert read_rows(again.collect_changes(SPAN_ID, 100, 120)) == [(110, Op.INSERT, 7, "seven")]
+
+
+def test_memory_is_flushed_when_it_has_grown(tmp_path: Path) -> None:
+    with ColumnarEventStore(tmp_path, StoreSettings(flush_bytes=4_000, wal_segment_bytes=4_000)) as store:
+        store.register_span(SPAN_ID, SPAN, 100)
+        rows = [(ts, Op.INSERT, ts, "x" * 50) for ts in range(101, 1_001)]
+        for at in range(0, len(rows), 50):
+            append(store, rows[at : at + 50], rows[at : at + 50][-1][0])
+        store.flush(SPAN_ID)
+        stats = next(s for s in store.stats().spans if s.span_id == SPAN_ID)
+        assert object_rows(store, SPAN_ID) == {"appendable": 900}
+        assert stats.memory_rows == 0
+        assert len(list((tmp_path / "wal").glob("*.wal"))) <= 3
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 1_000)) == rows
+
+
+def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) -> None:
+    """Rows above the resolved ts cannot be flushed; they leave the heap and are still read, flushed and recovered."""
+    with ColumnarEventStore(tmp_path, StoreSettings(spill_bytes=200_000)) as store:
+        store.register_span(SPAN_ID, SPAN, 100)
+        rows = [(101 + n // 7, Op.INSERT, n, "x" * 50) for n in range(20_000)]
+        for at in range(0, len(rows), 2_000):
+            append(store, rows[at : at + 2_000], 100)
+        span = store._spans[SPAN_ID]
+        span.spill(tmp_path / "spill")
+        assert span.heap_nbytes == 0
+        assert span.memory_nbytes > 1_000_000
+        assert list((tmp_path / "spill").iterdir()) == []
+        append(store, [(9_000, Op.INSERT, 1, "last")], 2_000)
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 2_000)) == [r for r in rows if r[0] <= 2_000]
+        assert store.flush(SPAN_ID)
+        store.advance_resolved_ts(SPAN_ID, 9_000)
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
+        assert store.flush(SPAN_ID)
+        assert span.memory_row_count == 0
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
+
+
+def test_a_large_flush_writes_several_objects_in_order(tmp_path: Path) -> None:
+    rows = [(101 + n // 30_000, Op.INSERT, n, "x" * 5) for n in range(70_000)]
+    with ColumnarEventStore(tmp_path, StoreSettings(object_bytes=400_000)) as store:
+        store.register_span(SPAN_ID, SPAN, 100)
+        append(store, rows, 200)
+        assert store.flush(SPAN_ID)
+        objects = store.view(SPAN_ID).state.objects
+        assert len(objects) >= 5
+        assert max(o.nbytes for o in objects) <= 800_000
+        assert read_rows(store.collect_changes(SPAN_ID, 100, 200)) == rows
+        assert read_rows(store.collect_changes(SPAN_ID, 101, 102)) == [r for r in rows if r[0] == 102]

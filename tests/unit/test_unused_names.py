@@ -1,0 +1,46 @@
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = load("unused_names")
+
+
+def test_no_public_name_is_unused_and_no_exception_is_stale() -> None:
+    assert {one.key for one in SCRIPT.unused()} == set(SCRIPT.ALLOWED)
+
+
+def test_what_counts_as_used(tmp_path: Path) -> None:
+    """Names by import or in their module, members by any access; neither by themselves, nor by tests' twins."""
+    package = tmp_path / "src" / "penstock"
+    (package / "testing").mkdir(parents=True)
+    (package / "one.py").write_text(
+        """
+def used(): ...
+def here(): ...
+def alone(): return alone()
+def twin(): ...
+LIMIT = here()
+class Box:
+    size: int
+    weight: int
+    def put(self): return self.size
+    def hand_on(self): return self.inner.hand_on()
+    def _private(self): ...
+    def by_name(self): ...
+"""
+    )
+    (package / "two.py").write_text("from penstock.one import Box, used\nBox().put(); used(); getattr(Box(), 'by_name')")
+    (package / "testing" / "three.py").write_text("from penstock.one import twin\ntwin()")
+    assert [one.name for one in SCRIPT.unused(tmp_path)] == ["alone", "twin", "LIMIT", "weight", "hand_on"]
