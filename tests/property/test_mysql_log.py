@@ -251,6 +251,30 @@ def test_transactions_in_pieces_do_not_depend_on_how_the_log_arrives(plan: list,
         assert sorted(one, key=str) == sorted(two, key=str)
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.lists(st.integers(1, 200), max_size=20))
+def test_rows_behind_a_savepoint_go_and_no_others(before: int, kept: int, gone: int, sizes: list[int]) -> None:
+    log = BinlogWriter()
+    numbers = iter(range(100))
+    expected = []
+    for rows_, savepoint in ((before, False), (kept, True)):
+        log.begin(1)
+        for _ in range(rows_):
+            expected.append(next(numbers))
+            log.table_map(10, "a", 1)
+            log.rows(wire.WRITE_ROWS_V1, 10, [(expected[-1], "x")], 1)
+        if savepoint:
+            log.query("SAVEPOINT `s`", 1)
+            # A table that is seen for the first time, so that what is whole is given in the middle of this transaction.
+            log.table_map(11, "b", 1)
+            log.rows(wire.WRITE_ROWS_V1, 11, [(next(numbers), "y") for _ in range(gone)], 1)
+            log.query("ROLLBACK TO `s`", 1)
+        log.commit(1)
+    stream = MemoryEventStream(bytes(log.data), sizes, 4)
+    found = given_rows(read(stream, reader_of(stream)), names_of())
+    assert sorted((table, key) for _, table, _, key, _ in found) == [("a", n) for n in expected]
+
+
 @settings(max_examples=100, deadline=None)
 @given(transactions, st.data(), st.booleans())
 def test_damage_gives_an_error_or_the_rows_before_it(plan: list, data: st.DataObject, checksum: bool) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.source.mysql.log_reader import BEGIN_TEXT, COMMIT_TEXT
+from penstock.source.mysql.event_scan import BEGIN_TEXT, COMMIT_TEXT
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.images import ImageLayout, WireColumn
 from penstock.source.mysql.rows.row_keys import row_contents, row_keys
@@ -41,7 +41,8 @@ def _warm_framing() -> None:
     scan(
         out, 0, 0, 4, framing.PIECE_BYTES, framing.ACTIONS, framing.CRC_TABLES, np.zeros(framing.SCAN_STATE, dtype=np.int64),
         slots.ids, slots.id_slot, slots.maps, slots.map_from, slots.map_to, slots.wanted, np.zeros((0, 16), dtype=np.uint8),
-        BEGIN_TEXT, COMMIT_TEXT, np.zeros((1, 6), dtype=np.int64), np.zeros((1, 7), dtype=np.int64), np.zeros(2, dtype=np.int64),
+        BEGIN_TEXT, COMMIT_TEXT, np.zeros((1, framing.ROW_COLUMNS), dtype=np.int64), np.zeros((1, framing.TXN_COLUMNS), dtype=np.int64),
+        np.zeros(2, dtype=np.int64),
     )  # fmt: skip
     framing.table_slot(slots.ids, 1)
 

@@ -28,6 +28,7 @@ from penstock.source.mysql.tables.columns import is_text
 from penstock.source.mysql.tables.row_history import is_present
 from penstock.source.mysql.tables.table_slots import Binding
 from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire import framing
 
 Charset = Callable[[TableSchema, str], str]
 ReadRows = Callable[[TableSchema, tuple[pa.Array, ...]], tuple[pa.Array, ...]]
@@ -48,7 +49,7 @@ _OPS = _ops()
 def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset, read_rows: ReadRows | None = None) -> list[ChangeBatch]:
     """Decode the rows events of one table; ``rows`` is the scan kernel's table, ``ts`` the commit ts of each of them."""
     table = binding.walked
-    starts, ends, kinds = rows[:, 3], rows[:, 4], rows[:, 2]
+    starts, ends, kinds = rows[:, framing.ROW_START], rows[:, framing.ROW_END], rows[:, framing.ROW_KIND]
     if bool((kinds >= wire.WRITE_ROWS_COMPRESSED_V1).any()):
         events, starts, ends = _inflated(events, starts, ends, kinds, binding.layout.columns)
     ops = _OPS[kinds]

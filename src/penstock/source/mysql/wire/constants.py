@@ -8,6 +8,8 @@ from __future__ import annotations
 
 HEADER_BYTES = 19
 """Of every event: timestamp u32, type u8, server id u32, size u32, end position u32, flags u16."""
+KIND_AT, SIZE_AT, END_AT, FLAGS_AT = 4, 9, 13, 17
+"""Where these stand in the header."""
 
 QUERY = 2
 STOP = 3

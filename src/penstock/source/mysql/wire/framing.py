@@ -13,6 +13,17 @@ from penstock.kernels.byte_ranges import same_range
 from penstock.kernels.jit import I64, U8, kernel
 from penstock.source.mysql.rows.texts import little_endian
 from penstock.source.mysql.wire import constants as wire
+from penstock.source.mysql.wire.constants import (
+    DELETE_ROWS_COMPRESSED_V1,
+    DELETE_ROWS_V1,
+    DUMMY_TABLE_ID,
+    END_AT,
+    GTID,
+    HEADER_BYTES,
+    KIND_AT,
+    SIZE_AT,
+    WRITE_ROWS_COMPRESSED_V1,
+)
 
 PIECE_BYTES = 32 << 20
 """A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it."""
@@ -27,6 +38,13 @@ MORE, REFUSED, ENDED = 0, 1, 2
 # State of ``scan``; everything of the transaction that is open.
 OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN = range(10)
 SCAN_STATE = 10
+
+# Columns of the tables in which ``scan`` notes rows events and whole transactions, and of their counts.
+ROW_TXN, ROW_SLOT, ROW_KIND, ROW_START, ROW_END, ROW_PIECE = range(6)
+ROW_COLUMNS = 6
+TXN_TIME_MS, TXN_DOMAIN, TXN_SERVER, TXN_SEQUENCE, TXN_AT, TXN_END, TXN_CUT = range(7)
+TXN_COLUMNS = 7
+COUNT_ROWS, COUNT_TXNS = 0, 1
 
 # Why ``scan`` stopped.
 STOP_END, STOP_EVENT, STOP_TABLE, STOP_FULL, STOP_BAD, STOP_CUT, STOP_SID, STOP_CHECKSUM = range(8)
@@ -177,22 +195,22 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
     The rows after the last whole transaction belong to the open one. Stops behind a transaction that was cut into pieces.
     """
     while True:
-        if end - at < 19:
+        if end - at < HEADER_BYTES:
             return at, STOP_END
-        size = little_endian(events, at + 9, 4)
-        if size < 19 + checksum:
+        size = little_endian(events, at + SIZE_AT, 4)
+        if size < HEADER_BYTES + checksum:
             return at, STOP_BAD
         if end - at < size:
             return at, STOP_END
         if checksum == 4 and crc32(events, at, at + size - 4, crc_tables) != little_endian(events, at + size - 4, 4):
             return at, STOP_CHECKSUM
-        kind = int(events[at + 4])
+        kind = int(events[at + KIND_AT])
         action = actions[kind]
-        body = at + 19
+        body = at + HEADER_BYTES
         body_end = at + size - checksum
         if action == A_PYTHON:
             return at, STOP_EVENT
-        if counts[0] >= rows.shape[0] or counts[1] >= txns.shape[0]:
+        if counts[COUNT_ROWS] >= rows.shape[0] or counts[COUNT_TXNS] >= txns.shape[0]:
             return at, STOP_FULL
         ended = False
         if action == A_TABLE:
@@ -205,7 +223,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             if not same_range(events, body + 6, body_end, maps, map_from[slot], map_to[slot]):
                 return at, STOP_TABLE
         elif action == A_ROWS:
-            head = 8 if kind <= 25 or 166 <= kind <= 168 else 10
+            head = 8 if kind <= DELETE_ROWS_V1 or WRITE_ROWS_COMPRESSED_V1 <= kind <= DELETE_ROWS_COMPRESSED_V1 else 10
             if body_end - body < head + 1 or state[OPEN] == 0:
                 return at, STOP_BAD
             table_id = little_endian(events, body, 6)
@@ -218,22 +236,22 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
                 slot = id_slot[place]
                 piece = state[BYTES] // piece_bytes
                 if wanted[slot] != 0:
-                    n = counts[0]
-                    rows[n, 0] = counts[1]
-                    rows[n, 1] = slot
-                    rows[n, 2] = kind
-                    rows[n, 3] = body + head
-                    rows[n, 4] = body_end
-                    rows[n, 5] = piece
-                    counts[0] = n + 1
-            elif table_id != wire.DUMMY_TABLE_ID:
+                    n = counts[COUNT_ROWS]
+                    rows[n, ROW_TXN] = counts[COUNT_TXNS]
+                    rows[n, ROW_SLOT] = slot
+                    rows[n, ROW_KIND] = kind
+                    rows[n, ROW_START] = body + head
+                    rows[n, ROW_END] = body_end
+                    rows[n, ROW_PIECE] = piece
+                    counts[COUNT_ROWS] = n + 1
+            elif table_id != DUMMY_TABLE_ID:
                 return at, STOP_BAD
         elif action == A_XID:
             ended = True
         elif action == A_MARIADB_GTID:
             if body_end - body < 13:
                 return at, STOP_BAD
-            _open(state, at, little_endian(events, at, 4) * 1000, counts[0])
+            _open(state, at, little_endian(events, at, 4) * 1000, counts[COUNT_ROWS])
             state[SEQUENCE] = little_endian(events, body, 4) | (little_endian(events, body + 4, 4) << 32)
             state[DOMAIN] = little_endian(events, body + 8, 4)
             state[SERVER] = little_endian(events, at + 5, 4)
@@ -252,16 +270,16 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
                 if equal:
                     sid = known
                     break
-            if sid < 0 and kind == 33:
+            if sid < 0 and kind == GTID:
                 return at, STOP_SID
             time_ms = little_endian(events, at, 4) * 1000
             if body_end - body >= 49:
                 time_us = little_endian(events, body + 42, 7) & 0x7FFFFFFFFFFFFF
                 if time_us > 0:
                     time_ms = time_us // 1000
-            _open(state, at, time_ms, counts[0])
+            _open(state, at, time_ms, counts[COUNT_ROWS])
             state[STANDALONE] = 1
-            state[DOMAIN] = sid if kind == 33 else -1
+            state[DOMAIN] = sid if kind == GTID else -1
             state[SERVER] = 0
             state[SEQUENCE] = little_endian(events, body + 17, 4) | (little_endian(events, body + 21, 4) << 32)
         elif action == A_QUERY:
@@ -272,7 +290,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
                 return at, STOP_BAD
             if same_range(events, text, body_end, begin_text, 0, len(begin_text)):
                 if state[OPEN] == 0:
-                    _open(state, at, little_endian(events, at, 4) * 1000, counts[0])
+                    _open(state, at, little_endian(events, at, 4) * 1000, counts[COUNT_ROWS])
                     state[DOMAIN] = -1
                 state[STANDALONE] = 0
             elif same_range(events, text, body_end, commit_text, 0, len(commit_text)) and state[OPEN] == 1:
@@ -284,15 +302,15 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
         if ended:
             if state[OPEN] == 0:
                 return at - size, STOP_BAD
-            n = counts[1]
-            txns[n, 0] = state[TIME_MS]
-            txns[n, 1] = state[DOMAIN]
-            txns[n, 2] = state[SERVER]
-            txns[n, 3] = state[SEQUENCE]
-            txns[n, 4] = at
-            txns[n, 5] = little_endian(events, at - size + 13, 4)
-            txns[n, 6] = state[CUT]
-            counts[1] = n + 1
+            n = counts[COUNT_TXNS]
+            txns[n, TXN_TIME_MS] = state[TIME_MS]
+            txns[n, TXN_DOMAIN] = state[DOMAIN]
+            txns[n, TXN_SERVER] = state[SERVER]
+            txns[n, TXN_SEQUENCE] = state[SEQUENCE]
+            txns[n, TXN_AT] = at
+            txns[n, TXN_END] = little_endian(events, at - size + END_AT, 4)
+            txns[n, TXN_CUT] = state[CUT]
+            counts[COUNT_TXNS] = n + 1
             state[OPEN] = 0
             if state[CUT] != 0:
                 return at, STOP_CUT
