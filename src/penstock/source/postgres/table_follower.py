@@ -163,6 +163,7 @@ class TableFollower:
                 self.doubt(table, ts, "it is unlogged: the log has none of its rows", error)
         for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
             self._known.pop(table.table_id & OID_MASK, None)
+        self._watch.told_all()
         return ddls
 
     def _guarded(self, oid: int, ts: int, action: Callable[[], None]) -> None:

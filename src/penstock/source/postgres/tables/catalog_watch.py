@@ -95,6 +95,7 @@ class CatalogWatch:
         self._seen: dict[int, CatalogTable] = {}
         self._prints: dict[int, str] = {}
         self._texts: TypeTexts | None = None
+        self._other_texts: set[int] = set()
         self._untold: set[int] = set()
         self._horizon = ""
         self._waiting: list[Waiting] = []
@@ -150,7 +151,8 @@ class CatalogWatch:
             return []
         oids = [oid for oid, _, _ in captured]
         prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(str(o) for o in oids)))}
-        texts = self._changed_texts()
+        self._other_texts |= self._changed_texts()
+        texts = self._other_texts
         with self._lock:
             differ = [o for o in oids if o not in prints or o in self._untold or prints[o] != self._prints.get(o) or o not in self._seen]
         now = self.read(differ)
@@ -178,6 +180,10 @@ class CatalogWatch:
                 self._seen[changed.now.oid] = changed.now
                 self._prints[changed.now.oid] = changed.fingerprint
                 self._untold.discard(changed.now.oid)
+
+    def told_all(self) -> None:
+        """Note that everything of the last look was told."""
+        self._other_texts = set()
 
     def put_off(self, lsn: int, oid: int, reason: str) -> None:
         """Keep a doubt until the log has been read up to a place."""
