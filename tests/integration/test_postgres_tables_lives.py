@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.testing.servers.postgres_followed import run_both_ways
+from penstock.source.postgres.upstream import PostgresUpstream
+from penstock.testing.servers.postgres_followed import QUICK, FollowedTables, run_both_ways
 
 pytestmark = pytest.mark.integration
 
@@ -204,3 +205,84 @@ def test_rows_that_the_log_does_not_tell_are_doubted(lab, upstream, case, live):
     followed = run_both_ways(lab, f"?slot={upstream.address.slot}", TABLES, ROWS_DOUBTED[case], live)
     assert followed.doubts
     assert followed.wrong().keys() <= followed.doubted()
+
+
+MORE = {
+    "ctas": ["CREATE TABLE shop.c AS SELECT * FROM shop.t", "INSERT INTO shop.c VALUES (3, 3, 3)"],
+    "like_all": ["CREATE TABLE shop.l (LIKE shop.t INCLUDING ALL); INSERT INTO shop.l SELECT * FROM shop.t", "UPDATE shop.l SET a = 0"],
+    "truncate_and_reload": ["BEGIN; TRUNCATE shop.t; ALTER TABLE shop.t ADD c int DEFAULT 4; INSERT INTO shop.t VALUES (5, 5, 5); COMMIT"],
+    "generated_then_plain": [
+        "ALTER TABLE shop.t ADD g int GENERATED ALWAYS AS (a * 2) STORED",
+        "ALTER TABLE shop.t ALTER g DROP EXPRESSION; INSERT INTO shop.t VALUES (10, 1, 1, 5)",
+    ],
+    "domain_with_a_default": ["CREATE DOMAIN shop.d AS int DEFAULT 8; ALTER TABLE shop.t ADD c shop.d", "INSERT INTO shop.t VALUES (9)"],
+    "array_of_an_enum": [
+        "CREATE TABLE shop.ea (id int PRIMARY KEY, m shop.mood[]); INSERT INTO shop.ea VALUES (1, '{ok}')",
+        "ALTER TYPE shop.mood RENAME VALUE 'ok' TO 'fine'",
+    ],
+    "key_dropped": [
+        "ALTER TABLE shop.t REPLICA IDENTITY FULL; ALTER TABLE shop.t DROP CONSTRAINT t_pkey",
+        "INSERT INTO shop.t VALUES (9, 9, 9); DELETE FROM shop.t WHERE id = 1",
+    ],
+    "key_renamed": ["ALTER TABLE shop.t RENAME id TO ident", "UPDATE shop.t SET a = 0 WHERE ident = 1"],
+    "rebuilt_and_swapped": [
+        "BEGIN; CREATE TABLE shop.x AS SELECT id, a + 1 AS a, b FROM shop.t; ALTER TABLE shop.x ADD PRIMARY KEY (id);"
+        "ALTER TABLE shop.t RENAME TO o; ALTER TABLE shop.x RENAME TO t; DROP TABLE shop.o; COMMIT",
+        "UPDATE shop.t SET a = a + 1",
+    ],
+    "rolled_back_ddl": [
+        "BEGIN; SAVEPOINT s; ALTER TABLE shop.t ADD c int; INSERT INTO shop.t VALUES (8, 8, 8, 8); ROLLBACK TO s;"
+        "INSERT INTO shop.t VALUES (9, 9, 9); COMMIT"
+    ],
+    "column_that_came_and_went_with_rows": [
+        "ALTER TABLE shop.t ADD c int DEFAULT 5; INSERT INTO shop.t VALUES (3, 3, 3, 33); ALTER TABLE shop.t DROP c;"
+        "ALTER TABLE shop.t ADD c int DEFAULT 9; INSERT INTO shop.t VALUES (4, 4, 4, 44)"
+    ],
+    "partitions_and_columns": [
+        "CREATE TABLE shop.p4 PARTITION OF shop.p FOR VALUES FROM (30) TO (40); INSERT INTO shop.p VALUES (33, 33)",
+        "UPDATE shop.p SET id = 34 WHERE id = 1; ALTER TABLE shop.p ADD c int DEFAULT 3",
+        "INSERT INTO shop.p VALUES (3, 1)",
+    ],
+    "names_passed_on_twice": [
+        "ALTER TABLE shop.t RENAME TO w; ALTER TABLE shop.n RENAME TO t; INSERT INTO shop.t VALUES (2); INSERT INTO shop.w VALUES (3)",
+        "ALTER TABLE shop.t RENAME TO n; ALTER TABLE shop.w RENAME TO t; INSERT INTO shop.t VALUES (4)",
+    ],
+    "odd_names": [
+        'ALTER TABLE shop.t RENAME TO "A ""b`"; ALTER TABLE shop."A ""b`" ADD "new ""col" int DEFAULT 5',
+        'INSERT INTO shop."A ""b`" VALUES (2222)',
+    ],
+    "moment_with_zone": [
+        "CREATE TABLE shop.m (id int PRIMARY KEY, v timestamp); INSERT INTO shop.m VALUES (1, '2020-01-01 10:00')",
+        "ALTER TABLE shop.m ALTER v TYPE timestamptz",
+    ],
+}
+"""What else applications run: right, or doubted."""
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_what_else_applications_run(lab, upstream, case):
+    followed = run_both_ways(lab, f"?slot={upstream.address.slot}", TABLES, MORE[case], live=False)
+    assert followed.wrong().keys() <= followed.doubted()
+
+
+def test_what_happened_while_nobody_read_is_doubted_after_a_restart(lab, upstream):
+    lab.sql(TABLES)
+    lab.sql("VACUUM FULL shop.v")
+    first = FollowedTables(lab, upstream)
+    first.begin()
+    first.follow()
+    versions = [v for t in upstream.list_tables() for v in upstream.schema_history(t.table_id)]
+    upstream.close()
+    lab.sql("ALTER TABLE shop.t ALTER a TYPE int USING a * 100; TRUNCATE shop.p1; ALTER TABLE shop.n ADD c int DEFAULT 5")
+    lab.sql("CREATE TABLE shop.p9 (LIKE shop.p); INSERT INTO shop.p9 VALUES (95, 95)")
+    lab.sql("ALTER TABLE shop.p ATTACH PARTITION shop.p9 FOR VALUES FROM (90) TO (99)")
+    again = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", QUICK)
+    try:
+        again.adopt_schemas(versions)
+        second = FollowedTables(lab, again)
+        second.resume(first)
+        second.follow()
+    finally:
+        again.close()
+    assert second.doubted() == {"t", "p"}
+    assert second.wrong().keys() == {"t", "p"}, "a column with a constant default is no reason to read a table again"

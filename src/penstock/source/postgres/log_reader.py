@@ -53,6 +53,8 @@ from penstock.source.postgres.wire.replication_stream import ReplicationStream, 
 from penstock.source.postgres.wire.scan_buffer import Notice, ScanBuffer
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 
+LOOK_SHARE = 20
+"""How many times as long as a look took the reader waits until it looks again."""
 STEP_BATCHES = 16
 """How many batches of a large transaction make one step."""
 
@@ -125,6 +127,7 @@ class LogReader:
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
         self._looked_s = 0.0
+        self._look_again_s = 0.0
         self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
@@ -390,6 +393,15 @@ class LogReader:
         tables = {change.header.table_id for _, change in pieces}
         return [b for t in sorted(tables) for b in fold_pieces([(at, c) for at, c in pieces if c.header.table_id == t])]
 
+    def _look(self, now_s: float) -> list[Changed]:
+        """Look at the catalog, unless that took long and was not long ago: many tables are looked at less often."""
+        if now_s < self._look_again_s:
+            return []
+        self._looked_s = now_s
+        found = self._tables.look()
+        self._look_again_s = now_s + LOOK_SHARE * (self._clock.monotonic_s() - now_s)
+        return found
+
     def _mark(self) -> Iterator[LogStep]:
         """Move the chain on while the log is quiet, if the server has said where its reading stands."""
         state = self._buffer.state
@@ -399,7 +411,7 @@ class LogReader:
             quiet = self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s
             if quiet or now_s - self._looked_s >= self._settings.look_interval_s:
                 # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
-                self._found, self._looked_s = self._tables.look(), now_s
+                self._found = self._look(now_s)
                 if quiet or self._found:
                     self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
             return

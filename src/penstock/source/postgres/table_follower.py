@@ -44,7 +44,6 @@ class TableFollower:
         self._unlogged: set[int] = set()
         self._fresh: dict[int, CatalogTable] = {}
         self._reasons: dict[int, str] = {}
-        self._untold: set[int] = set()
         self._doubts: list[TableDoubt] = []
         self.wanted: Callable[[int], bool] = lambda _table_id: True
 
@@ -61,8 +60,11 @@ class TableFollower:
             lsn = self._log_end()
             for oid, reason in reasons.items():
                 self._watch.put_off(lsn, oid, reason)
-        self._watch.accept(t for oid, t in self._fresh.items() if oid not in self._untold)
-        self._fresh, self._reasons, self._untold = {}, {}, set()
+        self._watch.accept(self._fresh.values())
+        for oid, now in self._fresh.items():
+            if self._book.knows(oid) and not self._book.is_told(now):
+                self._watch.leave_untold(oid)
+        self._fresh, self._reasons = {}, {}
 
     def name_changes(self, notices: Sequence[Notice]) -> list[int]:
         """Return the transactions, but for the first, in which a table comes under a name that nobody has told of it."""
@@ -151,7 +153,7 @@ class TableFollower:
         self._dropped.update(t.table_id for t in gone)
         shown = [c.now for c in live.values() if c.now is not None]
         reasons = {c.table_id & OID_MASK: c.reason for c in found if c.reason}
-        ddls, doubts = self._book.observe_catalog(shown, gone, ts, reasons, self.wanted)
+        ddls, doubts = self._book.observe_catalog(shown, gone, ts, reasons)
         for oid, reason in doubts.items():
             self.doubt(self._book.newest(oid), ts, reason)
         for oid, changed in live.items():
@@ -165,6 +167,7 @@ class TableFollower:
                 self.doubt(table, ts, "it is unlogged: the log has none of its rows", error)
         for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
             self._known.pop(table.table_id & OID_MASK, None)
+        self._watch.told_all()
         return ddls
 
     def _guarded(self, oid: int, ts: int, action: Callable[[], None]) -> None:
@@ -175,7 +178,6 @@ class TableFollower:
             if error.code != "DDL_UNSUPPORTED":
                 raise
             # Told at the next mark, or with the next transaction of it.
-            self._untold.add(oid)
             self.doubt(self._book.newest(oid), ts, error.detail)
 
     def _observe(self, relation: Relation, ts: int, ddls: list[DdlEvent]) -> None:
@@ -188,7 +190,7 @@ class TableFollower:
             self._note_created(oid, self._book.created(oid, ts))
         else:
             shown = shown or self._watch.read([oid]).get(oid)
-            created = self._book.create(relation, ts, shown, self.wanted)
+            created = self._book.create(relation, ts, shown)
             self._tell(created.ddls if created is not None else (), ddls)
             self._note_created(oid, created)
             if not self._book.knows(oid):
@@ -196,7 +198,7 @@ class TableFollower:
                 self._refuse_partition(relation, ts)
                 self._ignored.add(oid)
                 return
-        told = self._book.observe(relation, ts, shown, self._since.get(oid, 0), self._reasons.get(oid, ""), self.wanted)
+        told = self._book.observe(relation, ts, shown, self._since.get(oid, 0), self._reasons.get(oid, ""))
         self._book.announce([oid])
         self._known[oid] = told.known
         self._since[oid] = told.known.table.version

@@ -76,6 +76,11 @@ class FollowedTables:
         self._told_ts = ticket.start.ts
         self._handed = {t.schema.table_id: ticket.start.ts for t in self.tables.values()}
 
+    def resume(self, other: FollowedTables) -> None:
+        """Go on with what another reader has, as a process that comes back."""
+        self.tables, self.position = other.tables, other.position
+        self._told_ts, self._handed = other._told_ts, other._handed
+
     def follow(self) -> None:
         """Read the log to its end, and on until the catalog was looked at."""
         for _ in range(_LOOKS):

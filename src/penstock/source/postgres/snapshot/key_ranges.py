@@ -18,6 +18,7 @@ from penstock.source.postgres.rows.row_keys import place_keys
 from penstock.source.postgres.rows.type_map import BPCHAR
 from penstock.source.postgres.snapshot.table_scan import ScanPlan, order_expression
 from penstock.source.postgres.tables.catalog import CatalogColumn
+from penstock.source.postgres.tables.schema_book import OID_MASK
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
 _SAMPLE_PAGES = 300
@@ -34,7 +35,7 @@ class RangeSettings:
 
 def cut_keys(connection: Connection, plan: ScanPlan, settings: RangeSettings) -> list[bytes]:
     """Return the keys at which a table is cut, in order, none twice."""
-    oid = f"{quote_literal(plan.source)}::regclass"
+    oid = str(plan.table.table_id & OID_MASK)
     rows, pages = connection.query(
         f"SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint, coalesce(sum(c.relpages), 0)::bigint FROM pg_class c "
         f"WHERE c.oid = {oid} OR c.oid IN (SELECT relid FROM pg_partition_tree({oid}) WHERE isleaf)"

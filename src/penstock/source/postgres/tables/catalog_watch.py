@@ -35,9 +35,13 @@ SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
 """
 _TEXTS = """
-SELECT enumtypid, oid, enumlabel FROM pg_enum
-UNION ALL SELECT c.reltype, 0, string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
-FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind = 'c' AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 1
+WITH parts (type, part, shown) AS (
+  SELECT enumtypid, oid, enumlabel FROM pg_enum
+  UNION ALL SELECT c.reltype, 0, string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind = 'c' AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 1)
+SELECT type, part, shown FROM parts
+UNION ALL SELECT t.typarray, p.part, p.shown FROM parts p JOIN pg_type t ON t.oid = p.type
+UNION ALL SELECT d.oid, p.part, p.shown FROM parts p JOIN pg_type d ON d.typbasetype = p.type AND d.typtype = 'd'
 """
 _TOUCHED = """
 SELECT DISTINCT r.oid FROM pg_class r CROSS JOIN LATERAL (
@@ -91,6 +95,8 @@ class CatalogWatch:
         self._seen: dict[int, CatalogTable] = {}
         self._prints: dict[int, str] = {}
         self._texts: TypeTexts | None = None
+        self._other_texts: set[int] = set()
+        self._untold: set[int] = set()
         self._horizon = ""
         self._waiting: list[Waiting] = []
         self._lock = threading.RLock()
@@ -108,6 +114,11 @@ class CatalogWatch:
             for table in tables:
                 if not first or table.oid not in self._seen:
                     self._seen[table.oid] = table
+
+    def leave_untold(self, oid: int) -> None:
+        """Note that a table is seen as nobody has told of it yet: the catalog is ahead of the log, and the next look tells."""
+        with self._lock:
+            self._untold.add(oid)
 
     def seen(self, oid: int) -> CatalogTable | None:
         """Return a table as it was last seen."""
@@ -140,9 +151,10 @@ class CatalogWatch:
             return []
         oids = [oid for oid, _, _ in captured]
         prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(str(o) for o in oids)))}
-        texts = self._changed_texts()
+        self._other_texts |= self._changed_texts()
+        texts = self._other_texts
         with self._lock:
-            differ = [o for o in oids if o not in self._seen or o not in prints or prints[o] != self._prints.get(o)]
+            differ = [o for o in oids if o not in prints or o in self._untold or prints[o] != self._prints.get(o) or o not in self._seen]
         now = self.read(differ)
         reasons = self.rewritten(list(now.values()), known)
         places = self.places([o for o in differ if o not in now])
@@ -151,7 +163,7 @@ class CatalogWatch:
             table, before = now.get(oid), self.seen(oid)
             if table is not None:
                 reason = reasons.get(oid, "") or text_doubt(table, texts)
-                if reason or table != before:
+                if reason or table != before or oid in self._untold:
                     found.append(Changed(table_id, version, table, None, reason, prints.get(oid, "")))
                 else:
                     self._prints[oid] = prints.get(oid, "")
@@ -167,6 +179,11 @@ class CatalogWatch:
             if changed.now is not None:
                 self._seen[changed.now.oid] = changed.now
                 self._prints[changed.now.oid] = changed.fingerprint
+                self._untold.discard(changed.now.oid)
+
+    def told_all(self) -> None:
+        """Note that everything of the last look was told."""
+        self._other_texts = set()
 
     def put_off(self, lsn: int, oid: int, reason: str) -> None:
         """Keep a doubt until the log has been read up to a place."""

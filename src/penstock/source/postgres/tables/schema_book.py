@@ -95,7 +95,7 @@ class SchemaBook:
         self._announced: set[int] = set()
         self._created: dict[int, Created] = {}
         self._ended: dict[int, int] = {}
-        self._moved: set[tuple[int, int]] = set()
+        self._moved: dict[tuple[int, int], Name] = {}
         self._lock = threading.RLock()
 
     def announce(self, table_ids: Iterable[int]) -> None:
@@ -113,16 +113,22 @@ class SchemaBook:
         with self._lock:
             return self._generations(oid)[-1].versions()[-1]
 
+    def is_told(self, now: CatalogTable) -> bool:
+        """Return whether the newest version of a table that has one is what the catalog shows."""
+        with self._lock:
+            newest = self.newest(now.oid)
+            return _shape(newest) == _shape(version_of_catalog(newest, now, 0))
+
     def captured(self, wanted: Wanted) -> list[TableSchema]:
         """Return the newest version of the tables that somebody captures."""
         with self._lock:
             newest = [self.newest(oid) for oid in {i & OID_MASK for i in self._histories} if self._generations(oid)]
         return [table for table in newest if wanted(table.table_id)]
 
-    def create(self, relation: Relation, commit_ts: int, shown: CatalogTable | None, wanted: Wanted = lambda _: True) -> Created | None:
+    def create(self, relation: Relation, commit_ts: int, shown: CatalogTable | None) -> Created | None:
         """Return the events of a table that was made since capture began, when its first row is met, also again; else None.
 
-        ``shown`` is the table as the catalog has it now, if it has it. Tables that had its name are told with it, if anybody wants them.
+        ``shown`` is the table as the catalog has it now, if it has it. Tables that had its name are told with it.
         """
         with self._lock:
             told = self.created(relation.oid, commit_ts)
@@ -132,7 +138,7 @@ class SchemaBook:
             moves = self._clear({relation.oid: (relation.schema, relation.table)}, commit_ts)
             slot = self._free_slot([relation.oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved))
             pairs = self._move(moves, slot)
-            replaced = tuple(t.table_id for t in self._end(moves, slot) if wanted(t.table_id))
+            replaced = tuple(t.table_id for t in self._end(moves, slot))
             slot += bool(pairs)
             table = msgspec.structs.replace(first_version(relation, types, shown, slot), table_id=self.table_id(relation.oid, commit_ts))
             self.adopt([table])
@@ -210,7 +216,6 @@ class SchemaBook:
         shown: CatalogTable | None = None,
         since: int = 0,
         rewritten: str = "",
-        wanted: Wanted = lambda _: True,
     ) -> Observed:
         """Return how rows of a relation are read in the transaction of this ts, and the DDLs where their schema began in it.
 
@@ -235,10 +240,11 @@ class SchemaBook:
                 if is_version_of(version, relation, types) and (now is None or numbers == [c.id for c in version.columns]):
                     # Read again after a failure, the DDL may not have been stored; the store knows it if it was.
                     made_here = version in recent and at > 0
-                    ddls = self._told_again(candidates[at - 1], version, wanted) if made_here else ()
+                    ddls = self._told_again(candidates[at - 1], version) if made_here else ()
                     return Observed(known(version), ddls)
             last = candidates[-1] if candidates else versions[0]
-            if (last.table_id, last.version) in self._moved and last in recent and has_columns(last, relation, types):
+            left = self._moved.get((last.table_id, last.version))
+            if last in recent and left == (relation.schema, relation.table) and has_columns(last, relation, types):
                 # Its name was taken by another table of the same transaction, whose rows come after these.
                 return Observed(known(last))
             after = (
@@ -247,11 +253,11 @@ class SchemaBook:
                 else guessed_version(last, relation, types, shown, 0, versions)
             )
             doubt = shape_doubt(last, after, now, versions, rewritten) if last.columns != after.columns else ""
-            ddls, made = self._advance([(last, after)], commit_ts, wanted)
+            ddls, made = self._advance([(last, after)], commit_ts)
         return Observed(known(made[0]), ddls, doubt)
 
     def observe_catalog(
-        self, changed: Sequence[CatalogTable], gone: Sequence[TableSchema], ts: int, rewritten: Mapping[int, str], wanted: Wanted
+        self, changed: Sequence[CatalogTable], gone: Sequence[TableSchema], ts: int, rewritten: Mapping[int, str]
     ) -> tuple[tuple[DdlEvent, ...], dict[int, str]]:
         """Tell at a mark what the catalog shows and no row has told yet; return the events and, by oid, why rows are in doubt."""
         with self._lock:
@@ -270,7 +276,7 @@ class SchemaBook:
             for table in gone:
                 self._ended[table.table_id & OID_MASK] = ts - DDL_SLOTS
             if pairs:
-                ddls, _ = self._advance(pairs, ts, wanted, tuple(gone))
+                ddls, _ = self._advance(pairs, ts, tuple(gone))
             else:
                 ddls = tuple(compose_drop(t, ts) for t in gone)
         return ddls, doubts
@@ -292,14 +298,14 @@ class SchemaBook:
         return compose_truncate(before, after)
 
     def _advance(
-        self, pairs: Sequence[tuple[TableSchema, TableSchema]], commit_ts: int, wanted: Wanted, gone: tuple[TableSchema, ...] = ()
+        self, pairs: Sequence[tuple[TableSchema, TableSchema]], commit_ts: int, gone: tuple[TableSchema, ...] = ()
     ) -> tuple[tuple[DdlEvent, ...], list[TableSchema]]:
         """Begin versions; return the events in an order in which they apply, drops first, and the versions as they are numbered."""
         claims = {a.table_id & OID_MASK: (a.schema, a.table) for b, a in pairs if (b.schema, b.table) != (a.schema, a.table)}
         moves = self._clear(claims, commit_ts)
         oids = [*(a.table_id & OID_MASK for _, a in pairs), *moves.gone, *moves.moved]
         slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone))
-        ended = [*gone, *(t for t in self._end(moves, slot) if wanted(t.table_id))]
+        ended = [*gone, *self._end(moves, slot)]
         ddls = [compose_drop(t, slot) for t in ended]
         slot += bool(moves.gone or gone)
         moved = self._move(moves, slot)
@@ -312,7 +318,7 @@ class SchemaBook:
             numbered = [pair for pair in numbered if pair not in renamed]
         return (*ddls, *(compose_ddl(before, after) for before, after in numbered)), made
 
-    def _told_again(self, before: TableSchema, version: TableSchema, wanted: Wanted) -> tuple[DdlEvent, ...]:
+    def _told_again(self, before: TableSchema, version: TableSchema) -> tuple[DdlEvent, ...]:
         """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
         if (before.schema, before.table) == (version.schema, version.table):
             return (compose_ddl(before, version),)
@@ -321,7 +327,7 @@ class SchemaBook:
         moves = self._clear({version.table_id & OID_MASK: (version.schema, version.table)}, version.version)
         told = [oid for oid, slot in self._ended.items() if slot == version.version - 1]
         gone = [self._at(oid, version.version) for oid in dict.fromkeys([*moves.gone, *told])]
-        drops = [compose_drop(t, version.version - 1) for t in gone if t is not None and wanted(t.table_id)]
+        drops = [compose_drop(t, version.version - 1) for t in gone if t is not None]
         return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
 
     def _clear(self, claims: Mapping[int, Name], ts: int) -> Moves:
@@ -356,7 +362,7 @@ class SchemaBook:
             if before is not None:
                 after = msgspec.structs.replace(before, schema=schema, table=name, version=slot)
                 self.adopt([after])
-                self._moved.add((after.table_id, after.version))
+                self._moved[after.table_id, after.version] = (before.schema, before.table)
                 pairs.append((before, after))
         return pairs
 
