@@ -13,6 +13,7 @@ for; corrected tables are what they really are. A failing seed prints how to rep
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import random
 import threading
@@ -25,7 +26,7 @@ import pytest
 from penstock.meta.log_journal import JournalEntry
 from penstock.meta.table_states import TableState
 from penstock.model.batch import COMMIT_TS, KEY, BatchKind, ChangeBatch, Op
-from penstock.model.ddl import DdlEvent
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -70,6 +71,7 @@ class SimulatedLog(MemoryLog):
         self._rng = rng
         self._is_sound = is_sound
         self.is_calm = False
+        self.is_captured: Callable[[], bool] = lambda: False
         self.source_marks: set[int] = set()
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
@@ -77,6 +79,12 @@ class SimulatedLog(MemoryLog):
 
     def begin_snapshot(self) -> None:
         """Only tells that there is one log."""
+
+    def first_position(self) -> LogPosition:
+        """Return the beginning until capture has begun, then the end as of now."""
+        if not self.is_captured():
+            return super().first_position()
+        return LogPosition(compose_ts(self._sim.now_ms()), self.log_end())
 
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
@@ -109,23 +117,9 @@ class SimulatedLog(MemoryLog):
             if rng.random() < 0.2:
                 # A transaction that comes in two pieces.
                 yield LogStep(step.changes)
-                yield LogStep(position=step.position, doubts=step.doubts)
+                yield LogStep(ddls=step.ddls, position=step.position, doubts=step.doubts)
             else:
                 yield step
-
-
-class DurableJournal(MemoryJournal):
-    """What a journal has on disk; an older mark of a place goes as it does in the database."""
-
-    def save(self, entry: JournalEntry) -> None:
-        newest = self.start_for(entry.ts)
-        if newest is not None and newest.ts == entry.ts:
-            if entry.mark and not newest.mark:
-                self.entries[self.entries.index(newest)] = entry
-            return
-        if newest is not None and newest.mark and entry.mark and newest.text == entry.text:
-            self.entries.remove(newest)
-        super().save(entry)
 
 
 class DurableSpan:
@@ -143,10 +137,11 @@ class Disk:
     """Everything that survives a crash."""
 
     def __init__(self, sim: Interleaving) -> None:
-        self.journal = DurableJournal()
+        self.journal = MemoryJournal()
         self.all_marks: dict[tuple[int, str], None] = {}
         self.book = MemoryDoubts(sim)
         self.spans: dict[int, DurableSpan] = {}
+        self.ddls: set[tuple[int, str]] = set()
         self.checkpoints: dict[int, int] = {}
         self.delivered: dict[int, list[Row]] = {}
 
@@ -186,7 +181,16 @@ class LifeStore:
         return True
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
-        self._queue.append((DDL_SPAN.span_id, [], on_persisted))
+        if self._life.is_alive:
+            name, resolved_ts = (ddl.commit_ts, ddl.query), self._resolved[DDL_SPAN.span_id]
+            late = ddl.commit_ts <= resolved_ts and name not in self._disk.ddls
+            self._life.check(not late, f"{ddl.query} at {ddl.commit_ts}, resolved ts {resolved_ts}")
+
+            def persisted() -> None:
+                self._disk.ddls.add(name)
+                on_persisted()
+
+            self._queue.append((DDL_SPAN.span_id, [], persisted))
         return True
 
     def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
@@ -359,6 +363,11 @@ class Life:
         if self.is_alive:
             self.run.claims.append((count, ts))
 
+    def begin_again(self) -> None:
+        """Note the end of the log, as for a feed whose part of it was purged; the others go on."""
+        with contextlib.suppress(PenstockError):
+            self.service.begin_log_again()
+
     def end(self, orderly: bool) -> None:
         """End the process, in order or by a crash; one that has crashed only lets its threads go."""
         self.is_alive = self.is_alive and orderly
@@ -376,6 +385,7 @@ class Run:
         self.rng = random.Random(seed)
         self.log = SimulatedLog(sim, self.rng, is_sound)
         self.disk = Disk(sim)
+        self.log.is_captured = lambda: bool(self.disk.journal.entries)
         self.broken: list[str] = []
         self.claims: list[tuple[int, int]] = []
         self.real: dict[int, set[bytes]] = {table: set() for table in TABLES}
@@ -399,7 +409,11 @@ class Run:
                 self.join(life)
             elif dice < 0.8:
                 self.rewrite()
+            elif dice < 0.84:
+                self.execute_ddl()
             elif dice < 0.86:
+                self.sim.spawn("begin again", life.begin_again)
+            elif dice < 0.92:
                 life.end(orderly=life.is_alive and rng.random() < 0.5)
             if rng.random() < 0.5:
                 self.sim.pause(rng.random() * (0.1 if rng.random() < 0.8 else 4.0))
@@ -416,6 +430,11 @@ class Run:
         added = sorted({key_of(rng.randrange(KEYS)) for _ in range(rng.randrange(4))} - real)
         self.log.commit(table, values_of(added), deleted=values_of(deleted), commit_ms=self.sim.now_ms() // 1000 * 1000)
         self.real[table] = (real - set(deleted)) | set(added)
+
+    def execute_ddl(self) -> None:
+        """Commit a DDL with a text of its own."""
+        ddl = DdlEvent(0, DdlType.ADD_INDEX, f"ddl {len(self.log.commits)}", "shop")
+        self.log.commit(TABLES[0], [], ddls=[ddl], commit_ms=self.sim.now_ms() // 1000 * 1000)
 
     def rewrite(self) -> None:
         """Change rows without telling the log which."""
@@ -443,7 +462,7 @@ class Run:
         settled_ts = life.service.settled_ts()
         while (
             life.service.open_doubts()
-            or any(life.store.resolved_ts(span.span_id) < settled_ts for span in self.spans)
+            or any(life.store.resolved_ts(span.span_id) < settled_ts for span in (*self.spans, DDL_SPAN))
             or any(s.state is CaptureState.RETRYING for s in life.service.status())
         ):
             self.sim.pause(0.5)
@@ -462,6 +481,8 @@ class Run:
         self.check(not corrections & set(ts_of), "a commit has the ts of corrections")
         for count, claimed_ts in self.claims:
             self.check(all(ts <= claimed_ts for ts in ts_of[:count]), f"settled ts {claimed_ts} does not cover {count} commits")
+        ddls = {(ts, ddl.query) for commit, ts in zip(self.log.commits, ts_of, strict=True) for ddl in commit.ddls}
+        self.check(self.disk.ddls == ddls, f"DDLs {len(ddls - self.disk.ddls)} missing, {len(self.disk.ddls - ddls)} too many")
         for span, start_ts in self.spans.items():
             delivered = self.disk.delivered.get(span.span_id, [])
             wanted = sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.model.errors import InvariantError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.testing.twins.clock import SimulatedClock
+from penstock.testing.twins.single_log import MemoryJournal
 
 
 def journal(path: Path, clock: SimulatedClock | None = None, source: str = "a") -> LogJournal:
@@ -38,15 +40,22 @@ def test_positions_and_marks_are_found_again_by_their_ts(tmp_path: Path) -> None
     again.close()
 
 
-def test_marks_at_one_place_follow_each_other_and_a_mark_at_a_known_ts_stays_a_mark(tmp_path: Path) -> None:
-    one = journal(tmp_path)
+@pytest.fixture(params=["database", "twin"])
+def one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogJournal | MemoryJournal]:
+    """The journal and its twin, which keep the same rules."""
+    made = journal(tmp_path) if request.param == "database" else MemoryJournal()
+    yield made
+    if isinstance(made, LogJournal):
+        made.close()
+
+
+def test_marks_at_one_place_follow_each_other_and_a_mark_at_a_known_ts_stays_a_mark(one: LogJournal | MemoryJournal) -> None:
     for ts in (5, 6, 7):
         one.save(JournalEntry(ts, "quiet", True))
     one.save(JournalEntry(9, "later"))
     one.save(JournalEntry(9, "later", True))
     one.save(JournalEntry(9, "later"))
     assert one.marks_from(0) == [JournalEntry(7, "quiet", True), JournalEntry(9, "later", True)]
-    one.close()
 
 
 def test_old_positions_are_dropped_but_never_one_that_is_needed_nor_the_newest(tmp_path: Path) -> None:
@@ -68,23 +77,19 @@ def test_old_positions_are_dropped_but_never_one_that_is_needed_nor_the_newest(t
     one.close()
 
 
-def test_an_older_mark_of_a_place_stays_where_the_log_was_read_on_since(tmp_path: Path) -> None:
-    one = journal(tmp_path)
+def test_an_older_mark_of_a_place_stays_where_the_log_was_read_on_since(one: LogJournal | MemoryJournal) -> None:
     for entry in (JournalEntry(5, "p", True), JournalEntry(6, "q"), JournalEntry(8, "p", True)):
         one.save(entry)
     assert one.marks_from(0) == [JournalEntry(5, "p", True), JournalEntry(8, "p", True)]
-    one.close()
 
 
-def test_one_ts_has_one_mark_and_another_log_begins_with_an_empty_journal(tmp_path: Path) -> None:
-    one = journal(tmp_path)
+def test_one_ts_has_one_mark_and_another_log_begins_with_an_empty_journal(one: LogJournal | MemoryJournal) -> None:
     one.save(JournalEntry(5, "p", True))
     one.save(JournalEntry(5, "p", True))
     with pytest.raises(InvariantError, match="two marks of ts 5"):
         one.save(JournalEntry(5, "q", True))
     one.begin_anew(JournalEntry(9, "other", True))
     assert (one.first(), one.marks_from(0)) == (JournalEntry(9, "other", True), [JournalEntry(9, "other", True)])
-    one.close()
 
 
 @given(st.lists(st.tuples(st.sampled_from("pmq"), st.integers(1, 5)), max_size=25), st.integers(0, 200))

@@ -6,11 +6,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.raw import RawBatch
+from penstock.model.raw import RAW_SCHEMA, RawBatch
 from penstock.model.span import Span
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.region_worker import RegionWorkerSettings
@@ -419,3 +420,37 @@ def test_the_tick_publishes_regions_and_lag(store: ScriptedStore) -> None:
         assert lab.count("penstock_log_puller_received_bytes_total") > 0
     finally:
         lab.close()
+
+
+def test_a_region_whose_rows_are_refused_by_a_closing_pipeline_resolves_nothing_behind_them(store: ScriptedStore) -> None:
+    """Worker 0 still ends while rows of a span of worker 1 arrive: what the store says behind them must not count."""
+    lab = Lab()
+    span = next(s for s in map(Span, range(1, 40)) if s.span_id % 2 == 1)
+    gate, busy = threading.Event(), threading.Event()
+
+    def hold(_: RawBatch, finish: Finish) -> bool:
+        busy.set()
+        gate.wait(WAIT_S)
+        finish()
+        return True
+
+    held = lab.pipeline.register(0, hold, lambda _: None)
+    lab.upstream.set_ranges(range_info(7, store))
+    lab.puller.subscribe(span, 10, lab.target.consume, lab.target.advance, lab.target.fail)
+    stream = store.next_stream()
+    request = stream.next_request()
+    stream.send(initialized(request))
+    stream.send(resolved(12, request))
+    lab.target.wait_resolved(12)
+    lab.pipeline.enqueue_data(held, RawBatch(0, pa.RecordBatch.from_pylist([], schema=RAW_SCHEMA)))
+    assert busy.wait(WAIT_S)
+    closing = threading.Thread(target=lab.close)
+    closing.start()
+    while lab.pipeline.enqueue_resolved(held, 1):
+        pass
+    stream.send(entries(request, row(COMMITTED, b"a", 13, 14)))
+    stream.send(resolved(20, request))
+    threading.Event().wait(0.3)
+    gate.set()
+    closing.join()
+    assert (lab.target.rows, lab.target.resolved) == ([], [12])

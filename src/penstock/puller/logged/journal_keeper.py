@@ -86,6 +86,7 @@ class JournalKeeper:
         self._end = ""
         """The end of the log when the present reading began; empty once it was reached."""
         self._known_marks: set[tuple[int, str]] = set()
+        """Those that the journal had when the present reading began."""
         self._saved_s = float("-inf")
         self._weight = 0
         self._due = False
@@ -197,8 +198,6 @@ class JournalKeeper:
 
     def _save(self, entry: JournalEntry) -> None:
         self._journal.save(entry)
-        if entry.mark:
-            self._known_marks.add((entry.ts, entry.text))
         self._saved.append(LogPosition(entry.ts, entry.text))
         self._saved_s, self._weight = self._clock.monotonic_s(), 0
 

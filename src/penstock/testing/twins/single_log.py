@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.meta.log_journal import JournalEntry
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
@@ -210,7 +210,8 @@ class MemoryReader:
                 changes.append(rows_of(commit.table_id, ts, commit.inserted))
         table = table_of(commit.table_id)
         doubts = (TableDoubt(commit.table_id, table.schema, table.table, ts, commit.doubt),) if commit.doubt else ()
-        return LogStep(tuple(changes), commit.ddls, LogPosition(ts, str(self.place)), doubts=doubts)
+        ddls = tuple(msgspec.structs.replace(ddl, commit_ts=ts) for ddl in commit.ddls)
+        return LogStep(tuple(changes), ddls, LogPosition(ts, str(self.place)), doubts=doubts)
 
     def mark(self, ts: int) -> LogStep:
         """Return a mark at the present place, and raise the chain there."""
@@ -227,8 +228,16 @@ class MemoryJournal:
         self._on_save = on_save
 
     def save(self, entry: JournalEntry) -> None:
-        """Keep an entry."""
-        self.entries.append(entry)
+        """Keep an entry, as ``meta/log_journal.py`` does."""
+        newest = self.start_for(entry.ts)
+        if newest is None or newest.ts < entry.ts:
+            if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
+                self.entries.remove(newest)
+            self.entries.append(entry)
+        elif entry.mark and newest.mark and newest.text != entry.text:
+            raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")
+        elif entry.mark and not newest.mark:
+            self.entries[self.entries.index(newest)] = entry
         if self._on_save is not None:
             self._on_save(entry)
 
