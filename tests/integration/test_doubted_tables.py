@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import RereadSettings
+from penstock.feed.bootstrap import reread, reread_part
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition, TableState
@@ -227,6 +228,52 @@ def test_a_row_that_the_log_changes_while_the_table_is_read_is_left_to_the_log(l
     settlement = lab.reread("orders", change)
     assert settlement is not None
     assert settlement.rows == 2, "row 2 alone is corrected"
+    lab.check()
+
+
+def int_key(number: int) -> bytes:
+    """Return the row key of an integer."""
+    return (number + (1 << 63)).to_bytes(8, "big")
+
+
+def test_many_ranges_and_buckets(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most rows differ, in every range; each range is compared by a task of its own, in several buckets."""
+    cuts = [b"", *(int_key(n) for n in (0, 100, 101, 700, 4000)), b""]
+    monkeypatch.setattr(reread, "divide", lambda _, span: tuple(Span(span.table_id, *pair) for pair in itertools.pairwise(cuts)))
+    monkeypatch.setattr(reread_part, "BUCKET_BYTES", 4_000)
+    lab.unlogged(
+        "UPDATE {s}.orders SET note = 'unlogged' WHERE id % 2 = 0",
+        "DELETE FROM {s}.orders WHERE id % 10 = 1",
+        "INSERT INTO {s}.orders SELECT id + 3000, note, amount FROM {s}.orders WHERE id % 3 = 0",
+    )
+    read: list[int] = []
+    with writing(lab, 2):
+        settlement = lab.reread("orders", lambda part: read.append(part.read.number))
+    assert settlement is not None
+    assert settlement.closed
+    assert settlement.rows > 100
+    assert sorted(read) == list(range(6))
+    lab.check()
+    again = lab.reread("orders")
+    assert again is not None
+    assert (again.rows, again.closed) == (0, True)
+
+
+def test_a_table_without_a_key_that_is_written_to_meanwhile(lab: Lab) -> None:
+    """Where the log touched rows that differ, another round settles them."""
+    lab.unlogged("DELETE FROM {s}.bag WHERE id = 1", "INSERT INTO {s}.bag VALUES (4, 'd')", table="bag")
+    numbers = itertools.count(100)
+
+    def write(_: RereadPart) -> None:
+        lab.run(f"INSERT INTO {{s}}.bag VALUES ({next(numbers)}, 'meanwhile')", "UPDATE {s}.bag SET note = 'changed' WHERE id = 3")
+
+    settlement = lab.reread("bag", write)
+    assert settlement is not None
+    if not settlement.closed:
+        assert settlement.left_out
+        settlement = lab.path.reread().run(lab.table_id("bag"))
+        assert settlement is not None
+    assert settlement.closed
     lab.check()
 
 

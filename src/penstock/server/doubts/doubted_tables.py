@@ -248,7 +248,7 @@ class DoubtedTables:
         else:
             self._not_before_ms.pop(state.table_id, None)
         found = {"rows": settlement.rows, "left_out": settlement.left_out, "ts": settlement.ts, "seconds": round(took_s, 3)}
-        log.info("doubted table settled" if settlement.closed else "doubted table needs another round", extra=_shown(state) | found)
+        log.info("doubted table corrected" if settlement.closed else "doubted table needs another round", extra=_shown(state) | found)
 
     def _missed(self, state: TableState) -> None:
         """Forget a table that the source does not list, once no feed has it; until then it may only be hidden."""

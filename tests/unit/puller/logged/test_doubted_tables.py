@@ -108,3 +108,22 @@ def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_tha
     assert doubts.close(1, 70, "")
     doubts.note([doubt(ts) for ts in (40, 45, 55, 60)])
     assert [s.state for s in book.states()] == [TableCondition.OK]
+
+
+def test_a_paused_table_is_left_out_until_a_re_read_begins_and_a_forgotten_one_is_no_longer_known() -> None:
+    book = MemoryDoubts(SimulatedClock())
+    doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)
+    changes = (rows_of(1, 60, [1]), rows_of(2, 61, [1]))
+    doubts.note([doubt(40)])
+    assert doubts.followed(changes) is changes
+    doubts.fail(1, PenstockError("TABLE_PAUSED", "left out"), 0.0)
+    assert doubts.followed(changes) == changes[1:]
+    assert DoubtedTables(book, SimulatedClock(), keys_max=10).followed(changes) == changes[1:], "after a restart too"
+    doubts.begin_watch(Watch(1, 62, "p", (SPAN,)))
+    assert doubts.followed(changes) is changes
+    doubts.fail(1, PenstockError("UPSTREAM_REFUSED", "denied"), 0.0)
+    assert doubts.followed(changes) is changes, "another error does not pause it again"
+    doubts.forget(1)
+    assert doubts.states() == []
+    doubts.note([doubt(30)])
+    assert [s.doubt_ts for s in doubts.states()] == [30], "what comes after it is a doubt of its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from penstock.cli.feed import feed
 from penstock.cli.server_client import ServerClient
-from penstock.cli.whole_path.run import is_caught_up
+from penstock.cli.whole_path.run import follow, is_caught_up
 from penstock.cli.whole_path.run_view import RunView
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
@@ -138,6 +139,19 @@ def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:
     assert is_caught_up(shown({"name": "shop.t", "state": "ok", "settled_ts": 60}, checkpoint_ts=60), 50)
     assert is_caught_up(shown(open_doubt | {"settling": False}), 50), "nobody will settle it"
     assert is_caught_up(shown(open_doubt | {"state": "quarantined", "code": "UPSTREAM_REFUSED"}), 50)
+
+
+def test_run_ends_without_a_table_that_is_quarantined_and_names_it(server: ApiServer, tmp_path: Path) -> None:
+    created = create(server, tmp_path)
+    orders = table_id(created, "shop.orders")
+    server.doubts.endings[orders] = [DENIED]
+    server.doubted.resnapshot(orders, "shop", "orders")
+    view, stop = RunView(Console(file=io.StringIO())), threading.Event()
+    with ServerClient(server.url) as client:
+        stop.set()
+        assert follow(client, "f", view, stop, 0) == (False, []), "a doubt is open"
+        server.doubted.scan()
+        assert follow(client, "f", view, stop, 0) == (True, ["shop.orders (quarantined)"])
 
 
 def test_run_says_once_what_is_in_doubt_and_how_it_ended() -> None:
