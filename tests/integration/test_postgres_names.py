@@ -3,10 +3,10 @@
 import sqlite3
 
 import pytest
-from penstock.server.verification import open_reader
 
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay_database import open_database
+from penstock.server.verify.verification import open_reader
 from penstock.testing.paths.one_log_path import OneLogPath
 
 pytestmark = pytest.mark.integration
