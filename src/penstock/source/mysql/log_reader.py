@@ -22,6 +22,7 @@ from penstock.kernels.jit import I64, U64
 from penstock.model.bag_key import is_bag
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
+from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
@@ -30,6 +31,7 @@ from penstock.source.mysql.event_scan import EventScan
 from penstock.source.mysql.log_line import LogLine
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
+from penstock.source.mysql.tables.composed import compose_drop
 from penstock.source.mysql.tables.harmless import is_harmless, plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions, Told
@@ -320,8 +322,13 @@ class LogReader:
             self._doubts.add_undated(self._scan.whole, doubts)
             self._scan.skip()
             return
+        text = query.text
+        if statement is not None and query.failed and statement.type is DdlType.CREATE_TABLE:
+            # One that was to replace a table and failed has dropped it.
+            text = compose_drop(statement.tables)
+            statement = Statement(DdlType.DROP_TABLE, statement.schema, statement.tables) if statement.renamed else None
         yield from self._flush()
-        yield from self._on_statement(statement, query.text, inside, doubts)
+        yield from self._on_statement(statement, text, inside, doubts)
 
     def _on_statement(self, statement: Statement | None, text: str, inside: bool, doubts: Sequence[TableDoubt]) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""

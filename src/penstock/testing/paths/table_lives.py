@@ -127,7 +127,7 @@ class Follower:
         live = {t.full_name: t for t in self.upstream.list_tables() if t.schema in schemas}
         shown = MySqlUpstream(f"mysql://root@{self.upstream.address.split('@')[-1].removeprefix('mysql://')}")
         found = {t.full_name: t for t in shown.list_tables() if t.schema in schemas}
-        assert sorted(live) == sorted(found)
+        assert sorted(live) == sorted(found), (sorted(live), sorted(found))
         doubted = {d.table_id for d in self.told.doubts}
         equal = {}
         for name, table in live.items():

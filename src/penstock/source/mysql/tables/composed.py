@@ -17,6 +17,11 @@ def compose_rename(pairs: Sequence[tuple[TableName, TableName]]) -> str:
     return "RENAME TABLE " + ", ".join(f"{_table(old)} TO {_table(new)}" for old, new in pairs)
 
 
+def compose_drop(names: Sequence[TableName]) -> str:
+    """Return the statement that ends tables."""
+    return "DROP TABLE IF EXISTS " + ", ".join(_table(name) for name in names)
+
+
 def compose_create(table: TableSchema) -> str:
     """Return the statement that makes a table."""
     keys = ", ".join(_name(c.name) for c in table.key_columns)

@@ -31,6 +31,8 @@ class QueryEvent(msgspec.Struct, frozen=True):
 
     schema: str
     text: str
+    failed: bool = False
+    """Whether it ended with an error: then it stands in the log for what it had done by then."""
 
 
 def parse_query(body: bytes, compressed: bool = False, load: bool = False) -> QueryEvent:
@@ -45,7 +47,9 @@ def parse_query(body: bytes, compressed: bool = False, load: bool = False) -> Qu
     query = inflate(body[text:]) if compressed else body[text:]
     # A statement in another charset than UTF-8 keeps its ASCII part, which holds the keywords.
     plain = query.rstrip(b"\x00").decode("utf-8", errors="replace")
-    return QueryEvent(body[name : text - 1].decode("utf-8", errors="replace"), _usual(plain, _sql_mode(body[head:name])))
+    return QueryEvent(
+        body[name : text - 1].decode("utf-8", errors="replace"), _usual(plain, _sql_mode(body[head:name])), body[9:11] != b"\x00\x00"
+    )
 
 
 def _sql_mode(status: bytes) -> int:
