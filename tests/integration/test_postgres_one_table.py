@@ -139,3 +139,27 @@ def test_rows_of_one_content_that_change_places_are_doubted(lab, upstream):
     setup = DEFERRABLE.replace("'b'", "'a'")
     followed = run_both_ways(lab, f"?slot={upstream.address.slot}", setup, ["UPDATE shop.t SET id = 3 - id WHERE id < 3"], live=False)
     assert followed.doubted() == {"t"}
+
+
+def test_what_the_publication_does_not_give_is_doubted(lab, upstream):
+    lab.sql(
+        SEED + "CREATE TABLE shop.t (id int PRIMARY KEY, v int); CREATE TABLE shop.u (id int PRIMARY KEY);"
+        "CREATE TABLE shop.w (id int PRIMARY KEY)"
+    )
+    lab.sql("INSERT INTO shop.t VALUES (1, 1), (7, 7); CREATE PUBLICATION few FOR TABLE shop.seed, shop.t, shop.w")
+    some = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}&publication=few", QUICK)
+    try:
+        followed = FollowedTables(lab, some)
+        followed.begin()
+        lab.sql("INSERT INTO shop.u VALUES (1); INSERT INTO shop.seed VALUES (2)")
+        followed.follow()
+        lab.sql("ALTER PUBLICATION few ADD TABLE shop.u; INSERT INTO shop.u VALUES (2); ALTER PUBLICATION few DROP TABLE shop.w")
+        followed.follow()
+        assert followed.doubted() == followed.wrong().keys() | {"w"} == {"u", "w"}
+        assert {(d.code, "ADD TABLE" in d.hint) for d in followed.doubts if d.table == "w"} == {("UPSTREAM_MISCONFIGURED", True)}
+        lab.sql("ALTER PUBLICATION few SET TABLE shop.seed, shop.u, shop.t WHERE (id < 5)")
+        followed.follow()
+        assert followed.doubted() == {"t", "u", "w"}
+    finally:
+        some.close()
+        lab.sql("DROP PUBLICATION few")

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.source.postgres.upstream import PostgresUpstream
 from penstock.testing.servers.postgres_followed import QUICK, FollowedTables, run_both_ways
+from penstock.testing.servers.postgres_lab import read_until
 
 pytestmark = pytest.mark.integration
 
@@ -286,3 +287,22 @@ def test_what_happened_while_nobody_read_is_doubted_after_a_restart(lab, upstrea
         again.close()
     assert second.doubted() == {"t", "p"}
     assert second.wrong().keys() == {"t", "p"}, "a column with a constant default is no reason to read a table again"
+
+
+def test_a_doubt_waits_until_somebody_captures_the_table(lab, upstream):
+    """Spans join a reader one after the other: what it read before they did is read again, and doubts with it."""
+    lab.sql(TABLES)
+    quick = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", QUICK)
+    try:
+        followed = FollowedTables(lab, quick)
+        followed.begin()
+        lab.sql("ALTER TABLE shop.t ALTER a TYPE int USING a * 100; INSERT INTO shop.t VALUES (9, 90, 900)")
+        lab.sql("CREATE TABLE shop.fresh (id int PRIMARY KEY); INSERT INTO shop.fresh VALUES (1)")
+        steps = read_until(quick, followed.position, quick.log_end(), wanted=lambda _: False)
+        assert not [d for s in steps for d in s.doubts]
+        told = [d for s in steps for d in s.ddls]
+        followed.follow()
+        assert followed.doubted() == {"t"} == followed.wrong().keys()
+        assert [d for d in followed.ddls if d.tables[0].table == "fresh"] == [d for d in told if d.tables[0].table == "fresh"]
+    finally:
+        quick.close()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import TS_MAX
 from penstock.source.postgres.tables.catalog import CatalogTable
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
 from penstock.source.postgres.tables.schema_book import OID_MASK, Created, KnownRelation, SchemaBook
@@ -55,7 +54,7 @@ class TableFollower:
 
     def end_notices(self) -> None:
         """Take what the catalog showed as seen, and doubt what it leaves open once the log has been read up to there."""
-        reasons = {o: r for o, r in self._reasons.items() if r and self._book.knows(o) and self.wanted(self._book.table_id(o, TS_MAX))}
+        reasons = {o: r for o, r in self._reasons.items() if r and self._book.knows(o)}
         if reasons:
             lsn = self._log_end()
             for oid, reason in reasons.items():
@@ -133,7 +132,8 @@ class TableFollower:
 
     def take_doubts(self, lsn: int, ts: int) -> tuple[TableDoubt, ...]:
         """Return the doubts that are due where the log has been read up to a place, once."""
-        for waiting in self._watch.due(lsn):
+        # A table whose capture is about to begin, or to go on, is doubted when it does: until then nobody would hear it.
+        for waiting in self._watch.due(lsn, lambda oid: self.wanted(self._book.newest(oid).table_id)):
             self.doubt(self._book.newest(waiting.oid), ts, waiting.reason)
         found, self._doubts = tuple(dict.fromkeys(self._doubts)), []
         return found
@@ -156,19 +156,27 @@ class TableFollower:
         ddls, doubts = self._book.observe_catalog(shown, gone, ts, reasons)
         for oid, reason in doubts.items():
             self.doubt(self._book.newest(oid), ts, reason)
-        for oid, changed in live.items():
-            if changed.now is not None:
-                self._unlogged.discard(changed.table_id)
-            elif changed.place is not None and changed.place.unlogged:
-                self._unlogged.add(changed.table_id)
-                table = self._book.newest(oid)
-                name = f"{quote_ident(changed.place.schema)}.{quote_ident(changed.place.table)}"
-                error = PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name} is unlogged", f"Run: ALTER TABLE {name} SET LOGGED")
-                self.doubt(table, ts, "it is unlogged: the log has none of its rows", error)
+        for changed in live.values():
+            self._doubt_silence(changed, ts)
         for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
             self._known.pop(table.table_id & OID_MASK, None)
         self._watch.told_all()
         return ddls
+
+    def _doubt_silence(self, changed: Changed, ts: int) -> None:
+        """Doubt a table of whose rows the log tells nothing from now on, with the way to change that."""
+        table = self._book.newest(changed.table_id & OID_MASK)
+        if changed.now is not None:
+            self._unlogged.discard(changed.table_id)
+            reason, way = "the publication does not give its rows", "ALTER PUBLICATION … ADD TABLE"
+            silent, way = not changed.now.published, f"{way} {quote_ident(changed.now.schema)}.{quote_ident(changed.now.table)}"
+        else:
+            silent = changed.place is not None and changed.place.unlogged
+            name = f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
+            reason, way = "it is unlogged: the log has none of its rows", f"ALTER TABLE {name} SET LOGGED"
+        if silent:
+            self._unlogged.add(changed.table_id)
+            self.doubt(table, ts, reason, PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name}: {reason}", f"Run: {way}"))
 
     def _guarded(self, oid: int, ts: int, action: Callable[[], None]) -> None:
         """Do something about a table; where there is no room to tell it, its rows of this transaction are left out and it is read again."""

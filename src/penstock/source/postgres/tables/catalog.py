@@ -63,6 +63,10 @@ FROM pg_class r CROSS JOIN pg_partition_tree(r.oid) t JOIN pg_attribute a ON a.a
 WHERE t.isleaf AND a.atthasmissing AND r.relkind = 'p' AND r.oid IN ({oids})
 GROUP BY 1, 2
 """
+_LISTED = """
+SELECT t.schemaname, t.tablename, p.puballtables FROM pg_publication p
+LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname AND NOT p.puballtables WHERE p.pubname = {publication}
+"""
 _FILTERS_VERSION = 15
 _MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE = range(15, 20)
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
@@ -108,6 +112,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
     """How many columns the publication leaves out."""
     storage: tuple[Storage, ...] = ()
     partitioned: bool = False
+    published: bool = True
+    """Whether the publication gives its rows; True as well where there is no publication yet."""
     deferrable: bool = False
     """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
 
@@ -134,12 +140,16 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     for oid, numbers in connection.query(_UNIQUE_KEYS.format(oids=", ".join(str(o) for o in grouped) or "0")):
         unique.setdefault(int(oid or 0), []).append(tuple(int(n) for n in (numbers or "").split()))
     published = _published(connection)
+    listed = _listed(connection)
     roots = [oid for oid, parts in grouped.items() if parts[0][_KIND] == "p"]
     leaves, defaults = _partitions(connection, roots) if roots else ({}, {})
-    return [
+    tables = [
         _table(oid, parts, known, unique.get(oid, []), published.get(oid, (None, "")), leaves.get(oid, ()), defaults.get(oid, {}))
         for oid, parts in grouped.items()
     ]
+    if listed is None:
+        return tables
+    return [msgspec.structs.replace(t, published=(t.schema, t.table) in listed) for t in tables]
 
 
 def _partitions(
@@ -154,6 +164,14 @@ def _partitions(
     for root, name, low, high in connection.query(_LEAF_DEFAULTS.format(oids=oids)):
         defaults.setdefault(int(root or 0), {})[name or ""] = (low, high)
     return leaves, defaults
+
+
+def _listed(connection: Connection) -> set[tuple[str, str]] | None:
+    """Return the tables that the publication names; None where it is of all tables, or not there."""
+    rows = connection.query(_LISTED.format(publication=quote_literal(connection.address.publication)))
+    if not rows or rows[0][2] == "t":
+        return None
+    return {(schema or "", table or "") for schema, table, _ in rows}
 
 
 def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None, str]]:

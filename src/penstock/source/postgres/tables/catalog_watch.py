@@ -22,6 +22,8 @@ _PRINTS = """
 SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersistence, c.relispartition, c.relfilenode, c.relreplident,
   (SELECT string_agg(concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped), ';' ORDER BY a.attnum)
     FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+  (SELECT string_agg(concat_ws(':', r.oid, r.xmin), ';' ORDER BY r.oid) FROM pg_publication_rel r WHERE r.prrelid = c.oid),
+  (SELECT string_agg(concat_ws(':', p.oid, p.xmin), ';' ORDER BY p.oid) FROM pg_publication p),
   (SELECT string_agg(concat_ws(':', i.indexrelid, i.indisprimary, i.indisreplident), ';' ORDER BY i.indexrelid)
     FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
   CASE WHEN c.relkind = 'p' THEN (
@@ -188,14 +190,14 @@ class CatalogWatch:
     def put_off(self, lsn: int, oid: int, reason: str) -> None:
         """Keep a doubt until the log has been read up to a place."""
         with self._lock:
-            if not any((w.oid, w.reason) == (oid, reason) and w.lsn >= lsn for w in self._waiting):
-                self._waiting.append(Waiting(lsn, oid, reason))
+            self._waiting = [w for w in self._waiting if (w.oid, w.reason) != (oid, reason)]
+            self._waiting.append(Waiting(lsn, oid, reason))
 
-    def due(self, lsn: int) -> list[Waiting]:
-        """Return the doubts whose place has been read, once."""
+    def due(self, lsn: int, wanted: Callable[[int], bool]) -> list[Waiting]:
+        """Return the doubts about tables that somebody wants whose place has been read, once."""
         with self._lock:
-            found = [w for w in self._waiting if w.lsn <= lsn]
-            self._waiting = [w for w in self._waiting if w.lsn > lsn]
+            found = [w for w in self._waiting if w.lsn <= lsn and wanted(w.oid)]
+            self._waiting = [w for w in self._waiting if w not in found]
         return found
 
     def _touched(self, oids: Sequence[int]) -> set[int]:

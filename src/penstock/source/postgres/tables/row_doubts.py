@@ -21,17 +21,18 @@ def storage_doubt(before: CatalogTable, now: CatalogTable, known: Callable[[int]
 
     A new partition that is as it was made is empty but for what the log tells, unless the log told of it as a table of its own (``known``).
     """
-    if not now.has_key and (before.identity == "f") != (now.identity == "f"):
-        return "its rows are named otherwise (REPLICA IDENTITY)"
     old = {s.oid: s.file for s in before.storage}
     new = {s.oid: s.file for s in now.storage}
-    if any(new[oid] != file for oid, file in old.items() if oid in new):
-        return "its rows were rewritten (the table or a partition of it lies in another file)"
-    if old.keys() - new.keys():
-        return "a partition of it was dropped or detached"
-    if any(s.oid not in old and (not s.pristine or known(s.oid)) for s in now.storage):
-        return "a table was attached to it as a partition"
-    return ""
+    came = [s for s in now.storage if s.oid not in old]
+    reasons = {
+        "it was added to the publication, which did not give its rows before": now.published and not before.published,
+        "the publication gives another part of it": (before.row_filter, before.columns_hidden) != (now.row_filter, now.columns_hidden),
+        "its rows are named otherwise (REPLICA IDENTITY)": not now.has_key and (before.identity == "f") != (now.identity == "f"),
+        "its rows were rewritten (the table or a partition of it lies in another file)": any(new.get(o, f) != f for o, f in old.items()),
+        "a partition of it was dropped or detached": not old.keys() <= new.keys(),
+        "a table was attached to it as a partition": any(not s.pristine or known(s.oid) for s in came),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def text_doubt(table: CatalogTable, types: Collection[int]) -> str:

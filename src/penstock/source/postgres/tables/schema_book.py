@@ -236,12 +236,13 @@ class SchemaBook:
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
             numbers = [c.column.id for c in now.columns] if now is not None else []
-            for at, version in enumerate(candidates):
+            for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or numbers == [c.id for c in version.columns]):
                     # Read again after a failure, the DDL may not have been stored; the store knows it if it was.
-                    made_here = version in recent and at > 0
-                    ddls = self._told_again(candidates[at - 1], version) if made_here else ()
-                    return Observed(known(version), ddls)
+                    if version not in recent:
+                        return Observed(known(version))
+                    at = versions.index(version)
+                    return Observed(known(version), self._told_again(versions[at - 1] if at else None, version))
             last = candidates[-1] if candidates else versions[0]
             left = self._moved.get((last.table_id, last.version))
             if last in recent and left == (relation.schema, relation.table) and has_columns(last, relation, types):
@@ -318,8 +319,11 @@ class SchemaBook:
             numbered = [pair for pair in numbered if pair not in renamed]
         return (*ddls, *(compose_ddl(before, after) for before, after in numbered)), made
 
-    def _told_again(self, before: TableSchema, version: TableSchema) -> tuple[DdlEvent, ...]:
+    def _told_again(self, before: TableSchema | None, version: TableSchema) -> tuple[DdlEvent, ...]:
         """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
+        if before is None:
+            # A table begins with it, unless it is a generation, which a TRUNCATE begins.
+            return (compose_create(version, version.version),) if version.table_id <= OID_MASK else ()
         if (before.schema, before.table) == (version.schema, version.table):
             return (compose_ddl(before, version),)
         steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
