@@ -88,13 +88,8 @@ def _hash_rows(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], tota
 class StateDifference:
     """Compares two states of one table version. Give both, then read the difference once."""
 
-    def __init__(
-        self, table: TableSchema, held: TableSchema, keys: Sequence[str], directory: Path, buckets: int, *, keyed: bool = False
-    ) -> None:
-        """``held`` has the columns that the old state has; ``keys`` are the fields that name a row, none where rows are counted.
-
-        With ``keyed`` the old state brings the upstream's row keys: rows that are gone keep theirs, and ``keys`` may be ``[KEY]``.
-        """
+    def __init__(self, table: TableSchema, held: TableSchema, keys: Sequence[str], directory: Path, buckets: int) -> None:
+        """``held`` has the columns that the old state has; ``keys`` are the fields that name a row, none where rows are counted."""
         self._table = table
         self._columns = [c.field_name for c in held.columns]
         self._keys = list(keys)
@@ -102,10 +97,8 @@ class StateDifference:
         rows = table.row_schema()
         own = [rows.field(name) for name in self._columns]
         places = self._keys or self._columns
-        key = pa.field(KEY, pa.binary(), nullable=False)
-        old = [pa.field(OP, pa.uint8(), nullable=False), *([key] if keyed else []), *own]
-        self._old = Buckets(directory, "old", pa.schema(old), places, self._count)
-        new = [key, *rows]
+        self._old = Buckets(directory, "old", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *own]), places, self._count)
+        new = [pa.field(KEY, pa.binary(), nullable=False), *rows]
         self._new = Buckets(directory, "new", pa.schema(new), places, self._count)
         self._directory = directory
 
@@ -125,7 +118,9 @@ class StateDifference:
     def changes(self, ts: int) -> Iterator[pa.RecordBatch]:
         """Yield the difference as change rows at a ts, all of the table's batch schema."""
         later: list[Path] = []
-        for at, (gone, rest) in enumerate(self._compared()):
+        for at in range(self._count):
+            old, new = self._old.read(at), self._new.read(at)
+            gone, rest = self._compare(old, new) if self._keys else self._count_rows(old, new)
             yield from self._batches(gone, ts)
             path = self._directory / f"rest-{at:04d}.arrow"
             rest.write_ipc(path)
@@ -134,31 +129,17 @@ class StateDifference:
             yield from self._batches(pl.read_ipc(path), ts)
             path.unlink()
 
-    def sides(self, ts: int) -> Iterator[tuple[list[pa.RecordBatch], list[pa.RecordBatch]]]:
-        """Yield the difference as tombstones and rows at a ts, each in the order of the row keys, both of a key in one step."""
-        for gone, rest in self._compared():
-            is_row = pl.col(OP).is_in(_ROW_OPS)
-            ended, begun = pl.concat([gone, rest.filter(~is_row)]).sort(KEY), rest.filter(is_row).sort(KEY)
-            if ended.height or begun.height:
-                yield list(self._batches(ended, ts)), list(self._batches(begun, ts))
-
-    def _compared(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        for at in range(self._count):
-            old, new = self._old.read(at), self._new.read(at)
-            yield self._compare(old, new) if self._keys else self._count_rows(old, new)
-
     def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes, and then before-images, updates and inserts, of one bucket."""
-        # With row keys it is a state already.
-        last = old_changes if KEY in old_changes.columns else old_changes.unique(subset=self._keys, keep="last", maintain_order=True)
+        last = old_changes.unique(subset=self._keys, keep="last", maintain_order=True)
         old = last.filter(pl.col(OP).is_in(_ROW_OPS)).drop(OP)
         gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
-        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True)
+        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True).sort(self._keys)
         others = [name for name in self._columns if name not in self._keys]
         differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
-        changed = both.filter(differs).sort(self._keys)
-        before = changed.select(*dict.fromkeys([KEY, *self._keys]), *(pl.col(n + _OLD).alias(n) for n in others))
+        changed = both.filter(differs)
+        before = changed.select(KEY, *self._keys, *(pl.col(n + _OLD).alias(n) for n in others))
         parts = [self._as_op(before, Op.BEFORE), self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)]
         return self._as_op(self._with_key(gone), Op.DELETE), pl.concat(parts)
 
@@ -174,22 +155,15 @@ class StateDifference:
         held = old_changes.select(*self._columns, sign.alias(_COUNT))
         wanted = new.select(*self._columns, pl.lit(1).alias(_COUNT))
         net = pl.concat([held, wanted], how="vertical_relaxed").group_by(self._columns, maintain_order=True).agg(pl.col(_COUNT).sum())
-        surplus = net.filter(pl.col(_COUNT) < 0)
+        gone = _repeated(net.filter(pl.col(_COUNT) < 0), self._columns)
         # Which of several equal rows is new cannot be told and does not matter; only columns that the target does not hold may differ.
         missing = net.filter(pl.col(_COUNT) > 0)
         number = pl.int_range(pl.len()).over(self._columns)
         fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(_COUNT))
-        if KEY in old_changes.columns:
-            held_rows = old_changes.join(surplus, on=self._columns, how="inner", nulls_equal=True, maintain_order="left")
-            gone = held_rows.filter(number < -pl.col(_COUNT)).drop(_COUNT)
-        else:
-            gone = _repeated(surplus, self._columns)
         return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(_COUNT), Op.INSERT)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Give rows that are gone a key: a target does not hold the upstream's, and nothing pairs with a delete."""
-        if KEY in rows.columns:
-            return rows
+        """Give rows that are gone a key: the target does not hold the upstream's, and nothing pairs with a delete."""
         texts = [_text(name, rows.schema[name]).fill_null(_NULL) for name in self._keys or self._columns]
         return rows.with_columns(pl.concat_str(texts, separator="/").cast(pl.Binary).alias(KEY))
 
