@@ -81,13 +81,8 @@ def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> I64:
 class StateDifference:
     """Compares two states of one table version. Give both, then read the difference once."""
 
-    def __init__(
-        self, table: TableSchema, held: TableSchema, keys: Sequence[str], directory: Path, buckets: int, *, keyed: bool = False
-    ) -> None:
-        """``held`` has the columns that the old state has; ``keys`` are the fields that name a row, none where rows are counted.
-
-        With ``keyed`` the old state brings the upstream's row keys: rows that are gone keep theirs, and ``keys`` may be ``[KEY]``.
-        """
+    def __init__(self, table: TableSchema, held: TableSchema, keys: Sequence[str], directory: Path, buckets: int) -> None:
+        """``held`` has the columns that the old state has; ``keys`` are the fields that name a row, none where rows are counted."""
         self._table = table
         self._columns = [c.field_name for c in held.columns]
         self._keys = list(keys)
@@ -95,10 +90,8 @@ class StateDifference:
         rows = table.row_schema()
         own = [rows.field(name) for name in self._columns]
         places = self._keys or self._columns
-        key = pa.field(KEY, pa.binary(), nullable=False)
-        old = [pa.field(OP, pa.uint8(), nullable=False), *([key] if keyed else []), *own]
-        self._old = Buckets(directory, "old", pa.schema(old), places, self._count)
-        new = [key, *rows]
+        self._old = Buckets(directory, "old", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *own]), places, self._count)
+        new = [pa.field(KEY, pa.binary(), nullable=False), *rows]
         self._new = Buckets(directory, "new", pa.schema(new), places, self._count)
         self._directory = directory
 
@@ -132,14 +125,6 @@ class StateDifference:
             yield from self._batches(pl.read_ipc(path), ts)
             path.unlink()
 
-    def sides(self, ts: int) -> Iterator[tuple[list[pa.RecordBatch], list[pa.RecordBatch]]]:
-        """Yield the difference as tombstones and rows at a ts, each in the order of the row keys, both of a key in one step."""
-        for gone, rest in self._compared():
-            is_row = alive()
-            ended, begun = pl.concat([gone, rest.filter(~is_row)]).sort(KEY), rest.filter(is_row).sort(KEY)
-            if ended.height or begun.height:
-                yield list(self._batches(ended, ts)), list(self._batches(begun, ts))
-
     def _compared(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         for at in range(self._count):
             old, new = self._old.read(at), self._new.read(at)
@@ -147,16 +132,14 @@ class StateDifference:
 
     def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes, and then before-images, updates and inserts, of one bucket."""
-        # With row keys it is a state already.
-        last = old_changes if KEY in old_changes.columns else last_of_each(old_changes, self._keys)
-        old = last.filter(alive()).drop(OP)
+        old = last_of_each(old_changes, self._keys).filter(alive()).drop(OP)
         gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
         both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True)
         others = [name for name in self._columns if name not in self._keys]
         differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
         changed = both.filter(differs).sort(self._keys)
-        before = changed.select(*dict.fromkeys([KEY, *self._keys]), *(pl.col(n + _OLD).alias(n) for n in others))
+        before = changed.select(KEY, *self._keys, *(pl.col(n + _OLD).alias(n) for n in others))
         parts = [self._as_op(before, Op.BEFORE), self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)]
         return self._as_op(self._with_key(gone), Op.DELETE), pl.concat(parts)
 
@@ -165,22 +148,15 @@ class StateDifference:
         held = net_copies(old_changes, self._columns).with_columns(-pl.col(COUNT))
         wanted = new.select(*self._columns, pl.lit(1).alias(COUNT))
         net = sum_copies(pl.concat([held, wanted], how="vertical_relaxed"), self._columns)
-        surplus = net.filter(pl.col(COUNT) < 0)
+        gone = repeated(net.filter(pl.col(COUNT) < 0), self._columns)
         # Which of several equal rows is new cannot be told and does not matter; only columns that the target does not hold may differ.
         missing = net.filter(pl.col(COUNT) > 0)
         number = pl.int_range(pl.len()).over(self._columns)
         fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(COUNT))
-        if KEY in old_changes.columns:
-            held_rows = old_changes.join(surplus, on=self._columns, how="inner", nulls_equal=True, maintain_order="left")
-            gone = held_rows.filter(number < -pl.col(COUNT)).drop(COUNT)
-        else:
-            gone = repeated(surplus, self._columns)
         return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(COUNT), Op.INSERT)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Give rows that are gone a key: a target does not hold the upstream's, and nothing pairs with a delete."""
-        if KEY in rows.columns:
-            return rows
         texts = [_text(name, rows.schema[name]).fill_null(_NULL) for name in self._keys or self._columns]
         return rows.with_columns(pl.concat_str(texts, separator="/").cast(pl.Binary).alias(KEY))
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from penstock.feed.bootstrap.lockstep import leave_out_equal
 from penstock.feed.bootstrap.part import BootstrapPart, Pace
+from penstock.feed.bootstrap.row_key_difference import RowKeyDifference
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.readback.state_difference import StateDifference
 from penstock.source.catalog import open_upstream
 from penstock.source.contract import SnapshotTicket
 from penstock.store.changes.changes import SpanView, open_changes
@@ -93,7 +93,7 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
         held.finish()
         fresh.finish()
         buckets = min(BUCKETS_MAX, 1 + max(held.nbytes, fresh.nbytes) // BUCKET_BYTES)
-        difference = StateDifference(table, table, [KEY] if table.key_columns else [], directory, buckets, keyed=True)
+        difference = RowKeyDifference(table, directory, buckets)
         difference.add_old(held.read())
         difference.add_new(fresh.read())
         return ComparedPart(rows.count, tuple(_write(read, table, difference)))
@@ -188,7 +188,7 @@ def rows_inside(records: pa.RecordBatch, piece: Span) -> pa.RecordBatch:
     return records if bool(inside.all()) else records.filter(pa.array(inside))
 
 
-def _write(read: BootstrapPart, table: TableSchema, difference: StateDifference) -> Iterator[CorrectionObjects]:
+def _write(read: BootstrapPart, table: TableSchema, difference: RowKeyDifference) -> Iterator[CorrectionObjects]:
     """Write each step of a difference; on any failure what was written is removed."""
     space = ObjectSpace(read.objects_uri, options=read.storage_options)
     written: list[ObjectMeta] = []
@@ -202,7 +202,7 @@ def _write(read: BootstrapPart, table: TableSchema, difference: StateDifference)
         return written[-1]
 
     try:
-        for number, (ended, begun) in enumerate(difference.sides(read.start_ts)):
+        for number, (ended, begun) in enumerate(difference.steps(read.start_ts)):
             yield CorrectionObjects(put(number, BatchKind.TOMBSTONE, ended), put(number, BatchKind.DATA, begun))
     except BaseException:
         for meta in written:

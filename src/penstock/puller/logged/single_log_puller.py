@@ -67,7 +67,6 @@ class SingleLogPuller:
         self._keeper = JournalKeeper(upstream, journal, self.settings, self._clock, self._durable_ts)
         self._trouble = BreakOff(self.settings.retry_min_s, self.settings.retry_max_s, rng or system_random())
         self._place = ReaderPlace()
-        self._steps: Iterator[LogStep] = iter(())
         self._start: LogPosition | None = None
         """Where the reader is about to begin; only its thread looks at it."""
         self._emitted_s = float("-inf")
@@ -213,9 +212,6 @@ class SingleLogPuller:
 
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
-        if isinstance(self._steps, Generator):
-            # Not left to the collector: whoever holds an errand's error holds the frame that read, and a server serves one reader.
-            self._steps.close()
         start = self._join_all()
         if start is None:
             return
@@ -225,9 +221,17 @@ class SingleLogPuller:
             return
         self._start = start
         marks = self._keeper.begin(start)
-        steps = self._steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
+        steps = self._upstream.read_log(start, marks, self._routes.wants, self._again)
         self._place.is_between = True
         self._place.move(start)
+        try:
+            self._follow(steps)
+        finally:
+            if isinstance(steps, Generator):
+                # Not left to the collector: whoever holds an errand's error holds this frame, and a server serves one reader of a slot.
+                steps.close()
+
+    def _follow(self, steps: Iterator[LogStep]) -> None:
         for step in steps:
             # The place was there: whatever breaks from now on concerns everyone.
             self._start = None
