@@ -163,3 +163,21 @@ def test_what_the_publication_does_not_give_is_doubted(lab, upstream):
     finally:
         some.close()
         lab.sql("DROP PUBLICATION few")
+
+
+def test_a_locked_partition_holds_nobody_up(lab, upstream):
+    lab.sql(SEED + "CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE shop.p1 PARTITION OF shop.p DEFAULT")
+    quick = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", QUICK)
+    with lab.session() as other:
+        try:
+            followed = FollowedTables(lab, quick)
+            followed.begin()
+            lab.sql("INSERT INTO shop.p VALUES (1)")
+            other.query("BEGIN; LOCK TABLE shop.p1 IN ACCESS EXCLUSIVE MODE")
+            lab.sql("INSERT INTO shop.seed VALUES (2)")
+            followed.follow()
+            other.query("COMMIT")
+            assert followed.wrong() == {}
+            assert followed.doubts == []
+        finally:
+            quick.close()

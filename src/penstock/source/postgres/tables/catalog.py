@@ -51,21 +51,29 @@ _PUBLISHED = """
 SELECT r.prrelid, r.prattrs, pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = {publication} AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)
 """
-_LEAVES = """
-SELECT r.oid, k.oid, k.relfilenode, kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p'
-FROM pg_class r CROSS JOIN pg_partition_tree(r.oid) t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_type kt ON kt.oid = k.reltype
-WHERE t.isleaf AND r.relkind = 'p' AND r.oid IN ({oids})
-ORDER BY r.oid, k.oid
+PARTITION_TREE = """
+WITH RECURSIVE tree (root, relid) AS (
+  SELECT oid, oid FROM pg_class WHERE relkind = 'p' AND oid IN ({oids})
+  UNION ALL SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid)
 """
-_LEAF_DEFAULTS = """
-SELECT r.oid, a.attname, min((a.attmissingval::text::text[])[1]), max((a.attmissingval::text::text[])[1])
-FROM pg_class r CROSS JOIN pg_partition_tree(r.oid) t JOIN pg_attribute a ON a.attrelid = t.relid
-WHERE t.isleaf AND a.atthasmissing AND r.relkind = 'p' AND r.oid IN ({oids})
-GROUP BY 1, 2
+"""The partitions of some tables, themselves included. Not by ``pg_partition_tree``: it would wait for whoever has locked one of them."""
+_LEAVES = f"""{PARTITION_TREE}
+SELECT t.root, k.oid, k.relfilenode, kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p'
+FROM tree t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_type kt ON kt.oid = k.reltype
+WHERE k.relkind <> 'p' ORDER BY t.root, k.oid
+"""
+_LEAF_DEFAULTS = f"""{PARTITION_TREE}
+SELECT t.root, a.attname, min((a.attmissingval::text::text[])[1]), max((a.attmissingval::text::text[])[1])
+FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_attribute a ON a.attrelid = t.relid
+WHERE k.relkind <> 'p' AND a.atthasmissing GROUP BY 1, 2
 """
 _LISTED = """
-SELECT t.schemaname, t.tablename, p.puballtables FROM pg_publication p
-LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname AND NOT p.puballtables WHERE p.pubname = {publication}
+SELECT p.puballtables, r.prrelid, NULL
+FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = {publication}
+"""
+_LISTED_SCHEMAS = """
+UNION ALL SELECT p.puballtables, NULL, n.nspname FROM pg_publication p JOIN pg_publication_namespace s ON s.pnpubid = p.oid
+JOIN pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = {publication}
 """
 _FILTERS_VERSION = 15
 _MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE = range(15, 20)
@@ -149,7 +157,7 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     ]
     if listed is None:
         return tables
-    return [msgspec.structs.replace(t, published=(t.schema, t.table) in listed) for t in tables]
+    return [msgspec.structs.replace(t, published=t.oid in listed[0] or t.schema in listed[1]) for t in tables]
 
 
 def _partitions(
@@ -166,12 +174,13 @@ def _partitions(
     return leaves, defaults
 
 
-def _listed(connection: Connection) -> set[tuple[str, str]] | None:
-    """Return the tables that the publication names; None where it is of all tables, or not there."""
-    rows = connection.query(_LISTED.format(publication=quote_literal(connection.address.publication)))
-    if not rows or rows[0][2] == "t":
+def _listed(connection: Connection) -> tuple[set[int], set[str]] | None:
+    """Return the tables, by oid, and the schemas that the publication names; None where it is of all tables, or not there."""
+    sql = _LISTED + (_LISTED_SCHEMAS if connection.server_version >= _FILTERS_VERSION else "")
+    rows = connection.query(sql.format(publication=quote_literal(connection.address.publication)))
+    if not rows or rows[0][0] == "t":
         return None
-    return {(schema or "", table or "") for schema, table, _ in rows}
+    return {int(oid) for _, oid, _ in rows if oid}, {schema for _, _, schema in rows if schema}
 
 
 def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None, str]]:

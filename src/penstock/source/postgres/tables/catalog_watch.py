@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import PARTITION_TREE, CatalogTable
 from penstock.source.postgres.tables.row_doubts import storage_doubt, text_doubt
 from penstock.source.postgres.wire.connection import Row
 
-_PRINTS = """
+_PRINTS = f"""{PARTITION_TREE}
 SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersistence, c.relispartition, c.relfilenode, c.relreplident,
   (SELECT string_agg(concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped), ';' ORDER BY a.attnum)
     FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
@@ -26,11 +26,10 @@ SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersisten
   (SELECT string_agg(concat_ws(':', p.oid, p.xmin), ';' ORDER BY p.oid) FROM pg_publication p),
   (SELECT string_agg(concat_ws(':', i.indexrelid, i.indisprimary, i.indisreplident), ';' ORDER BY i.indexrelid)
     FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  CASE WHEN c.relkind = 'p' THEN (
-    SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence), ';' ORDER BY k.oid)
-    FROM pg_partition_tree(c.oid) t JOIN pg_class k ON k.oid = t.relid WHERE t.isleaf) END))
+  (SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence), ';' ORDER BY k.oid)
+    FROM tree t JOIN pg_class k ON k.oid = t.relid WHERE t.root = c.oid AND k.relkind <> 'p')))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid IN ({oids})
+WHERE c.oid IN ({{oids}})
 """
 _PLACES = """
 SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
@@ -45,13 +44,13 @@ SELECT type, part, shown FROM parts
 UNION ALL SELECT t.typarray, p.part, p.shown FROM parts p JOIN pg_type t ON t.oid = p.type
 UNION ALL SELECT d.oid, p.part, p.shown FROM parts p JOIN pg_type d ON d.typbasetype = p.type AND d.typtype = 'd'
 """
-_TOUCHED = """
-SELECT DISTINCT r.oid FROM pg_class r CROSS JOIN LATERAL (
-  SELECT r.oid AS relid UNION SELECT t.relid FROM pg_partition_tree(r.oid) t WHERE r.relkind = 'p') f
+_TOUCHED = f"""{PARTITION_TREE}
+SELECT DISTINCT r.oid FROM pg_class r
+CROSS JOIN LATERAL (SELECT r.oid AS relid UNION SELECT t.relid FROM tree t WHERE t.root = r.oid) f
 JOIN pg_class k ON k.oid = f.relid LEFT JOIN pg_inherits h ON h.inhrelid = k.oid
-WHERE r.oid IN ({oids}) AND (
-  (k.relfilenode NOT IN (0, k.oid) AND age(k.xmin) <= age('{horizon}'::xid))
-  OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{horizon}'::xid)))
+WHERE r.oid IN ({{oids}}) AND (
+  (k.relfilenode NOT IN (0, k.oid) AND age(k.xmin) <= age('{{horizon}}'::xid))
+  OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{{horizon}}'::xid)))
 """
 
 ReadTables = Callable[[Sequence[int]], Sequence[CatalogTable]]
