@@ -54,6 +54,12 @@ class ShownTables:
         """Return the shown column that ends rows of a system-versioned table, empty for others."""
         return self._noted[name].row_end if name in self._noted else ""
 
+    def noted_charsets(self, name: TableName) -> dict[str, str]:
+        """Return the charset of each text column, by names in lower case, as they were when the table was looked at last."""
+        found = self._noted.get(name)
+        pairs = zip(found.columns, found.charsets, strict=True) if found is not None else ()
+        return {c.name.lower(): charset for c, charset in pairs if charset}
+
     def charset(self, name: TableName, column: str) -> str:
         """Return the charset that a column has now, empty where it has none."""
         found = self._noted.get(name) or self.read(name)

@@ -21,13 +21,14 @@ from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
 from penstock.source.mysql.tables.map_columns import agrees, by_name, renumbered, told_columns
-from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, read_alteration, with_initial
+from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, converted_reasons, read_alteration, with_initial
 from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
 from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
+_NOT_UNDERSTOOD = ("its statement was not understood",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
 
@@ -54,6 +55,8 @@ class TableVersions:
         """Tables whose CREATE was read and not understood."""
         self._empty: set[int] = set()
         """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
+        self._told_charsets: dict[int, dict[str, str]] = {}
+        """The charsets of columns, by their ids, that the log told last."""
         self._foreign: set[TableName] = set()
         """Names in table maps that are no tables of users, or none that we may see."""
         self._is_newest: Callable[[], bool] = lambda: True
@@ -118,6 +121,7 @@ class TableVersions:
             self._live = self._book.living(ts)
             self._created.clear()
             self._empty.clear()
+            self._told_charsets.clear()
             self._foreign.clear()
 
     def list(self) -> list[TableSchema]:
@@ -191,7 +195,10 @@ class TableVersions:
             was_empty = old.table_id in self._empty
             self._empty.discard(old.table_id)
             if len(old.columns) == len(part.columns) and agrees(old.columns, part, charsets):
-                return Told()
+                told = {str(c.id): charset for c, charset in zip(old.columns, charsets, strict=True) if charset}
+                reasons = converted_reasons(self._told_charsets.get(old.table_id, {}), told)
+                self._told_charsets[old.table_id] = told
+                return Told(doubts=_doubts(old, ts, [] if was_empty else reasons))
             return self._corrected(old, part, charsets, ts, was_empty)
 
     # -- parts; all under the lock
@@ -279,8 +286,9 @@ class TableVersions:
         if old is None:
             return Told(doubts=tuple(doubts))
         reasons = list(alteration.reasons)
+        before = self._shown.noted_charsets(old_name)
         columns, keys, found = self._altered(old, new_name, statement, query, alteration.changes_columns)
-        reasons += found
+        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(new_name))]
         known = self._book.known(old.table_id, ts)
         columns, added = self._with_initials(old, known.columns if known is not None else columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
@@ -318,9 +326,9 @@ class TableVersions:
             renames = {o.lower(): n.lower() for o, n in statement.columns}
             known = {c.name.lower(): c.id for c in told if c.id} if told is not None else None
             columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
-            return columns, shown.unique_ids(columns), [] if newest else ["its statement was not understood"]
+            return columns, shown.unique_ids(columns), () if newest else _NOT_UNDERSTOOD
         if told is None:
-            return old.columns, old.unique_keys, ["its statement was not understood"]
+            return old.columns, old.unique_keys, _NOT_UNDERSTOOD
         known = {c.name.lower(): c.id for c in told if c.id}
         return renumbered(told, known, self._book.highest_column(old.table_id)), old.unique_keys, []
 
