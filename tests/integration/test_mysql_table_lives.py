@@ -217,6 +217,11 @@ CASES: dict[str, Case] = {
         "insert into nt values(1,'x'); insert into ns values(1); insert into nt values(2,'ä'); insert into ns values(2)",
         "nt",
     ),
+    "charset_by_default": (
+        "create table cm(id int primary key, v varchar(20) character set koi8r) character set latin1; insert into cm values(1,'привет')",
+        "set sql_mode=''; insert into cm values(2,'мир'); alter table cm modify v varchar(30); insert into cm values(3,'x')",
+        "cm",
+    ),
     "several_at_once": (
         "create table sa(id int primary key, v int)",
         "insert into sa values(1,1);"

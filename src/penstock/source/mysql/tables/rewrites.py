@@ -7,7 +7,7 @@ initial default; whatever the server computes is a reason. Runs in the log servi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -126,6 +126,12 @@ def changed_reasons(before: Sequence[Column], after: Sequence[Column]) -> list[s
     if [c.id for c in before if c.primary_key] != [c.id for c in after if c.primary_key]:
         reasons.append("its key changed")
     return reasons
+
+
+def converted_reasons(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return why texts may have lost characters: the charsets of columns before and after, where they are known."""
+    changed = [name for name, charset in after.items() if before.get(name, charset) != charset and charset != "utf8mb4"]
+    return ["texts were converted to another charset"] if changed else []
 
 
 def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - one per kind

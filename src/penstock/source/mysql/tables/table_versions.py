@@ -2,15 +2,12 @@
 
 The server knows only the present, so versions are kept here: those that the store remembers from earlier runs, those that the server showed
 when capture began, and one more for every DDL in the log and every table map that tells another table. A version's number is the commit ts
-of what made it. A table is known by its id, which is made of its name and the ts of its creation, so that the same log gives the same
-ids; it stays through renames and changes with TRUNCATE. A name belongs to a table from one ts to another: until it is renamed, dropped, or
-another table takes the name. What is read again after a restart gives the versions that it gave before. Safe for many threads; one of
-them reads the log.
+of what made it. A table is known by its id, which stays through renames and changes with TRUNCATE. What is read again after a restart
+gives the versions that it gave before. Safe for many threads; one of them reads the log.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,21 +17,19 @@ from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column, SchemaHistory, TableSchema
+from penstock.model.table import Column, TableSchema
 from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.tables.map_columns import agrees, by_name, map_charsets, renumbered, told_columns
-from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, read_alteration, with_initial
-from penstock.source.mysql.tables.row_history import shown_part
+from penstock.source.mysql.tables.map_columns import agrees, by_name, renumbered, told_columns
+from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, converted_reasons, read_alteration, with_initial
+from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
+from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
 from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
-ID_BITS = 48
-ReadTable = Callable[[str, str], ServerTable | None]
-"""Returns a table as the server has it now."""
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
-_FOREVER = 1 << 63
+_NOT_UNDERSTOOD = ("its statement was not understood",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
 
@@ -47,33 +42,22 @@ class Told(msgspec.Struct, frozen=True):
     doubts: tuple[TableDoubt, ...] = ()
 
 
-def table_id(schema: str, table: str, created_ts: int) -> int:
-    """Return the id of a table: the same in every process, never the DDL span's 0."""
-    text = f"{schema}\x00{table}\x00{created_ts}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> (64 - ID_BITS) or 1
-
-
 class TableVersions:
     """All versions of all tables, and those that live at the reader's place."""
 
     def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict) -> None:
         """``collations`` gives the charset of each collation by its number."""
-        self._read_table = read_table
-        self._read_collations = collations
-        self._collations: dict[int, str] | None = None
         self._lock = threading.RLock()
-        self._histories: dict[int, SchemaHistory] = {}
-        self._ends: dict[int, TableSchema] = {}
+        self._shown = ShownTables(read_table, collations)
+        self._book = TableBook()
         self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
-        self._charsets: dict[TableName, dict[str, str]] = {}
-        self._problems: dict[TableName, str] = {}
-        self._computed: dict[TableName, frozenset[str]] = {}
-        self._row_ends: dict[TableName, str] = {}
         self._created: dict[TableName, int] = {}
         """Tables whose CREATE was read and not understood."""
         self._empty: set[int] = set()
         """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
+        self._told_charsets: dict[int, dict[str, str]] = {}
+        """The charsets of columns, by their ids, that the log told last."""
         self._foreign: set[TableName] = set()
         """Names in table maps that are no tables of users, or none that we may see."""
         self._is_newest: Callable[[], bool] = lambda: True
@@ -81,12 +65,8 @@ class TableVersions:
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over versions from earlier runs; those without columns are ends."""
         with self._lock:
-            for version in versions:
-                if version.columns:
-                    self._add(version)
-                else:
-                    self._ends.setdefault(version.table_id, version)
-            self._live = self._living(_FOREVER)
+            self._book.adopt(versions)
+            self._live = self._book.living(FOREVER)
 
     def load(self, tables: Sequence[ServerTable], ts: int) -> None:
         """Take over what the server shows now as what there is at ``ts``, where capture begins.
@@ -95,28 +75,26 @@ class TableVersions:
         where the server does not show them any more.
         """
         with self._lock:
-            now = self._living(_FOREVER)
+            now = self._book.living(FOREVER)
             new: list[TableSchema] = []
             shown = {(t.schema, t.table): t for t in tables if not t.problem}
             for table in tables:
-                self._note(table)
-            new += [self._end(now[name], ts) for name in sorted(now.keys() - shown.keys())]
+                self._shown.note(table)
+            new += [self._book.end(now[name], ts) for name in sorted(now.keys() - shown.keys())]
             for name, table in shown.items():
                 old = now.get(name)
                 if old is None:
                     first = table_id(*name, 0)
-                    number = first if first not in self._histories else table_id(*name, ts)
+                    number = first if first not in self._book else table_id(*name, ts)
                     keys = table.unique_ids(table.columns)
                     new.append(TableSchema(number, *name, ts, table.columns, unique_keys=keys))
                 elif not _is_alike(old.columns, table.columns):
                     columns = self._numbered(old, table.columns, {}, frozenset())
                     new.append(TableSchema(old.table_id, *name, ts, columns, unique_keys=table.unique_ids(columns)))
-            for version in new:
-                if version.columns:
-                    self._add(version)
+            self._book.adopt(new)
             if not now:
                 # Whoever reads already has its own place, and goes back to one when it begins again.
-                self._live = self._living(_FOREVER)
+                self._live = self._book.living(FOREVER)
             self._unsaved = tuple(new)
 
     def unsaved(self) -> tuple[TableSchema, ...]:
@@ -141,9 +119,10 @@ class TableVersions:
     def rewind(self, ts: int) -> None:
         """Let the tables live that lived at a ts, where the log is read from next."""
         with self._lock:
-            self._live = self._living(ts)
+            self._live = self._book.living(ts)
             self._created.clear()
             self._empty.clear()
+            self._told_charsets.clear()
             self._foreign.clear()
 
     def list(self) -> list[TableSchema]:
@@ -154,34 +133,30 @@ class TableVersions:
     def history(self, wanted: int) -> tuple[TableSchema, ...]:
         """Return every version of a table, oldest first."""
         with self._lock:
-            found = self._histories.get(wanted)
-            if found is None:
+            found = self._book.versions(wanted)
+            if not found:
                 raise PenstockError("TABLE_UNKNOWN", f"no table has id {wanted}")
-            return found.versions()
+            return found
 
     def live(self, name: TableName) -> TableSchema | None:
         """Return the version of a table at the reader's place; None for one that is not known there."""
         with self._lock:
             return self._live.get(name)
 
-    def problem(self, name: TableName) -> str:
-        """Return why a table cannot be captured, or nothing."""
-        return self._problems.get(name, "")
-
     def charset(self, name: TableName, column: str) -> str:
         """Return the charset that a column has on the server now, empty where it has none; for logs that do not tell it."""
         with self._lock:
-            if name not in self._charsets:
-                found = self._read_table(*name)
-                self._charsets[name] = {} if found is None else _charsets(found)
-            return self._charsets[name].get(column.lower(), "utf8mb4")
+            return self._shown.charset(name, column)
 
     def map_charsets(self, mapped: TableMap) -> tuple[str | None, ...]:
         """Return the charset of each column of a table map, None where it does not tell."""
         with self._lock:
-            if self._collations is None and any(c.collation is not None for c in mapped.columns):
-                self._collations = self._read_collations()
-            return map_charsets(mapped, self._collations or {})
+            return self._shown.map_charsets(mapped)
+
+    def row_end(self, name: TableName) -> str:
+        """Return the name of the shown column that ends rows of a system-versioned table, empty for others."""
+        with self._lock:
+            return self._shown.row_end(name)
 
     def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> Told:
         """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
@@ -216,26 +191,21 @@ class TableVersions:
             old = self._live.get(name)
             if old is None:
                 return self._found(name, mapped, ts)
-            part = self.shown_part(mapped, len(old.columns))
-            charsets = self.map_charsets(part)
+            part = self._shown.shown_part(mapped, len(old.columns))
+            charsets = self._shown.map_charsets(part)
             was_empty = old.table_id in self._empty
             self._empty.discard(old.table_id)
             if len(old.columns) == len(part.columns) and agrees(old.columns, part, charsets):
-                return Told()
+                told = {str(c.id): charset for c, charset in zip(old.columns, charsets, strict=True) if charset}
+                reasons = converted_reasons(self._told_charsets.get(old.table_id, {}), told)
+                self._told_charsets[old.table_id] = told
+                return Told(doubts=_doubts(old, ts, [] if was_empty else reasons))
             return self._corrected(old, part, charsets, ts, was_empty)
-
-    def shown_part(self, mapped: TableMap, known: int | None) -> TableMap:
-        """Return a table map without what the table does not show; ``known`` is how many columns it has where that is known."""
-        return shown_part(mapped, known, self.row_end((mapped.schema, mapped.table)))
-
-    def row_end(self, name: TableName) -> str:
-        """Return the name of the shown column that ends rows of a system-versioned table, empty for others."""
-        return self._row_ends.get(name, "")
 
     # -- parts; all under the lock
 
     def _drop(self, statement: Statement, query: str, ts: int, gone: Sequence[TableSchema], always: bool) -> Told:
-        ended = tuple(self._end(t, ts) for t in gone)
+        ended = tuple(self._book.end(t, ts) for t in gone)
         for table in gone:
             self._live.pop((table.schema, table.table), None)
         if not gone and not always:
@@ -248,8 +218,8 @@ class TableVersions:
             return Told()
         new_id = table_id(*name, ts)
         fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in old.columns)
-        new = self._known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
-        ended = self._end(old, ts)
+        new = self._book.known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
+        ended = self._book.end(old, ts)
         self._install(new)
         self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
@@ -263,8 +233,8 @@ class TableVersions:
             return Told()
         new_id = table_id(*name, ts)
         filled = "SELECT" in upper
-        new = self._known(new_id, ts) or self._made(name, statement, query, new_id, ts, filled)
-        ended = (self._end(old, ts),) if old is not None else ()
+        new = self._book.known(new_id, ts) or self._made(name, statement, query, new_id, ts, filled)
+        ended = (self._book.end(old, ts),) if old is not None else ()
         self._live.pop(name, None)
         if new is None:
             self._created[name] = ts
@@ -284,7 +254,7 @@ class TableVersions:
             table = self._live.pop(old_name, None)
             taken = self._live.pop(new_name, None)
             if taken is not None:
-                ended.append(self._end(taken, ts))
+                ended.append(self._book.end(taken, ts))
             if table is None:
                 continue
             before.setdefault(table.table_id, table)
@@ -297,7 +267,7 @@ class TableVersions:
             if (now.schema, now.table) == (old.schema, old.table):
                 self._live[old.schema, old.table] = old
                 continue
-            self._install(self._known(number, ts) or now)
+            self._install(self._book.known(number, ts) or now)
             changed.append(self._live[now.schema, now.table])
             names.append((number, old.schema, old.table))
         if not changed:
@@ -317,9 +287,10 @@ class TableVersions:
         if old is None:
             return Told(doubts=tuple(doubts))
         reasons = list(alteration.reasons)
+        before = self._shown.noted_charsets(old_name)
         columns, keys, found = self._altered(old, new_name, statement, query, alteration.changes_columns)
-        reasons += found
-        known = self._known(old.table_id, ts)
+        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(new_name))]
+        known = self._book.known(old.table_id, ts)
         columns, added = self._with_initials(old, known.columns if known is not None else columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
         new = known or TableSchema(old.table_id, *new_name, ts, columns, unique_keys=keys)
@@ -334,7 +305,7 @@ class TableVersions:
         like = self._live.get(statement.like) if statement.like is not None else None
         told = like.columns if like is not None else None if filled or statement.like is not None else created_columns(query)
         keys = like.unique_keys if like is not None else ()
-        shown = self._shown(name)
+        shown = self._shown.read_sound(name)
         if shown is not None and (told is None or self._is_newest()):
             told, keys = shown.columns, shown.unique_ids(shown.columns)
         if told is None:
@@ -350,22 +321,22 @@ class TableVersions:
         if told is None and not changes_columns:
             told = old.columns
         # The server is asked before the log's end is: what it showed is then of no later statement.
-        shown = self._shown(name)
+        shown = self._shown.read_sound(name)
         newest = shown is not None and self._is_newest()
         if shown is not None and (newest or told is None):
             renames = {o.lower(): n.lower() for o, n in statement.columns}
             known = {c.name.lower(): c.id for c in told if c.id} if told is not None else None
             columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
-            return columns, shown.unique_ids(columns), [] if newest else ["its statement was not understood"]
+            return columns, shown.unique_ids(columns), () if newest else _NOT_UNDERSTOOD
         if told is None:
-            return old.columns, old.unique_keys, ["its statement was not understood"]
+            return old.columns, old.unique_keys, _NOT_UNDERSTOOD
         known = {c.name.lower(): c.id for c in told if c.id}
-        return renumbered(told, known, self._highest(old)), old.unique_keys, []
+        return renumbered(told, known, self._book.highest_column(old.table_id)), old.unique_keys, []
 
     def _with_initials(self, old: TableSchema, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Sequence[str]]:
         """Fix what rows that exist show in columns that were added; others keep what they were given when they were."""
         before = {c.id: c for c in old.columns}
-        shown = self._computed.get((old.schema, old.table), frozenset())
+        shown = self._shown.computed((old.schema, old.table))
         fixed, reasons = [], []
         for column in columns:
             if column.id in before:
@@ -378,10 +349,10 @@ class TableVersions:
 
     def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
         """Take a table's columns from a map that tells others than the version that lives."""
-        known = self._known(old.table_id, ts)
+        known = self._book.known(old.table_id, ts)
         columns = known.columns if known is not None else None
         if columns is None:
-            shown = self._shown((old.schema, old.table))
+            shown = self._shown.read_sound((old.schema, old.table))
             told = self._told(mapped, charsets, shown, old.columns)
             if told is None:
                 return Told()
@@ -406,19 +377,17 @@ class TableVersions:
     def _found(self, name: TableName, mapped: TableMap, ts: int) -> Told:
         """Begin with a table that no statement explained: one whose CREATE was not understood, or that was not seen before."""
         new_id = table_id(*name, ts)
-        new = self._known(new_id, ts)
+        new = self._book.known(new_id, ts)
         if new is None:
             if name in self._foreign:
                 return Told()
-            shown = self._read_table(*name)
+            shown = self._shown.read(name)
             if shown is None and name not in self._created:
                 self._foreign.add(name)
                 return Told()
-            if shown is not None:
-                self._note(shown)
-            part = self.shown_part(mapped, len(shown.columns) if shown is not None else None)
-            problem = mapped.problem or self.problem(name)
-            told = None if problem else self._told(part, self.map_charsets(part), shown)
+            part = self._shown.shown_part(mapped, len(shown.columns) if shown is not None else None)
+            problem = mapped.problem or self._shown.problem(name)
+            told = None if problem else self._told(part, self._shown.map_charsets(part), shown)
             if told is None:
                 self._foreign.add(name)
                 code = "TYPE_UNSUPPORTED" if problem else "SCHEMA_UNKNOWN"
@@ -440,62 +409,11 @@ class TableVersions:
         """Give columns the ids that they had under their old names, and new ids to new ones."""
         if known is None:
             known = {renames.get(c.name.lower(), c.name.lower()): c.id for c in old.columns if c.name.lower() not in dropped}
-        return renumbered(columns, known, self._highest(old))
-
-    def _highest(self, old: TableSchema) -> int:
-        return max((c.id for v in self._histories[old.table_id].versions() for c in v.columns), default=0)
-
-    def _shown(self, name: TableName) -> ServerTable | None:
-        shown = self._read_table(*name)
-        if shown is None:
-            return None
-        self._note(shown)
-        return None if shown.problem else shown
-
-    def _note(self, table: ServerTable) -> None:
-        name = (table.schema, table.table)
-        self._charsets[name] = _charsets(table)
-        self._computed[name] = table.computed
-        self._row_ends[name] = table.row_end
-        if table.problem:
-            self._problems[name] = table.problem
-        else:
-            self._problems.pop(name, None)
+        return renumbered(columns, known, self._book.highest_column(old.table_id))
 
     def _install(self, version: TableSchema) -> None:
-        self._add(version)
+        self._book.add(version)
         self._live[version.schema, version.table] = version
-
-    def _add(self, version: TableSchema) -> None:
-        history = self._histories.setdefault(version.table_id, SchemaHistory(version.table_id))
-        if history.get(version.version) is None:
-            history.add(version)
-
-    def _end(self, table: TableSchema, ts: int) -> TableSchema:
-        """Note that a table is no more from a ts on."""
-        ended = TableSchema(table.table_id, table.schema, table.table, ts, ())
-        return self._ends.setdefault(table.table_id, ended)
-
-    def _known(self, wanted: int, ts: int) -> TableSchema | None:
-        history = self._histories.get(wanted)
-        return history.get(ts) if history is not None else None
-
-    def _living(self, ts: int) -> dict[TableName, TableSchema]:
-        """Return the tables that lived at a ts by their names."""
-        moments: dict[int, list[TableSchema]] = {}
-        for history in self._histories.values():
-            for version in history.versions():
-                moments.setdefault(version.version, []).append(version)
-        for ended in self._ends.values():
-            moments.setdefault(ended.version, []).append(ended)
-        named: dict[TableName, TableSchema] = {}
-        for moment in sorted(m for m in moments if m <= ts):
-            # Tables that change names with each other do it at one moment: all give theirs up before anyone takes one.
-            changed = {v.table_id for v in moments[moment]}
-            named = {name: table for name, table in named.items() if table.table_id not in changed}
-            # Whoever takes a name takes it from a table that is no more, even where earlier versions of this program noted no ends.
-            named |= {(v.schema, v.table): v for v in moments[moment] if v.columns}
-        return named
 
 
 def _doubts(table: TableSchema, ts: int, reasons: Sequence[str]) -> tuple[TableDoubt, ...]:
@@ -516,7 +434,3 @@ def _dropped(query: str) -> frozenset[str]:
 
 def _is_alike(one: Sequence[Column], two: Sequence[Column]) -> bool:
     return [(c.name.lower(), c.type, c.primary_key) for c in one] == [(c.name.lower(), c.type, c.primary_key) for c in two]
-
-
-def _charsets(table: ServerTable) -> dict[str, str]:
-    return {column.name.lower(): charset for column, charset in zip(table.columns, table.charsets, strict=True)}
