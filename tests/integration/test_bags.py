@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.meta.table_states import TableState
 from penstock.testing.paths.one_log_path import OneLogPath
 from penstock.testing.servers.live_database import Database, live_database
 
@@ -48,6 +49,10 @@ def copies_in_store(path: OneLogPath) -> int:
         while hasattr(step := handle.next(), "data"):
             total += sum(batch.header.rows for batch in step.data)
     return total
+
+
+def still_open(path: OneLogPath) -> list[TableState]:
+    return [s for s in path.log.table_states() if s.is_open]
 
 
 def delete_one(database: Database, name: str) -> str:
@@ -100,5 +105,32 @@ def test_every_copy_counts(database: Database, tmp_path: Path) -> None:
         check()
         database.run(f"INSERT INTO {name} VALUES (1, 'd')")
         check()
+    finally:
+        path.close()
+
+
+def test_rows_that_change_while_the_table_is_read_count_once(database: Database, tmp_path: Path) -> None:
+    """MariaDB shows a table page by page, so a row that came meanwhile is in the snapshot and in the log: the table is read again."""
+    schema = database.make_schema()
+    name = f"{schema}.bag"
+    database.run(f"CREATE TABLE {name} (a INT, b VARCHAR(40))")
+    if database.kind == "postgres":
+        database.run(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
+    database.run(f"INSERT INTO {name} VALUES " + ",".join(f"({n % 50}, 'x')" for n in range(2_000)))
+    path = OneLogPath(tmp_path, database.uri, [f"{schema}.*"])
+    try:
+        path.close_services()
+        # Between the ticket and the reading.
+        path.open(lambda _: database.run(f"INSERT INTO {name} VALUES (1, 'x'), (1, 'x'), (99, 'new')", delete_one(database, name)))
+        path.begin()
+        assert [s.table for s in still_open(path)] == ([] if database.kind == "postgres" else ["bag"])
+        for _ in range(5):
+            if found := still_open(path):
+                path.reread().run(found[0].table_id)
+        assert still_open(path) == []
+        path.drain()
+        expected = copies_on_server(database, schema, "bag")
+        assert copies_in_files(path.target, "bag") == expected
+        assert copies_in_store(path) == sum(expected.values())
     finally:
         path.close()

@@ -144,8 +144,12 @@ class Bootstrap:
         settled_ts: Callable[[], int],
         settings: BootstrapSettings | None = None,
         clock: Clock | None = None,
+        doubt: Callable[[Span], None] = lambda _: None,
     ) -> None:
-        """``source`` is the upstream's URI for executors; ``settled_ts`` gives a ts that covers everything acknowledged before the call."""
+        """``source`` is the upstream's URI for executors; ``settled_ts`` gives a ts that covers everything acknowledged before the call.
+
+        ``doubt`` is told, before it is read, of a span whose rows are not all seen at one moment.
+        """
         self._tasks = tasks
         self._store = store
         self._upstream = upstream
@@ -153,6 +157,7 @@ class Bootstrap:
         self._settled_ts = settled_ts
         self._settings = settings or BootstrapSettings()
         self._clock = clock or SystemClock()
+        self._doubt = doubt
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._progress = BootstrapProgress(0, 0, 0)
@@ -183,6 +188,8 @@ class Bootstrap:
         try:
             for span, plan in planned.values():
                 capture(span, plan.start_ts)
+                if plan.resumable:
+                    self._doubt(span)
                 # However long it takes: the state is right only together with the log since its start.
                 self._store.needs.pin(span.span_id, _holder(span), plan.start_ts)
             return self._read(list(planned.values()))

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
@@ -29,7 +31,7 @@ _Hashes = npt.NDArray[np.uint64]
 
 
 class KeyWatch:
-    """The keys that the log changed in one table above a ts."""
+    """The keys that the log changed in one table above a ts. Of a bag it is the contents, because no two changes share a key."""
 
     def __init__(self, begun: Watch, keys_max: int) -> None:
         self.begun = begun
@@ -46,15 +48,15 @@ class KeyWatch:
         keys = change.records.column(KEY)
         if change.header.min_ts <= self.begun.ts:
             keys = keys.filter(pa.array(commit_ts_array(change.records) > np.uint64(self.begun.ts)))
-        self._new.append(_hashes(keys))
+        self._new += [_hashes(keys), _content_hashes(keys)]
         self._new_count += len(keys)
         if self._new_count > len(self._sorted) + 65_536:
             self._gather()
 
-    def unchanged(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """Return which of some keys the log did not change."""
+    def unchanged(self, keys: pa.Array, bag: bool = False) -> npt.NDArray[np.bool_]:
+        """Return which of some keys the log did not change; of a bag, whose contents."""
         self._gather()
-        found: npt.NDArray[np.bool_] = np.isin(_hashes(keys), self._sorted, invert=True)
+        found: npt.NDArray[np.bool_] = np.isin(_content_hashes(keys) if bag else _hashes(keys), self._sorted, invert=True)
         return found
 
     def _gather(self) -> None:
@@ -211,11 +213,11 @@ def _key(table_id: int, schema: str, table: str) -> tuple[int, str, str]:
     return (table_id, "", "") if table_id else (0, schema, table)
 
 
-def corrected(piece: Corrections, watch: KeyWatch, ts: int) -> tuple[tuple[ChangeBatch, ...], int]:
+def corrected(piece: Corrections, watch: KeyWatch, ts: int, bag: bool = False) -> tuple[tuple[ChangeBatch, ...], int]:
     """Return the corrections of a piece that the log did not overtake, at a ts; and how many rows were left out."""
     kept, left_out = [], 0
     for batch in (*piece.tombstones, *piece.data):
-        right = watch.unchanged(batch.records.column(KEY))
+        right = watch.unchanged(batch.records.column(KEY), bag)
         records = batch.records if right.all() else batch.records.filter(pa.array(right))
         left_out += batch.header.rows - records.num_rows
         if records.num_rows:
@@ -231,3 +233,8 @@ def corrected(piece: Corrections, watch: KeyWatch, ts: int) -> tuple[tuple[Chang
 def _hashes(keys: pa.Array) -> _Hashes:
     found: _Hashes = pl.Series(pl.from_arrow(keys)).hash().to_numpy()
     return found
+
+
+def _content_hashes(keys: pa.Array) -> _Hashes:
+    """Return hashes of the contents of a bag's keys; of other keys that are as long it is a part, which nobody asks for."""
+    return _hashes(pc.binary_slice(keys, 0, CONTENT_BYTES))

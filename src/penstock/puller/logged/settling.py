@@ -75,7 +75,7 @@ class TableSettler:
     def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
         """Give corrections to the table's spans at a ts of their own; returns when they are durable."""
         end = self._upstream.log_end()
-        settled, spans = self._reader.errands.ask(lambda: self._settle_between(table_id, corrections, end), self._timeout_s)
+        settled, spans = self._reader.errands.ask(lambda: self._settle_between(table_id, corrections, end, bag), self._timeout_s)
         self._wait_durable(spans, settled.ts)
         again = "the log changed rows that cannot be told from others" if bag and settled.left_out else self._uncovered(table_id)
         return Settlement(settled.ts, settled.rows, settled.left_out, closed=self._doubted.close(table_id, settled.ts, again))
@@ -100,7 +100,9 @@ class TableSettler:
         self._doubted.begin_watch(begun)
         return begun
 
-    def _settle_between(self, table_id: int, corrections: Iterable[Corrections], end: str) -> tuple[Settlement, list[Subscription]] | None:
+    def _settle_between(
+        self, table_id: int, corrections: Iterable[Corrections], end: str, bag: bool
+    ) -> tuple[Settlement, list[Subscription]] | None:
         """Put a mark where the reader is and hand over corrections at its ts; None while the reader is not where that may be done."""
         reader, position = self._reader, self._reader.place.position
         if position is None or not reader.place.is_between or not self._upstream.reached(position.text, end):
@@ -118,7 +120,7 @@ class TableSettler:
         reader.begin_again()
         rows = left_out = 0
         for piece in corrections:
-            kept, out = corrected(piece, watch, mark.ts)
+            kept, out = corrected(piece, watch, mark.ts, bag)
             left_out += out
             if piece.span_id not in spans:
                 raise PenstockError("CONGESTED", f"table {table_id}: span {piece.span_id} is not captured now")

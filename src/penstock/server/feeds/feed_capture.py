@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress
 from penstock.feed.window.assignment import Dispatcher
+from penstock.model.bag_key import is_bag
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService, SpanStatus
+from penstock.source.contract import Upstream
+from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import BootstrapLog
 
@@ -136,3 +139,17 @@ class FeedCapture:
 def purge_error() -> PenstockError:
     """Return why a run ends whose upstream lost the log; the next one takes a new snapshot."""
     return PenstockError("SNAPSHOT_DUE", "the upstream no longer has the log that the feed needs next")
+
+
+def doubt_counted(upstream: Upstream, log_service: LogService) -> Callable[[Span], None]:
+    """Return what doubts a table whose rows are counted and were not all seen at one moment.
+
+    A row that changed meanwhile is in its snapshot and in its log, and nothing tells that it is the same one.
+    """
+
+    def doubt(span: Span) -> None:
+        table = upstream.schema_history(span.table_id)[-1]
+        if has_log(upstream) and is_bag(table):
+            log_service.doubt_table(table.table_id, table.schema, table.table, "it has no key, and rows may have changed while it was read")
+
+    return doubt

@@ -28,7 +28,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.feeds.capture import DispatcherCapture, needed_spans
 from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
-from penstock.server.feeds.feed_capture import FeedCapture, purge_error
+from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.sink.contract import SinkMaintainer
@@ -201,7 +201,8 @@ class SparkFeedRunFactory:
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)
-        return Bootstrap(SparkTasks(self._session), self._store, self._upstream, self._source, self._log_service.settled_ts, chosen)
+        tasks, doubt = SparkTasks(self._session), doubt_counted(self._upstream, self._log_service)
+        return Bootstrap(tasks, self._store, self._upstream, self._source, self._log_service.settled_ts, chosen, doubt=doubt)
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""

@@ -14,7 +14,7 @@ from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, Task
 from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
-from penstock.server.feeds.feed_capture import FeedCapture
+from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.verification import Verdict
 from penstock.source.catalog import open_upstream
@@ -75,7 +75,8 @@ class OneLogPath(FeedPath):
 
     def _new_capture(self) -> FeedCapture:
         chosen = BootstrapSettings(self._settings.bootstrap_tasks, self._settings.bootstrap_rows_per_second, self._page_rows)
-        job = Bootstrap(self.tasks, self.store, self.upstream, self._uri, self.log.settled_ts, chosen)
+        doubt = doubt_counted(self.upstream, self.log)
+        job = Bootstrap(self.tasks, self.store, self.upstream, self._uri, self.log.settled_ts, chosen, doubt=doubt)
         return FeedCapture(0, self.log, self.store, job, by_job=True, stream_gives_state=False)
 
     def _capture_all(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.ddl.statement import TableName
+from penstock.ddl.tokens import TableName
 from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.map_columns import map_charsets
 from penstock.source.mysql.tables.row_history import shown_part

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from penstock.ddl.statement import TableName
+from penstock.ddl.tokens import TableName
 from penstock.model.table import SchemaHistory, TableSchema
 
 ID_BITS = 48
