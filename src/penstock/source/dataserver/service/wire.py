@@ -1,7 +1,8 @@
 """Change-stream messages as bytes: log records to the wire format of ``cdcpb.ChangeDataEvent`` without an object per row.
 
 Rows are written by a kernel that measures, then fills; the few bytes around them (event, message) are put together here. What a protobuf
-library reads from the bytes is what it would have written: ``tests/unit/source/dataserver/service/test_wire.py`` compares both. Runs in the data server.
+library reads from the bytes is what it would have written: ``tests/unit/source/dataserver/service/test_wire.py`` compares both. Runs in
+the data server.
 """
 
 from __future__ import annotations
