@@ -43,6 +43,7 @@ proto: setup ## Generate the gRPC modules from the .proto files
 	@$(RUN) python -m pip install -q -c constraints.txt grpcio-tools
 	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src src/penstock/source/proto/*.proto
 
-docs: setup ## Generate docs/errors.md from the code table, docs/benchmarks.md from the runs on record
+docs: setup ## Generate docs/errors.md from the code table, docs/benchmarks.md from the runs on record, docs/internals/tests.md from the imports
 	@$(RUN) python scripts/errors_doc.py
 	@$(RUN) python scripts/benchmarks_doc.py
+	@$(RUN) python scripts/tests_doc.py

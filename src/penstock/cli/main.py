@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 import penstock
-from penstock.cli.logs import configure_logging
+from penstock.cli.shown.logs import configure_logging
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.settings.masking import mask_text
 

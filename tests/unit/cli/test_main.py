@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main as main_module
-from penstock.cli.logs import FieldFormatter
 from penstock.cli.main import VERBS, run, show_error
+from penstock.cli.shown.logs import FieldFormatter
 from penstock.model.errors import PenstockError
 from penstock.testing.servers.api_server import ApiServer
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from penstock.cli.feed import feed
+from penstock.cli.run import follow, is_caught_up
 from penstock.cli.server_client import ServerClient
-from penstock.cli.whole_path.run import follow, is_caught_up
-from penstock.cli.whole_path.run_view import RunView
+from penstock.cli.shown.run_view import RunView
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.main import run as run_command
+from penstock.cli.run import divide, ensure_feed, follow
 from penstock.cli.server_client import ServerClient
-from penstock.cli.whole_path.run import divide, ensure_feed, follow
-from penstock.cli.whole_path.run_view import PLAIN_EVERY_S, RunView
+from penstock.cli.shown.run_view import PLAIN_EVERY_S, RunView
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from penstock.cli.server_client import ServerClient
-from penstock.cli.whole_path.demo_view import DemoView, Figures
+from penstock.cli.shown.demo_view import DemoView, Figures
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 

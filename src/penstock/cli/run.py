@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from penstock.cli.server_client import ServerClient
-from penstock.cli.whole_path.run_view import RunView
+from penstock.cli.shown.run_view import RunView
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load, merge

@@ -1,0 +1,1 @@
+"""What the command line shows while it works: logs, progress, samples."""

@@ -1,1 +1,0 @@
-"""The verbs that carry a database to files in one command, on this machine."""
