@@ -31,7 +31,6 @@ ALLOWED = {
     "model/failpoints.py::arm": "the seam of every test that kills a process",
     "source/dataserver/service/service.py::CdcPullLog": "gRPC calls it by name",
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",
-    "source/mysql/wire/constants.py::DELETE_ROWS_V1": "the scripted binlogs of tests are written with it",
     "store/event_store.py::commit_changes": "mechanism 10: a large transaction that was written elsewhere; no source writes one yet",
     "store/span_store.py::commit_changes": "as above",
     "store/flight/server.py::unsplit": "handed on by its place",
