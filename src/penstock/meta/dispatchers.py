@@ -48,7 +48,11 @@ def add(connection: sa.Connection, name: str, records: Sequence[DispatcherRecord
 
 def replace_first(connection: sa.Connection, name: str, records: Sequence[DispatcherRecord]) -> None:
     """Make these the dispatchers that a feed begins with."""
-    connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
+    if records:
+        connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
+    else:
+        # A feed may begin without any table. That it is so must stay known, so the former ones stay with a life that is empty.
+        connection.execute(dispatcher.update().where(dispatcher.c.feed == name).values(begin_ts=1, end_ts=1))
     add(connection, name, records)
     _follow_tables(connection, name, records)
 

@@ -48,11 +48,18 @@ class SchemaLog:
 
     def ddls(self, table_ids: Iterable[int], from_ts: int, to_ts: int, patterns: TablePatterns | None = None) -> tuple[DdlEvent, ...]:
         """Return the DDLs in ``(from_ts, to_ts]`` of the tables, or of tables that a pattern matches, oldest first."""
-        wanted = frozenset(table_ids)
+        wanted = set(table_ids)
         with self._lock:
             start = bisect.bisect_right(self._ddls, from_ts, key=lambda d: d.commit_ts)
             end = bisect.bisect_right(self._ddls, to_ts, key=lambda d: d.commit_ts)
-            return tuple(d for d in self._ddls[start:end] if d.table_ids & wanted or (patterns is not None and patterns.concern(d)))
+            between = self._ddls[start:end]
+        found = []
+        for ddl in between:
+            if ddl.table_ids & wanted or (patterns is not None and patterns.concern(ddl)):
+                found.append(ddl)
+                # A drop names no table that a pattern could match: it belongs to those whose other DDLs do.
+                wanted |= ddl.table_ids
+        return tuple(found)
 
     def versions(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first; empty for a table that is not known."""

@@ -1,0 +1,102 @@
+"""Random lives of tables on MariaDB, MySQL and PostgreSQL, captured to files: after each settle the files are the server's rows.
+
+A life that fails prints its statements and is lived again by its seed. The named tests below are lives that once failed, made short.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.checks.lives.life import Life, Step
+from penstock.testing.checks.lives.servers import Server, life_server
+
+pytestmark = pytest.mark.integration
+SEEDS = range(15)
+MANY = range(100, 400)
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with life_server("mariadb", tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with life_server("mysql", tmp_path_factory.mktemp("mysql")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with life_server("postgres", tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+def live(server: Server, root: Path, seed: int) -> None:
+    life = Life(server, root, f"life{seed}", column_ids=seed % 2 == 0)
+    try:
+        life.live(random.Random(seed), LENGTH, restarts=seed % 5 == 0)
+    except Exception as error:  # noqa: BLE001 - whatever a life ends with, its statements are shown
+        pytest.fail("\n".join([f"seed {seed}", *map(str, life.script), f"{type(error).__name__}: {error}"]), pytrace=False)
+    finally:
+        life.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lives_on_mariadb(mariadb_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mariadb_server, tmp_path / "life", seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY)
+def test_many_lives_on_mariadb(mariadb_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mariadb_server, tmp_path / "life", seed)
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mysql_server, tmp_path / "life", seed)
+
+
+@pytest.mark.mysql
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY)
+def test_many_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mysql_server, tmp_path / "life", seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY)
+def test_many_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
+    live(postgres_server, tmp_path / "life", seed)
+
+
+TABLE = "CREATE TABLE {} (k0 INT NOT NULL, a INT, PRIMARY KEY (k0))"
+ONCE_WRONG = {
+    "every_table_is_dropped_before_the_first_window": [TABLE.format("t2"), "begin", "DROP TABLE t2", "settle"],
+    "every_table_is_dropped_and_one_made_again": [
+        *(TABLE.format("t2"), "INSERT INTO t2 VALUES (1, 1)", "begin", "DROP TABLE t2", "window"),
+        *(TABLE.format("t2"), "INSERT INTO t2 VALUES (2, 1)", "settle"),
+    ],
+    "a_table_is_altered_and_dropped_before_the_first_window": [
+        *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
+        *("INSERT INTO t1 VALUES (1, 1)", "settle"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", ONCE_WRONG)
+def test_what_was_once_wrong(mariadb_server: Server, tmp_path: Path, case: str) -> None:
+    life = Life(mariadb_server, tmp_path / "life", case[:40])
+    try:
+        life.again(Step("sql", 0, text) if " " in text else Step(text) for text in ONCE_WRONG[case])
+        assert life.refused == 0
+    finally:
+        life.close()
