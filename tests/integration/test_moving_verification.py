@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.model.batch import ChangeBatch
@@ -27,15 +28,38 @@ class Present:
         self.before: Callable[[], object] = lambda: None
         self.after: Callable[[], object] = lambda: None
         self.reads = 0
+        self.refused = 0
 
     def list_tables(self) -> Sequence[TableSchema]:
         return self._path.upstream.list_tables()
 
     def read_now(self, span: Span) -> Iterator[ChangeBatch]:
         self.reads += 1
+        if span.table_id == self.refused:
+            raise PenstockError("UPSTREAM_REFUSED", "policies hide rows")
         self.before()
         yield from self._path.upstream.read_now(span)
         self.after()
+
+
+class Hiding(Present):
+    """Shows in one look what the last transaction changed as it was before."""
+
+    def __init__(self, path: WholePath, old: dict[int, str], look: int = 1) -> None:
+        super().__init__(path)
+        self._old = old
+        self._look = look
+        path.write({"d.a": {key: f"{value}, newer" for key, value in old.items()}})
+        path.drain()
+
+    def read_now(self, span: Span) -> Iterator[ChangeBatch]:
+        for batch in super().read_now(span):
+            table = pa.table(batch.records)
+            ids, values = table["c1"].to_pylist(), table["c2"].to_pylist()
+            seen = [self._old.get(i, v) for i, v in zip(ids, values, strict=True)] if self.reads == self._look else values
+            at = table.schema.get_field_index("c2")
+            shown = table.set_column(at, table.schema.field(at), pa.array(seen, table.schema.field(at).type))
+            yield ChangeBatch(batch.header, shown.combine_chunks().to_batches()[0])
 
 
 @pytest.fixture
@@ -91,9 +115,38 @@ def test_a_real_difference_is_found_while_others_move(path: WholePath) -> None:
     files[0].write_bytes(files[0].read_bytes().replace(b"row 7", b"row X"))
     verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
     assert not verdict.identical
-    assert (verdict.tables[0].different, upstream.reads) == (1, 1)
+    assert (verdict.tables[0].different, upstream.reads) == (1, 2), "what is found is looked at again before it is said"
     with pytest.raises(PenstockError, match=r"\[VERIFY_MISMATCH\]"):
         verdict.check()
+
+
+def test_a_transaction_that_is_in_the_log_before_it_can_be_read_is_no_difference(path: WholePath) -> None:
+    """The first look does not see a row that is delivered already: a server writes its log before it lets others read."""
+    upstream = Hiding(path, {7: "row 7"})
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    assert (verdict.identical, verdict.rows, upstream.reads) == (True, 20, 2)
+
+
+def test_what_the_last_look_finds_is_looked_at_again_too(path: WholePath) -> None:
+    upstream = Hiding(path, {7: "row 7"}, look=ATTEMPTS_MAX)
+    upstream.after = lambda: path.write({"d.a": {5: f"read {upstream.reads}"}})
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    assert (verdict.identical, verdict.rows, upstream.reads) == (True, 19, ATTEMPTS_MAX + 1)
+
+
+def test_a_table_that_cannot_be_read_is_named_and_the_others_are_compared(path: WholePath) -> None:
+    path.upstream.execute_ddl("CREATE TABLE d.b (id INT PRIMARY KEY, v VARCHAR(40))")
+    path.write({"d.b": {1: "x"}})
+    path.drain()
+    upstream = Present(path)
+    upstream.refused = path.live_tables()["d.a"]
+    verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
+    by_name = {t.name: t for t in verdict.tables}
+    assert by_name["d.a"].unchecked.startswith("[UPSTREAM_REFUSED] policies hide rows")
+    assert (by_name["d.b"].rows, by_name["d.b"].identical) == (1, True)
+    assert not verdict.identical
+    assert verdict.summary() == "verified: 1 tables, 1 rows identical; 1 could not be checked"
+    verdict.check()
 
 
 def test_without_a_server_the_upstream_must_stand_still(path: WholePath) -> None:

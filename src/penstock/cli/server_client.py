@@ -54,6 +54,11 @@ class ServerClient:
         """Let the server compare a feed's target with the upstream; answers when every table is compared."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/verify")
 
+    def verify_progress(self, name: str, after: int) -> list[str]:
+        """Return what was told of a verification that is under way, after so many lines."""
+        lines: list[str] = self._call("GET", f"/feeds/{quote(name, safe='')}/verify?after={after}")["progress"]
+        return lines
+
     def list_tables(self, name: str) -> list[dict[str, Any]]:
         """Return the tables of a feed with their states."""
         tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/tables")["tables"]

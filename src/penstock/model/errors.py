@@ -178,7 +178,9 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.INVALID, "No Penstock server answers.", "Start one with `penstock server`, or pass --server."
     ),
     "VERIFY_MISMATCH": CodeEntry(
-        ErrorKind.CORRUPT, "Replayed files differ from the upstream.", "Keep both sides and report the first differing keys."
+        ErrorKind.CORRUPT,
+        "Replayed files differ from the upstream.",
+        "Run `penstock verify FEED --repair --wait`: what differs is delivered. Keep both sides and report keys that stay different.",
     ),
     "VERIFY_BUSY": CodeEntry(ErrorKind.TRANSIENT, "Another verification is under way.", "Run it again when the other one has ended."),
     "CHECKPOINT_MISSING": CodeEntry(

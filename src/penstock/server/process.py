@@ -195,7 +195,7 @@ class ServerProcess:
         doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
-        verifier = FeedVerifier(meta, upstream, config.source, moving.verify)
+        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
         app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)

@@ -8,8 +8,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.main import run
+from penstock.cli.server_client import ServerClient
 from penstock.format.layout.paths import Layout
+from penstock.model.batch import ChangeBatch
+from penstock.model.errors import PenstockError
+from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.puller.doubts import Settlement
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.storage.publisher import SchemaVersions
 from penstock.source.dataserver.client import DataServerUpstream
@@ -135,3 +140,92 @@ def test_a_feed_is_verified_by_its_server(tmp_path: Path, capsys: pytest.Capture
         out, err = capsys.readouterr()
         assert "shop.orders: 0 rows missing, 1 unexpected, 0 different, first keys: (7,)\n" in out
         assert err.startswith("error: [VERIFY_MISMATCH] ")
+
+
+class WrongRow:
+    """A feed of two empty tables whose target has one row too much in the first."""
+
+    def __init__(self, server: ApiServer, directory: Path) -> None:
+        sink = (directory / "files").as_uri()
+        self.at = ["--server", server.url]
+        assert run(["feed", "create", "f", "--table", "shop.*", "--sink", sink, "--set", "sink.csv.delimiter=;", *self.at]) == 0
+        server.runs.next_run()
+        versions = SchemaVersions(ObjectTarget.open(sink), output_column_id=False)
+        for table in server.upstream.list_tables():
+            versions.ensure(table)
+        open_maintainer(sink, {}, unfenced).publish_checkpoint(1 << 50)
+        self.day = directory / "files" / "shop" / "orders" / "1" / Layout().date_text(1 << 49)
+        (self.day / "meta").mkdir(parents=True)
+        (self.day / "CDC00000000000000000001.csv").write_bytes(f'"I";"orders";"shop";{1 << 49};7\r\n'.encode())
+        (self.day / "meta" / "CDC.index").write_text("CDC00000000000000000001.csv\n")
+        self.table_id = next(t.table_id for t in server.upstream.list_tables() if t.table == "orders")
+
+    def correct(self) -> None:
+        """Deliver what a re-read would: the row ceased."""
+        file = self.day / "CDC00000000000000000001.csv"
+        file.write_bytes(file.read_bytes() + f'"D";"orders";"shop";{(1 << 49) + 1};7\r\n'.encode())
+
+
+def test_repair_has_what_differs_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ApiServer(tmp_path, "shop.orders", "shop.items") as server:
+        feed = WrongRow(server, tmp_path)
+        capsys.readouterr()
+        assert run(["verify", "f", "--repair", *feed.at]) == 1
+        out, err = capsys.readouterr()
+        assert "shop.orders: 0 rows missing, 1 unexpected, 0 different, first keys: (7,); it will be read again\n" in err
+        assert "shop.items: 0 rows identical\n" in out
+        assert [(s.table, s.state.value) for s in server.doubted.states()] == [("orders", "doubtful")]
+        # What is in doubt is named with its state, not compared and not passed over.
+        assert run(["verify", "f", *feed.at]) == 3
+        out = capsys.readouterr().out
+        assert "shop.orders: could not be checked: it is doubtful: asked for by an operator\n" in out
+        assert out.endswith("verified: 1 tables, 0 rows identical; 1 could not be checked\n")
+        assert run(["verify", "f", "--output", "json", *feed.at]) == 3
+        tables = {t["name"]: t for t in json.loads(capsys.readouterr().out)["tables"]}
+        assert (tables["shop.orders"]["identical"], tables["shop.items"]["identical"]) == (False, True)
+        assert tables["shop.orders"]["unchecked"].startswith("it is doubtful")
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_repair_and_wait_verifies_again(tmp_path: Path, helps: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with ApiServer(tmp_path, "shop.orders", "shop.items") as server:
+        feed = WrongRow(server, tmp_path)
+        server.doubts.endings[feed.table_id] = [Settlement(ts=0, rows=1, left_out=0, closed=True)]
+        server.doubts.before = lambda _: feed.correct() if helps else None
+        server.doubted.start()
+        try:
+            capsys.readouterr()
+            assert run(["verify", "f", "--repair", "--wait", *feed.at]) == (0 if helps else 1)
+        finally:
+            server.doubted.stop()
+        out, err = capsys.readouterr()
+        assert server.doubts.read == [feed.table_id]
+        if helps:
+            assert out == "shop.orders: 0 rows identical\nshop.items: 0 rows identical\nverified: 2 tables, 0 rows identical\n"
+        else:
+            assert "the files themselves are not what was delivered" in err
+
+
+@pytest.mark.parametrize("argv", [["f", "--wait"], ["--source", "a://b", "--sink", "file:///x", "--table", "a.b", "--repair"]])
+def test_repair_is_the_servers_and_waiting_needs_it(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", *argv]) == 2
+    assert "--repair" in capsys.readouterr().err
+
+
+def test_how_far_a_verification_is_can_be_asked(tmp_path: Path) -> None:
+    with ApiServer(tmp_path, "shop.orders", "shop.items") as server:
+        feed = WrongRow(server, tmp_path)
+        with ServerClient(feed.at[1]) as client:
+            assert client.verify_progress("f", 0) == [], "none is under way"
+            told: list[list[str]] = []
+            read_now = server.upstream.read_now
+
+            def look(span: Span) -> Iterator[ChangeBatch]:
+                told.append(client.verify_progress("f", len(told)))
+                return read_now(span)
+
+            server.upstream.read_now = look  # type: ignore[method-assign]
+            client.verify_feed("f")
+            assert told == [["shop.orders: table 1"], ["shop.items: table 2"]]
+            with pytest.raises(PenstockError, match=r"\[FEED_UNKNOWN\]"):
+                client.verify_progress("g", 0)

@@ -89,6 +89,11 @@ def build_api(
         # A difference is an answer, not an error: the caller sees every table.
         return verdict_body(verifier.verify(name))
 
+    @app.get("/api/v1/feeds/{name}/verify")
+    def verify_progress(name: str, after: int = 0) -> dict[str, Any]:
+        meta.get_feed(name)
+        return {"progress": verifier.progress(name)[after:]}
+
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(render(registries), media_type=CONTENT_TYPE_LATEST)

@@ -27,6 +27,8 @@ from penstock.readback.replay import table_changes
 from penstock.readback.state_difference import BUCKET_BYTES, StateDifference, buckets_for
 
 TELL_ROWS = 1_000_000
+TABLE_ERRORS = frozenset({"UPSTREAM_REFUSED", "UPSTREAM_CHANGING", "TYPE_UNSUPPORTED", "DECODE_FAILED", "SCHEMA_UNKNOWN", "FILE_MALFORMED"})
+"""What keeps one table from being compared and says nothing about the others."""
 _KEYS_SHOWN_MAX = 5
 Tell = Callable[[str], None]
 
@@ -40,17 +42,36 @@ class TableVerdict(msgspec.Struct, frozen=True):
     unexpected: int = 0
     different: int = 0
     sample_keys: tuple[str, ...] = ()
+    unchecked: str = ""
+    """Why nothing is known about the table; empty where it was compared."""
 
     @property
     def identical(self) -> bool:
-        """Return whether every row of both sides is the same."""
-        return not (self.missing or self.unexpected or self.different)
+        """Return whether every row of both sides was seen and is the same."""
+        return not self.differs and not self.unchecked
+
+    @property
+    def differs(self) -> bool:
+        """Return whether a row of one side is not on the other."""
+        return bool(self.missing or self.unexpected or self.different)
 
     def __str__(self) -> str:
+        if self.unchecked:
+            return f"{self.name}: could not be checked: {self.unchecked}"
         if self.identical:
             return f"{self.name}: {self.rows} rows identical"
         keys = f", first keys: {', '.join(self.sample_keys)}" if self.sample_keys else ""
         return f"{self.name}: {self.missing} rows missing, {self.unexpected} unexpected, {self.different} different{keys}"
+
+
+def compared(name: str, compare: Callable[[], TableVerdict]) -> TableVerdict:
+    """Return how a table compares, or why it cannot be compared where that is a matter of this table alone."""
+    try:
+        return compare()
+    except PenstockError as error:
+        if error.code not in TABLE_ERRORS:
+            raise
+        return TableVerdict(name, 0, unchecked=f"[{error.code}] {error.detail}. {error.hint}")
 
 
 class TableComparison:

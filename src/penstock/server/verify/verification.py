@@ -7,6 +7,7 @@ checkpoint before it looks for files, and leaves out rows and schema versions be
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
+from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
+from penstock.meta.table_states import TableState
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -27,13 +30,14 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 from penstock.server.feeds.creation import FeedDocument
-from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell
-from penstock.settings.masking import mask_uri
+from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
+from penstock.settings.masking import mask_text, mask_uri
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import from_uri
 from penstock.target.storage import TargetAddress
 
 log = logging.getLogger(__name__)
+LINES_MAX = 10_000
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -54,13 +58,20 @@ class Verdict(msgspec.Struct, frozen=True):
         """Return whether every table is identical."""
         return all(t.identical for t in self.tables)
 
+    @property
+    def unchecked(self) -> list[TableVerdict]:
+        """Return the tables that could not be compared."""
+        return [t for t in self.tables if t.unchecked]
+
     def summary(self) -> str:
-        """Return the line that ends a successful verification."""
-        return f"verified: {len(self.tables)} tables, {self.rows} rows identical"
+        """Return the line that ends a verification without differences."""
+        seen = len(self.tables) - len(self.unchecked)
+        without = f"; {len(self.unchecked)} could not be checked" if self.unchecked else ""
+        return f"verified: {seen} tables, {self.rows} rows identical{without}"
 
     def check(self) -> None:
-        """Raise ``VERIFY_MISMATCH`` unless every table is identical."""
-        wrong = [str(t) for t in self.tables if not t.identical]
+        """Raise ``VERIFY_MISMATCH`` where a table differs."""
+        wrong = [str(t) for t in self.tables if t.differs]
         if wrong:
             hint = None if self.stops_at_checkpoint else "The files have no commit ts: verify again while nothing changes upstream."
             raise PenstockError("VERIFY_MISMATCH", "; ".join(wrong), hint)
@@ -75,8 +86,11 @@ class FeedVerifier:
         upstream: Upstream,
         source_uri: str,
         verify_moving: Callable[[StorageReader, Sequence[int], Tell], Verdict],
+        states: Callable[[], Sequence[TableState]] = tuple,
     ) -> None:
-        """``verify_moving`` compares where the upstream cannot read the past."""
+        """``verify_moving`` compares where the upstream cannot read the past; ``states`` are those of doubted tables."""
+        self._states = states
+        self._progress: tuple[str, list[str]] = ("", [])
         self._meta = meta
         self._verify_moving = verify_moving
         self._upstream = upstream
@@ -92,22 +106,51 @@ class FeedVerifier:
             )
         if not self._lock.acquire(blocking=False):
             raise PenstockError("VERIFY_BUSY", "this server verifies another feed")
+        self._progress = (name, [])
         try:
             config = document.feed_config()
             reader = open_reader(config.target.uri, config.target.options)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
-            # A table whose state is still being read is not in the target yet.
-            table_ids = sorted({d.id.table_id for d in live if not d.with_state})
-            if not reads_past(self._upstream):
-                return self._verify_moving(reader, table_ids, _tell)
-            return verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts, tell=_tell)
+            left_out = self._left_out(live)
+            table_ids = sorted({d.id.table_id for d in live} - left_out.keys())
+            if reads_past(self._upstream):
+                verdict = verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts, tell=self._tell)
+            else:
+                verdict = self._verify_moving(reader, table_ids, self._tell)
+            return msgspec.structs.replace(verdict, tables=(*verdict.tables, *left_out.values()))
         finally:
+            self._progress = ("", [])
             self._lock.release()
 
+    def progress(self, name: str) -> list[str]:
+        """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
+        under_way, lines = self._progress
+        return list(lines) if under_way == name else []
 
-def _tell(line: str) -> None:
-    log.info("verifying", extra={"progress": line})
+    def _left_out(self, live: Sequence[Dispatcher]) -> dict[int, TableVerdict]:
+        """Return the tables of which nothing can be known now, each with the reason."""
+        states = {s.table_id: s for s in self._states() if s.is_open}
+        past = reads_past(self._upstream)
+        shown = set() if past else {t.table_id for t in self._upstream.list_tables()}
+        found = {}
+        for one in live:
+            table_id, state = one.id.table_id, states.get(one.id.table_id)
+            # A table whose state is still being read is not in the target yet.
+            why = "its first state is still being read" if one.with_state else ""
+            if state is not None:
+                why = f"it is {state.state.value}: {mask_text(state.reason)}"
+            elif not past and table_id not in shown:
+                why = "the source does not show it: it was dropped a moment ago, or the user may not see it any more"
+            if why:
+                found[table_id] = TableVerdict(f"{one.schema}.{one.table}", 0, unchecked=why)
+        return found
+
+    def _tell(self, line: str) -> None:
+        log.info("verifying", extra={"progress": line})
+        lines = self._progress[1]
+        if len(lines) < LINES_MAX:
+            lines.append(line)
 
 
 def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader:
@@ -139,7 +182,8 @@ def verify_target(
     verdicts = []
     for at, partitions in enumerate(tables.values(), 1):
         tell(f"{partitions[0].full_name}: table {at} of {len(tables)}")
-        verdicts.append(_verify_table(reader, upstream, partitions, checkpoint_ts, start_ts, tell))
+        compare = functools.partial(_verify_table, reader, upstream, partitions, checkpoint_ts, start_ts, tell)
+        verdicts.append(compared(partitions[0].full_name, compare))
         on_table(verdicts[-1])
     return Verdict(checkpoint_ts, tuple(verdicts), reader.stops_at_checkpoint)
 

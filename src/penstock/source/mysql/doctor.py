@@ -210,7 +210,7 @@ def _readable(session: Session, name: str, table: ServerTable, grants: _Grants) 
         return Finding(f"table {name}", False, table.problem, "types that can be captured")
     if not table.key_order:
         statement = f"ALTER TABLE {quoted} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
-        found = "no primary key and no unique key without NULLs: equal rows count as one"
+        found = "captured as a bag, equal rows counted: no primary key and no unique key without NULLs"
         return Finding(f"table {name}", False, found, "a key", statement, Level.SHOULD)
     return Finding(f"table {name}", True, f"captured, key ({', '.join(table.key_order)})", "a key")
 

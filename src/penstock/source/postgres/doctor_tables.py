@@ -99,8 +99,7 @@ def _identity(table: CatalogTable) -> Finding:
         found = "no key: inserts are captured, updates and deletes are refused by the server while the table is published"
         return Finding(name, False, found, "a key, unless the table only takes inserts", add, Level.NOTE)
     if not table.has_key:
-        # The log says that a row of this content ceased, not which of several.
-        return Finding(name, False, "full, without a key: equal rows count as one", "a key", add, Level.SHOULD)
+        return Finding(name, False, "full, without a key: captured as a bag, equal rows counted", "a key", add, Level.SHOULD)
     if table.deferrable:
         found = "full, with a deferrable key: a transaction that moves rows of equal content between keys makes the table be read again"
         return Finding(name, False, found, "a key that is not deferrable", level=Level.NOTE)

@@ -49,10 +49,14 @@ class ApiServer:
         registry = CollectorRegistry()
         registry.register(FeedCollector(self.meta, clock))
         creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
-        verifier = FeedVerifier(
-            self.meta, self.upstream, SOURCE_URI, lambda reader, ids, tell: verify_standing(reader, self.upstream, ids, tell)
-        )
         self.doubts = ScriptedDoubts(directory, clock)
+        verifier = FeedVerifier(
+            self.meta,
+            self.upstream,
+            SOURCE_URI,
+            lambda reader, ids, tell: verify_standing(reader, self.upstream, ids, tell),
+            self.doubts.table_states,
+        )
         rules = FeedDoubtRules(self.meta, SOURCE_URI)
         # Its thread is not started: a test calls ``scan``.
         self.doubted = DoubtedTables(
