@@ -328,5 +328,6 @@ def _postgres_expression(column: LiveColumn) -> str:
         return name
     if column.base == "timestamptz":
         return f"({name} AT TIME ZONE 'UTC')::text"
-    # A cast to text would take the blanks of a char(n) away.
-    return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END" if column.base == "bpchar" else f"{name}::text"
+    # A cast to text would take the blanks of a char(n) away, and give an address its mask.
+    is_shown = column.base in {"bpchar", "inet"}
+    return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END" if is_shown else f"{name}::text"
