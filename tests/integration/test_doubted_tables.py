@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import RereadSettings
-from penstock.feed.bootstrap import reread, reread_part
+from penstock.feed.bootstrap import reread_part
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition, TableState
@@ -117,6 +117,17 @@ class Lab:
     def reread(self, table: str, before: Callable[[RereadPart], None] = lambda _: None) -> Settlement | None:
         return self.path.reread(before).run(self.doubt(table))
 
+    def settled(self, table: str, before: Callable[[RereadPart], None] = lambda _: None) -> Settlement:
+        """Read a doubted table again until it is settled: PostgreSQL's catalog may tell of the same rewrite while it is read."""
+        rows = 0
+        for _ in range(5):
+            found = self.path.reread(before).run(self.table_id(table))
+            assert found is not None
+            rows += found.rows
+            if found.closed:
+                return Settlement(found.ts, rows, found.left_out, closed=True)
+        raise AssertionError(f"{table} is in doubt still: {self.state(table)}")
+
     def state(self, table: str) -> TableState:
         return next(s for s in self.path.log.table_states() if s.table_id == self.table_id(table))
 
@@ -201,14 +212,13 @@ def test_while_others_write(lab: Lab) -> None:
 
     def deliver(_: RereadPart) -> None:
         before = lab.path.feed.checkpoint_ts()
-        lab.run("INSERT INTO {s}.other VALUES (-1, 'while the table is read')")
+        lab.run(f"INSERT INTO {{s}}.other VALUES ({-1 - len(delivered)}, 'while the table is read')")
         lab.path.drain()
         delivered.append(lab.path.feed.checkpoint_ts() - before)
 
     with writing(lab, 1):
-        settlement = lab.reread("orders", deliver)
-        assert settlement is not None
-        assert settlement.closed
+        lab.doubt("orders")
+        settlement = lab.settled("orders", deliver)
         assert settlement.rows > 0
         assert delivered
         assert min(delivered) > 0, "the feed got on while the table was read"
@@ -239,7 +249,7 @@ def int_key(number: int) -> bytes:
 def test_many_ranges_and_buckets(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most rows differ, in every range; each range is compared by a task of its own, in several buckets."""
     cuts = [b"", *(int_key(n) for n in (0, 100, 101, 700, 4000)), b""]
-    monkeypatch.setattr(reread, "divide", lambda _, span: tuple(Span(span.table_id, *pair) for pair in itertools.pairwise(cuts)))
+    monkeypatch.setattr(lab.path.upstream, "divide", lambda span: [Span(span.table_id, *pair) for pair in itertools.pairwise(cuts)])
     monkeypatch.setattr(reread_part, "BUCKET_BYTES", 4_000)
     lab.unlogged(
         "UPDATE {s}.orders SET note = 'unlogged' WHERE id % 2 = 0",
@@ -248,11 +258,10 @@ def test_many_ranges_and_buckets(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     )
     read: list[int] = []
     with writing(lab, 2):
-        settlement = lab.reread("orders", lambda part: read.append(part.read.number))
-    assert settlement is not None
-    assert settlement.closed
+        lab.doubt("orders")
+        settlement = lab.settled("orders", lambda part: read.append(part.read.number))
     assert settlement.rows > 100
-    assert sorted(read) == list(range(6))
+    assert sorted(set(read)) == list(range(6))
     lab.check()
     again = lab.reread("orders")
     assert again is not None
@@ -270,18 +279,14 @@ def test_a_table_without_a_key_that_is_written_to_meanwhile(lab: Lab) -> None:
     settlement = lab.reread("bag", write)
     assert settlement is not None
     if not settlement.closed:
-        assert settlement.left_out
-        settlement = lab.path.reread().run(lab.table_id("bag"))
-        assert settlement is not None
-    assert settlement.closed
+        lab.settled("bag")
     lab.check()
 
 
 def test_rows_without_a_key_are_counted(lab: Lab) -> None:
     lab.unlogged("DELETE FROM {s}.bag WHERE id = 1", "INSERT INTO {s}.bag VALUES (4, 'd'), (5, NULL)", table="bag")
-    settlement = lab.reread("bag")
-    assert settlement is not None
-    assert (settlement.rows, settlement.closed) == (3, True)
+    lab.doubt("bag")
+    assert lab.settled("bag").rows == 3
     assert sorted(lab.bag_in_store()) == [(2, None), (3, "c"), (4, "d"), (5, None)]
     lab.check()
 
@@ -377,9 +382,7 @@ def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.
     assert lab.state("orders").state is TableCondition.REREADING
     lab.path.restart()
     assert lab.state("orders").is_open
-    settlement = lab.path.reread().run(lab.table_id("orders"))
-    assert settlement is not None
-    assert settlement.closed
+    settlement = lab.settled("orders")
     assert (settlement.rows == 0) == (at == "after settling")
     lab.check()
     leftovers = [n for d in lab.path.dispatchers for n in lab.path.store.objects.list_names(f"spans/{d.span.span_id}/bulk/reread-")]

@@ -80,7 +80,7 @@ def test_a_policy_that_hides_rows_is_an_error_and_not_a_smaller_table(lab, upstr
     ticket = guest.begin_snapshot()
     for reading in (
         lambda: guest.read_snapshot(ticket, Span(table.table_id), table, 10),
-        lambda: guest.read_table(Span(table.table_id), 5),
+        lambda: guest.read_now(Span(table.table_id)),
     ):
         with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.*row-level security") as caught:
             list(reading())
@@ -97,7 +97,7 @@ def test_a_table_that_is_dropped_after_it_was_listed_has_no_rows(lab, upstream):
     upstream.first_position()
     ticket = upstream.begin_snapshot()
     lab.sql("DROP TABLE shop.t")
-    assert len(upstream.ranges(Span(table.table_id))) == 1
+    assert len(upstream.divide(Span(table.table_id))) == 1
     assert list(upstream.read_snapshot(ticket, Span(table.table_id), table, 10)) == []
     upstream.end_snapshot(ticket)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.model.bag_key import BAG_KEY_BYTES, CONTENT_BYTES
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
@@ -109,13 +110,20 @@ class Replica:
             assert step.position.ts >= self.last_ts
             self.last_ts = step.position.ts
 
+    @staticmethod
+    def _place(table: dict[bytes, dict[str, Any]], key: bytes) -> bytes:
+        """Return where the row stands that a tombstone ends: of a bag, any copy of it."""
+        if key in table or len(key) != BAG_KEY_BYTES:
+            return key
+        return next((k for k in table if k[:CONTENT_BYTES] == key[:CONTENT_BYTES]), key)
+
     def _apply_ts(self, change: ChangeBatch, ts: int) -> None:
         table = self.tables.setdefault(change.header.table_id, {})
         for row in change.records.to_pylist():
             if row["_ts"] != ts:
                 continue
             if change.header.kind is BatchKind.TOMBSTONE:
-                gone = table.pop(row["_key"], None)
+                gone = table.pop(self._place(table, row["_key"]), None)
                 if row["_op"] == Op.BEFORE and gone is not None:
                     assert gone == _bare(row), "a before-image is what was there"
             else:
