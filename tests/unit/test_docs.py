@@ -119,3 +119,10 @@ def test_make_lists_every_target() -> None:
 def test_pins_name_versions_and_no_addresses() -> None:
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line), line
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    package = ROOT / "src" / "penstock"
+    folders = {p.parent.relative_to(package).as_posix() for p in package.rglob("__init__.py")} - {"."}
+    section = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("### The tree")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_/]+)` \|", section, re.MULTILINE)) == folders
