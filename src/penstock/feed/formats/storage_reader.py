@@ -26,7 +26,7 @@ from penstock.feed.formats.typed_rows import op_names, typed_columns, typed_sche
 from penstock.format.layout.paths import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
-from penstock.model.table import COMMIT_TS, OP, TableSchema
+from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, TS_MAX
 from penstock.readback.lineage import Lineage, Segment, lineage
 from penstock.readback.reader import StorageReader
@@ -182,7 +182,7 @@ class StorageBatchReader(DataSourceReader):
         end = reader.limit_ts(self._request.to_ts if self._request.as_of is None else self._request.as_of)
         if self._request.as_of is not None or self._request.lineage:
             life = lineage(reader, self._request.schema, self._request.table, end)
-            if life.newest.columns and life.newest.columns != self._table.columns:
+            if life.newest.columns and _shape(life.newest) != _shape(self._table):
                 raise PenstockError("SCHEMA_CHANGED", f"{life.newest.full_name} has changed since the frame was loaded")
             return plan_lineage(reader, self._request, life) if self._request.lineage else plan_shares(reader, self._request, end)
         files = list_files(reader, self._request, self._request.from_ts, end, {}, {})
@@ -194,6 +194,11 @@ class StorageBatchReader(DataSourceReader):
             yield from _read_share(self._request, msgspec.json.decode(partition.value, type=_ShareRead))
         else:
             yield from read_files(self._request, partition)
+
+
+def _shape(table: TableSchema) -> list[Column]:
+    """Return the columns of a version, whatever rows from before them show: a lineage knows that, one version alone does not."""
+    return [msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in table.columns]
 
 
 class StorageStreamReader(DataSourceStreamReader):
