@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -30,6 +28,7 @@ from penstock.server.metrics import DoubtMetrics
 from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange
 from penstock.testing.paths.one_log_path import OneLogPath
+from penstock.testing.servers.live_database import Database
 from penstock.testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration
@@ -37,32 +36,13 @@ BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row
 ROWS = 1_000
 
 
-class Database:
-    """A database under test, and how its rows change without a word in the log."""
-
-    def __init__(self, kind: str, uri: str) -> None:
-        self.kind = kind
-        self.uri = uri
-        self.number = 0
-
-    def connect(self) -> Any:
-        if self.kind == "postgres":
-            return psycopg.connect(self.uri, autocommit=True)
-        address = parse_uri(self.uri)
-        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
-
-    def run(self, *statements: str) -> None:
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+class UnloggedDatabase(Database):
+    """A database whose rows change without a word in the log."""
 
     def make_tables(self) -> str:
-        self.number += 1
-        schema = f"{self.kind}{self.number}"
-        make = "SCHEMA" if self.kind == "postgres" else "DATABASE"
+        schema = self.make_schema()
         values = ",".join(f"({n}, 'first {n}', {n % 7})" for n in range(ROWS))
         self.run(
-            f"CREATE {make} {schema}",
             f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(40), amount INT)",
             f"CREATE TABLE {schema}.other (id INT PRIMARY KEY, note VARCHAR(40))",
             f"CREATE TABLE {schema}.bag (id INT, note VARCHAR(40))",
@@ -83,17 +63,17 @@ class Database:
 
 
 @pytest.fixture(scope="module", params=["mariadb", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnloggedDatabase]:
     directory = tmp_path_factory.mktemp(request.param)
     server = mariadb(directory, BINLOG) if request.param == "mariadb" else postgres(directory, ("-c", "wal_level=logical"))
     with server as uri:
-        yield Database(request.param, uri)
+        yield UnloggedDatabase(request.param, uri)
 
 
 class Lab:
     """A feed on a schema of its own."""
 
-    def __init__(self, database: Database, root: Path, schema: str = "", uri: str = "") -> None:
+    def __init__(self, database: UnloggedDatabase, root: Path, schema: str = "", uri: str = "") -> None:
         self.database = database
         self.schema = schema or database.make_tables()
         self.path = OneLogPath(root, uri or database.uri, [f"{self.schema}.*"])
@@ -148,7 +128,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(database: Database, tmp_path: Path) -> Iterator[Lab]:
+def lab(database: UnloggedDatabase, tmp_path: Path) -> Iterator[Lab]:
     made = Lab(database, tmp_path)
     try:
         yield made
@@ -418,7 +398,7 @@ class Wishes:
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
-def test_the_server_s_loop_quarantines_a_table_that_it_may_not_read_and_heals_it_later(database: Database, tmp_path: Path) -> None:
+def test_the_server_s_loop_quarantines_a_table_that_it_may_not_read_and_heals_it_later(database: UnloggedDatabase, tmp_path: Path) -> None:
     """Nobody is told: the loop finds the doubts, other tables go on, and the table is right once it can be read."""
     user = "REPLICATION SLAVE, REPLICATION SLAVE ADMIN, BINLOG MONITOR, RELOAD"
     schema = database.make_tables()
