@@ -33,8 +33,8 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.testing.servers.loopback import STOP_S_MAX, unprivileged
-from penstock.testing.servers.waiting import wait_until
+from testing.servers.loopback import STOP_S_MAX, unprivileged
+from testing.servers.waiting import wait_until
 
 SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")

@@ -37,8 +37,8 @@ from penstock.sink.wake_gate import WakeGate, WakeGateSettings
 from penstock.target import storage as target
 from penstock.target.settings import StorageSinkSettings, from_uri
 from penstock.target.storage import ObjectTarget, RetrySettings
-from penstock.testing.checks.interleaving import Interleaving
-from penstock.testing.checks.sink_checkers import AttemptWitness, TargetWitness
+from testing.checks.interleaving import Interleaving
+from testing.checks.sink_checkers import AttemptWitness, TargetWitness
 
 T0 = compose_ts(1_700_000_000_000)
 MODULES = (

@@ -22,7 +22,7 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.mysql.wire.framing import PIECE_BYTES
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
-from penstock.testing.servers.waiting import wait_until
+from testing.servers.waiting import wait_until
 
 Row = dict[int, Any]
 """A row by column id."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from penstock.testing.checks.lives.kinds import literal, value
-from penstock.testing.checks.lives.servers import LiveColumn, LiveTable
+from testing.checks.lives.kinds import literal, value
+from testing.checks.lives.servers import LiveColumn, LiveTable
 
 
 class RowGrammar:

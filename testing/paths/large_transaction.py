@@ -1,6 +1,6 @@
 """One transaction of very many rows on its way from the event store to files, in a process of its own, whose memory is then known.
 
-``python -m penstock.testing.paths.large_transaction FOLDER ROWS`` writes the rows as one commit into a store, lets a feed
+``python -m testing.paths.large_transaction FOLDER ROWS`` writes the rows as one commit into a store, lets a feed
 without Spark deliver them, and prints one line of JSON: windows, rows, files, and the process's own memory before, when the store was
 filled, and at its peak.
 Runs in tests.
@@ -28,7 +28,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService
-from penstock.testing.paths.local_feed import LocalFeed
+from testing.paths.local_feed import LocalFeed
 
 TABLE = TableSchema(
     7,

@@ -11,8 +11,8 @@ import psycopg
 import pymysql
 
 from penstock.source.mysql.connection import parse_uri
-from penstock.testing.servers.loopback_server import mariadb, postgres
-from penstock.testing.servers.mysql_lab import BINLOG
+from testing.servers.loopback_server import mariadb, postgres
+from testing.servers.mysql_lab import BINLOG
 
 
 class Database:

@@ -28,7 +28,7 @@ from penstock.server.verify.verification import open_reader
 from penstock.source.contract import Upstream
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService
-from penstock.testing.paths.local_feed import LocalFeed
+from testing.paths.local_feed import LocalFeed
 
 WAIT_S = 60.0
 

@@ -24,7 +24,7 @@ from xml.sax.saxutils import escape
 
 import httpx
 
-from penstock.testing.servers.loopback import free_port, running
+from testing.servers.loopback import free_port, running
 
 _PASSED_ON = ("Content-Range", "Content-Type")
 

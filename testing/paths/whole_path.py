@@ -23,8 +23,8 @@ from penstock.model.table import TableSchema
 from penstock.server.verify.verification import Verdict, rows_of, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
-from penstock.testing.paths.feed_path import WAIT_S, FeedPath
-from penstock.testing.paths.local_feed import LocalFeed
+from testing.paths.feed_path import WAIT_S, FeedPath
+from testing.paths.local_feed import LocalFeed
 
 
 class WholePath(FeedPath):

@@ -29,9 +29,9 @@ from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
-from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
-from penstock.testing.twins.change_stream import ScriptedUpstream, named_tables
-from penstock.testing.twins.doubted_log import ScriptedDoubts
+from testing.paths.feed_run import ScriptedFeedRunFactory
+from testing.twins.change_stream import ScriptedUpstream, named_tables
+from testing.twins.doubted_log import ScriptedDoubts
 
 SOURCE_URI = "dataserver://127.0.0.1:1"
 

@@ -19,8 +19,8 @@ from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.verification import Verdict
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import has_log
-from penstock.testing.paths.feed_path import WAIT_S, FeedPath
-from penstock.testing.twins.local_tasks import LocalTasks
+from testing.paths.feed_path import WAIT_S, FeedPath
+from testing.twins.local_tasks import LocalTasks
 
 PAGE_ROWS = 200
 

@@ -23,12 +23,12 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay_database import open_database
-from penstock.testing.checks.lives.comparable import Row, comparable
-from penstock.testing.checks.lives.files import FileTable, read_target
-from penstock.testing.checks.lives.rows import RowGrammar
-from penstock.testing.checks.lives.servers import REFUSED, LiveTable, Server
-from penstock.testing.checks.lives.structures import StructureGrammar
-from penstock.testing.paths.one_log_path import OneLogPath
+from testing.checks.lives.comparable import Row, comparable
+from testing.checks.lives.files import FileTable, read_target
+from testing.checks.lives.rows import RowGrammar
+from testing.checks.lives.servers import REFUSED, LiveTable, Server
+from testing.checks.lives.structures import StructureGrammar
+from testing.paths.one_log_path import OneLogPath
 
 SESSIONS = 3
 DRAIN_S = 15.0

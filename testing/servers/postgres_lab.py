@@ -22,8 +22,8 @@ from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection, Row
 from penstock.source.single_log import LogPosition, LogStep
-from penstock.testing.servers.loopback import free_port
-from penstock.testing.servers.loopback_server import postgres
+from testing.servers.loopback import free_port
+from testing.servers.loopback_server import postgres
 
 SERVER_OPTIONS = ("-c", "wal_level=logical", "-c", "max_prepared_transactions=10", "-c", "logical_decoding_work_mem=64kB")
 _READ_S_MAX = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from penstock.testing.checks.lives.servers import LiveColumn
+from testing.checks.lives.servers import LiveColumn
 
 _MYSQL_TYPES = (
     "INT",

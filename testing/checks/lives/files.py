@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.checks.lives.comparable import Row, Value, comparable
+from testing.checks.lives.comparable import Row, Value, comparable
 
 _NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$~]+)"
 _FULL = rf"{_NAME}(?:\s*\.\s*{_NAME})?"

@@ -21,11 +21,11 @@ import psutil
 import psycopg
 import pymysql
 
-from penstock.testing.checks.lives.comparable import Row, comparable
-from penstock.testing.servers.loopback import STOP_S_MAX, free_port, unprivileged
-from penstock.testing.servers.loopback_server import mariadb, postgres
-from penstock.testing.servers.mysql_server import mysql
-from penstock.testing.servers.waiting import wait_until
+from testing.checks.lives.comparable import Row, comparable
+from testing.servers.loopback import STOP_S_MAX, free_port, unprivileged
+from testing.servers.loopback_server import mariadb, postgres
+from testing.servers.mysql_server import mysql
+from testing.servers.waiting import wait_until
 
 REFUSED = (pymysql.Error, psycopg.Error)
 """What a server may say to a statement."""

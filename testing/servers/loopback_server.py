@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from penstock.model.clock import SystemClock
-from penstock.testing.servers.loopback import answers, free_port, program, running, unprivileged
+from testing.servers.loopback import answers, free_port, program, running, unprivileged
 
 INSTALL_S_MAX = 300.0
 AZURE_ACCOUNT = "devstoreaccount1"

@@ -22,7 +22,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from penstock.testing.servers.loopback import end
+from testing.servers.loopback import end
 
 START_S_MAX = 60.0
 STOP_S_MAX = 2.0

@@ -17,7 +17,7 @@ from obstore.store import MemoryStore
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.target.storage import ObjectTarget, RetrySettings
-from penstock.testing.twins.object_store import HOLD_S_MAX, Fault, FaultRule
+from testing.twins.object_store import HOLD_S_MAX, Fault, FaultRule
 
 _T = TypeVar("_T")
 

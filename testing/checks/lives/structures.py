@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from penstock.testing.checks.lives.kinds import COMPUTED, CONSTANTS, KEY_TYPES, dialect, some_type
-from penstock.testing.checks.lives.rows import RowGrammar
-from penstock.testing.checks.lives.servers import LiveColumn, LiveTable
+from testing.checks.lives.kinds import COMPUTED, CONSTANTS, KEY_TYPES, dialect, some_type
+from testing.checks.lives.rows import RowGrammar
+from testing.checks.lives.servers import LiveColumn, LiveTable
 
 _NAMES = tuple("abcdefgh")
 _TABLES = ("t1", "t2", "t3", "t4", "Odd Name")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.testing.servers.loopback import answers, free_port, mysql_command, running, unprivileged
+from testing.servers.loopback import answers, free_port, mysql_command, running, unprivileged
 
 _ROOT_BY_ADDRESS = ("CREATE USER IF NOT EXISTS root@'%' IDENTIFIED BY ''", "GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION")
 
