@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.format.csv.rows import RowSheet
+from penstock.format.csv.encoder import RowSheet
 from penstock.format.go_floats import go_floats
 
 
