@@ -1,7 +1,7 @@
 """Which files a row passes: traces one change by a text in it, through every thread that runs Python.
 
-A file is passed where one of its functions has the row in hand: in an argument, a local or what it returns, as bytes, as text, as Arrow or in
-a batch. What an object keeps to itself, what a function holds for a moment within a loop, and compiled kernels are not seen, so a walk has
+A file is passed where one of its functions has the row in hand: in an argument, a local or what it returns, as bytes, text, Arrow or in a
+batch. What an object keeps to itself, what a function holds for a moment within a loop, and compiled kernels are not seen, so a walk has
 at least the files that are found, and at most those that ran. Runs in tests.
 """
 
@@ -79,23 +79,30 @@ class ChangeWalk:
     def _holds(self, value: Any, depth: int) -> bool:
         if isinstance(value, str):
             return self._mark in value
-        if isinstance(value, np.ndarray):
-            return value.dtype == np.uint8 and value.nbytes < _BYTES_MAX and self._bytes in value.tobytes()
+        raw = _raw(value)
+        return self._bytes in raw if raw is not None else depth > 0 and self._any(_parts(value), depth - 1)
+
+
+def _raw(value: Any) -> bytes | None:
+    """Return the bytes of what is nothing but bytes, none of very many."""
+    try:
         if isinstance(value, bytes | bytearray | memoryview | pa.Buffer):
-            try:
-                return memoryview(value).nbytes < _BYTES_MAX and self._bytes in bytes(value)
-            except ValueError:  # A view that was released.
-                return False
-        if isinstance(value, pa.Array):
-            return self._any((b for b in value.buffers() if b is not None), 0)
-        if isinstance(value, pa.RecordBatch):
-            return self._any(value.columns, 0)
-        if depth == 0:
-            return False
-        if isinstance(value, list | tuple | set | frozenset):
-            return len(value) < _ITEMS_MAX and self._any(tuple(value), depth - 1)
-        if isinstance(value, msgspec.Struct):
-            return self._any((getattr(value, name, None) for name in value.__struct_fields__), depth - 1)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._any((getattr(value, f.name, None) for f in dataclasses.fields(value)), depth - 1)
-        return False
+            return bytes(value) if memoryview(value).nbytes < _BYTES_MAX else b""
+    except ValueError:  # A view that was released.
+        return b""
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.dtype == np.uint8 and value.nbytes < _BYTES_MAX else b""
+    if isinstance(value, pa.Array):
+        return b"".join(_raw(buffer) or b"" for buffer in value.buffers() if buffer is not None)
+    return b"".join(_raw(column) or b"" for column in value.columns) if isinstance(value, pa.RecordBatch) else None
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """Return what a plain value consists of."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return tuple(value) if len(value) < _ITEMS_MAX else ()
+    if isinstance(value, msgspec.Struct):
+        return tuple(getattr(value, name, None) for name in value.__struct_fields__)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return ()
