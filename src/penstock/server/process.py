@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -32,15 +33,17 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
-from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
 from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
 from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
@@ -194,9 +197,10 @@ class ServerProcess:
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
+        scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, scheduled)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
@@ -241,6 +245,33 @@ class ServerProcess:
         self._parts.callback(doubted.stop)
         doubted.start()
         return doubted
+
+    def _verify_on_schedule(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        supervisor: Supervisor,
+        doubted: DoubtedTables | None,
+        metrics: CollectorRegistry,
+    ) -> Callable[[str], dict[str, Any] | None]:
+        """Begin to verify the feeds that wish it; return what shows the result. Nothing where tables are never in doubt."""
+        if doubted is None:
+            return lambda _: None
+
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(meta, self._config.source) if supervisor.status(w.feed) is not None]
+
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
+
+        check = RangeCheck(upstream, store, log_service.settled_ts, self._clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, self._clock, system_random(), VerifyMetrics(metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled.view
 
 
 def check_reachable(uri: str) -> None:
