@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -21,10 +20,11 @@ from pyspark.sql import SparkSession
 
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
-from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
-from penstock.feed.spark.warming import warm_session
+from penstock.feed.spark.warming import warm
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -148,14 +148,12 @@ class ServerProcess:
         config, clock, parts = self._config, self._clock, self._parts
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
-        # Left behind where the process was killed; nothing in it is ever read again.
-        shutil.rmtree(directory.work, ignore_errors=True)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
-        session = self._open_spark()
+        jobs = SparkJobs(self._open_spark())
         # Mostly other processes' work, so the rest starts meanwhile.
-        warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
+        warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             parts.callback(warming.join)
             warming.start()
@@ -174,7 +172,7 @@ class ServerProcess:
         log_service = self._open_log_service(upstream, store, pins)
         self._log_service = log_service
         factory = SparkFeedRunFactory(
-            session,
+            jobs,
             meta,
             config.effective_meta_url,
             upstream,
@@ -183,7 +181,6 @@ class ServerProcess:
             store,
             address,
             _open_target,
-            directory.work,
         )
         if config.spark.warm_up:
             warming.join()
@@ -195,7 +192,7 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
-        doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
+        doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
@@ -222,7 +219,7 @@ class ServerProcess:
 
     def _settle_doubts(
         self,
-        session: SparkSession,
+        jobs: SparkJobs,
         meta: MetaDatabase,
         upstream: Upstream,
         store: ColumnarEventStore,
@@ -237,7 +234,7 @@ class ServerProcess:
         settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
 
         def job() -> Reread:
-            return Reread(SparkTasks(session), store, upstream, config.source, log_service, flight, settings, self._clock)
+            return Reread(JobTasks(jobs), store, upstream, config.source, log_service, flight, settings, self._clock)
 
         metrics.register(TableStateCollector(log_service.table_states))
         rules = FeedDoubtRules(meta, config.source)
