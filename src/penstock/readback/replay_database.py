@@ -119,9 +119,8 @@ class ReplayDatabase:
             else:
                 sources.append(self.dialect.mark)
                 values.append(defaults.get(column.id))
-        self.execute(
-            f"INSERT INTO {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {self._name(before)}", values
-        )
+        rows = self._named_rows(before, after, defaults)
+        self.execute(f"INSERT INTO {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {rows}", values)
         if self.dialect.ddl_commits:
             gone = TableSchema(0, before.schema, f"{before.table}__gone", 0, ())
             self.drop_table(gone.schema, gone.table)
@@ -169,6 +168,23 @@ class ReplayDatabase:
         name, kind = self.dialect.identifier(old.name), self.dialect.column_type(new)
         same = self.dialect.column_type(old) == kind
         return name if same or not self.dialect.casts else f"CAST({name} AS {kind})"
+
+    def _named_rows(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> str:
+        """Return from where rows are taken that the next version can name: under another key, one of each.
+
+        The others come again with the names that they have there.
+        """
+        keys = after.handle_columns
+        if not keys or [c.id for c in keys] == [c.id for c in before.handle_columns]:
+            return self._name(before)
+        known = {c.id: self.dialect.identifier(c.name) for c in row_columns(before)}
+        there = [known[c.id] for c in keys if c.id in known]
+        nameless = any(c.id not in known and defaults.get(c.id) is None for c in keys)
+        condition = " AND ".join(["1 = 0" if nameless else "1 = 1", *(f"{name} IS NOT NULL" for name in there)])
+        groups = f"PARTITION BY {', '.join(there)}" if there else ""
+        columns = ", ".join(known.values())
+        numbered = f"SELECT {columns}, row_number() OVER ({groups}) AS penstock_copy FROM {self._name(before)} WHERE {condition}"
+        return f"(SELECT {columns} FROM ({numbered}) AS penstock_copies WHERE penstock_copy = 1) AS penstock_rows"
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         try:

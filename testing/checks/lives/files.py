@@ -75,6 +75,8 @@ class FileTable:
     """Whether it got another key: until it is corrected, rows from before it may be alike in the new one."""
     rows: list[dict[str, Value]] = dataclasses.field(default_factory=list)
     by_key: dict[Row, dict[str, Value]] = dataclasses.field(default_factory=dict)
+    unexplained: list[str] = dataclasses.field(default_factory=list)
+    """Changes of rows that were not there, or were there already: only while a table is in doubt may a log tell such."""
 
     def handle(self) -> list[str]:
         """Return the columns that name a row; empty where copies count."""
@@ -210,12 +212,12 @@ def _apply(version: _Version, table: FileTable, line: list[Value]) -> None:
         if row in table.rows:
             table.rows.remove(row)
         elif not table.rekeyed:
-            raise UnreadableError(f"a delete of a copy that is not there: {version.name}/{version.number} {line}")
+            table.unexplained.append(f"a delete of a copy that is not there: {version.name}/{version.number} {line}")
         return
     if line[0] == "U" and not handle:
         raise UnreadableError(f"an update of a table without a key: {version.name}/{version.number} {line}")
     if (line[0] == "U") != (key in table.by_key) and handle and not table.rekeyed:
-        raise UnreadableError(f"not the change of this row: {version.name}/{version.number} {line}")
+        table.unexplained.append(f"not the change of this row: {version.name}/{version.number} {line}")
     _put(table, row)
 
 
