@@ -18,7 +18,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import DispatcherRecord, FeedProgress, FeedRecord, ReachedState, RequestedState, SubscribeRecord
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from testing.servers.loopback_server import mariadb, postgres
 
 LEASE_MS = 10_000
 POSITION = {"100/2026-11-15": 3}

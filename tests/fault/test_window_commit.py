@@ -18,10 +18,10 @@ from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.run import FeedWindows
 from penstock.feed.window.window_job import WindowJobs
 from penstock.model.errors import InvariantError, PenstockError
-from penstock.testing.checks.target_audit import digests
-from penstock.testing.paths.feed_path import WAIT_S
-from penstock.testing.paths.whole_path import WholePath
-from penstock.testing.twins.local_jobs import LocalJobs
+from testing.checks.target_audit import digests
+from testing.paths.feed_path import WAIT_S
+from testing.paths.whole_path import WholePath
+from testing.twins.local_jobs import LocalJobs
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 

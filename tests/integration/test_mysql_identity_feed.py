@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.feed.bootstrap.part import BootstrapPart
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, run
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,9 @@ from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import has_log
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.live_database import Database, live_database
-from penstock.testing.servers.mysql_server import mysql
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.live_database import Database, live_database
+from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 ROWS = 2_000

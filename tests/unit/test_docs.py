@@ -14,7 +14,7 @@ from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.checks.whole_file import encode
+from testing.checks.whole_file import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -124,5 +124,6 @@ def test_pins_name_versions_and_no_addresses() -> None:
 def test_the_tree_of_the_architecture_is_the_tree() -> None:
     package = ROOT / "src" / "penstock"
     folders = {p.parent.relative_to(package).as_posix() for p in package.rglob("__init__.py")} - {"."}
+    folders |= {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "testing").rglob("__init__.py")}
     section = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("### The tree")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([a-z_/]+)` \|", section, re.MULTILINE)) == folders

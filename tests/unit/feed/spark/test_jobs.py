@@ -6,7 +6,7 @@ import pytest
 
 from penstock.feed.spark.jobs import Job, _attempts_max, attempt, sorted_out, spark_error
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
-from penstock.testing.twins.local_jobs import LocalJobs
+from testing.twins.local_jobs import LocalJobs
 
 ABORTED = (
     "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
