@@ -29,7 +29,7 @@ from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.span import Span
 from penstock.source.single_log import has_log
 from penstock.store.flight.address import FlightAddress
-from penstock.testing.paths.one_log_path import OneLogPath
+from testing.paths.one_log_path import OneLogPath
 
 ROWS, ROWS_QUICK = 1_000_000, 200_000
 DIFFERING = 1_000

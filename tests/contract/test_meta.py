@@ -29,8 +29,8 @@ from penstock.meta.records import (
 )
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.testing.servers.loopback_server import mariadb, postgres
-from penstock.testing.twins.clock import SimulatedClock
+from testing.servers.loopback_server import mariadb, postgres
+from testing.twins.clock import SimulatedClock
 
 LEASE_MS = 10_000
 POSITION = {"100/2026-11-15": 3}

@@ -14,7 +14,7 @@ from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.source import DispatcherGroup, FeedStreamReader
 from penstock.feed.window.writer import FeedStreamWriter, WindowPart
 from penstock.model.errors import PenstockError
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 

@@ -9,8 +9,8 @@ from penstock.model.errors import PenstockError
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.address import FlightAddress
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.postgres_lab import PostgresLab
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

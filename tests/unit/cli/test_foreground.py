@@ -12,7 +12,7 @@ import pytest
 
 from penstock.cli.foreground import EXIT_INTERRUPTED, Foreground
 from penstock.model.errors import PenstockError
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 
 class ScriptedProcess:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.model.errors import CODES, PenstockError
 from penstock.server.http.api import status_of
-from penstock.testing.servers.api_server import ApiServer
-from penstock.testing.servers.waiting import wait_until
+from testing.servers.api_server import ApiServer
+from testing.servers.waiting import wait_until
 
 SECRET = "hunter2"
 

@@ -26,9 +26,9 @@ from penstock.sink.storage.spool.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
 from penstock.target.settings import StorageSinkSettings, from_uri
-from penstock.testing.paths.storage_target import ScriptedTarget
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.object_store import Fault, FaultRule
+from testing.paths.storage_target import ScriptedTarget
+from testing.twins.clock import SimulatedClock
+from testing.twins.object_store import Fault, FaultRule
 
 WAIT_S = 10
 T0 = compose_ts(1_700_000_000_000)
