@@ -21,8 +21,8 @@ from penstock.readback.reader import StorageReader
 from penstock.target.expiry import expire, expired_paths
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
-from penstock.testing.paths.storage_lab import StorageLab
-from penstock.testing.servers.rogue import rogue_bucket
+from testing.paths.storage_lab import StorageLab
+from testing.servers.rogue import rogue_bucket
 
 DAY = 86_400_000 << 18
 T0 = compose_ts(1_700_000_000_000)

@@ -19,9 +19,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.source.mysql.connection import Session, parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
-from penstock.testing.servers.mysql_server import mysql
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, run
+from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 PASSWORD, WRITTEN = "p@ss/word", "p%40ss%2Fword"

@@ -105,7 +105,7 @@ class StorageReader:
         if table is None or not self.stops_at_checkpoint:
             return table is not None and bool(data.dir.date) and data.dir.date < self._layout.date_text(self.limit_ts())
         first = self.read_file(self._layout.data_path(data), table)[COMMIT_TS].min()
-        return first is not None and int(first) <= self.limit_ts()  # type: ignore[call-overload, arg-type]
+        return first is not None and int(first) <= self.limit_ts()  # type: ignore[arg-type]
 
     def checkpoint_ts(self) -> int | None:
         """Return the published checkpoint; None where there is none yet."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
-from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
-from penstock.feed.spark.warming import warm_session
+from penstock.feed.spark.warming import warm
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -32,15 +33,17 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
-from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
 from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
 from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
@@ -145,14 +148,12 @@ class ServerProcess:
         config, clock, parts = self._config, self._clock, self._parts
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
-        # Left behind where the process was killed; nothing in it is ever read again.
-        shutil.rmtree(directory.work, ignore_errors=True)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
-        session = self._open_spark()
+        jobs = SparkJobs(self._open_spark())
         # Mostly other processes' work, so the rest starts meanwhile.
-        warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
+        warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             parts.callback(warming.join)
             warming.start()
@@ -171,7 +172,7 @@ class ServerProcess:
         log_service = self._open_log_service(upstream, store, pins)
         self._log_service = log_service
         factory = SparkFeedRunFactory(
-            session,
+            jobs,
             meta,
             config.effective_meta_url,
             upstream,
@@ -180,7 +181,6 @@ class ServerProcess:
             store,
             address,
             _open_target,
-            directory.work,
         )
         if config.spark.warm_up:
             warming.join()
@@ -192,11 +192,12 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
-        doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
+        doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
+        scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, scheduled)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
@@ -218,7 +219,7 @@ class ServerProcess:
 
     def _settle_doubts(
         self,
-        session: SparkSession,
+        jobs: SparkJobs,
         meta: MetaDatabase,
         upstream: Upstream,
         store: ColumnarEventStore,
@@ -233,7 +234,7 @@ class ServerProcess:
         settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
 
         def job() -> Reread:
-            return Reread(SparkTasks(session), store, upstream, config.source, log_service, flight, settings, self._clock)
+            return Reread(JobTasks(jobs), store, upstream, config.source, log_service, flight, settings, self._clock)
 
         metrics.register(TableStateCollector(log_service.table_states))
         rules = FeedDoubtRules(meta, config.source)
@@ -241,6 +242,33 @@ class ServerProcess:
         self._parts.callback(doubted.stop)
         doubted.start()
         return doubted
+
+    def _verify_on_schedule(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        supervisor: Supervisor,
+        doubted: DoubtedTables | None,
+        metrics: CollectorRegistry,
+    ) -> Callable[[str], dict[str, Any] | None]:
+        """Begin to verify the feeds that wish it; return what shows the result. Nothing where tables are never in doubt."""
+        if doubted is None:
+            return lambda _: None
+
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(meta, self._config.source) if supervisor.status(w.feed) is not None]
+
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
+
+        check = RangeCheck(upstream, store, log_service.settled_ts, self._clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, self._clock, system_random(), VerifyMetrics(metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled.view
 
 
 def check_reachable(uri: str) -> None:

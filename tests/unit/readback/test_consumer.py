@@ -18,7 +18,7 @@ from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
 from penstock.readback.replay_database import ReplayDatabase, open_database, shown
 from penstock.target.settings import from_uri
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.paths.storage_lab import StorageLab
 
 K = TypeKind
 T0 = compose_ts(1_700_000_000_000)

@@ -12,7 +12,7 @@ from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire import framing
-from penstock.testing.twins.binlog import BinlogWriter, MemoryEventStream
+from testing.twins.binlog import BinlogWriter, MemoryEventStream
 
 
 @pytest.mark.parametrize(("size", "why"), [(0xFFFFFFFF, framing.STOP_BAD), (0x60000000, framing.STOP_BAD), (1 << 20, framing.STOP_END)])

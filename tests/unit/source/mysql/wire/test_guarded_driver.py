@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.connection import Session, parse_uri
-from penstock.testing.servers.rogue import Peer, mysql_greeting, mysql_packet, mysql_switch, rogue
+from testing.servers.rogue import Peer, mysql_greeting, mysql_packet, mysql_switch, rogue
 
 PASSWORD = "S3cretOfTheSource"
 PLAIN = PASSWORD.encode()

@@ -14,7 +14,7 @@ from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.postgres.wire.pgoutput import BAD, stream_end
 from penstock.source.postgres.wire.scan_buffer import ScanBuffer
-from penstock.testing.servers.rogue import postgres_asks, postgres_message, rogue
+from testing.servers.rogue import postgres_asks, postgres_message, rogue
 
 PASSWORD = "S3cretOfTheSource"
 READY = postgres_message(b"Z", b"I")
