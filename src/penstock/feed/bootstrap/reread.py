@@ -10,7 +10,7 @@ files live as long as their round. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class WatchedLog(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None]) -> Settlement:
         """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key."""
 
     def settled_ts(self) -> int:
@@ -132,7 +132,8 @@ class Reread(PartReader):
             objects += [meta for _, part in compared for meta in part.objects()]
             if self._is_gone(watch.table_id):
                 raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
-            return self._watched.settle(watch.table_id, self._corrections(table, compared), bag=not table.key_columns)
+            found = self._corrections(compared)
+            return self._watched.settle(watch.table_id, found, not table.key_columns, lambda: self._check_version(table))
         finally:
             self._upstream.end_snapshot(ticket)
             self._store.needs.unpin(name)
@@ -193,13 +194,13 @@ class Reread(PartReader):
         self._count(compared.rows)
         return compared
 
-    def _corrections(self, table: TableSchema, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
-        """Yield what differs piece by piece, read when it is asked for: that is where the reader of the log has passed what was read.
-
-        By then the store knows every version that the table had meanwhile.
-        """
+    def _check_version(self, table: TableSchema) -> None:
+        """Raise where the schema changed meanwhile: the reader of the log has passed what was read, so the store knows every version."""
         if self._version(table.table_id, TS_MAX).version != table.version:
             raise _changed(table.table_id)
+
+    def _corrections(self, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
+        """Yield what differs piece by piece, read when it is asked for."""
         for span_id, part in compared:
             for pair in part.corrections:
                 yield self._correction(span_id, pair)
