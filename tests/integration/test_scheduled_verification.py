@@ -22,9 +22,9 @@ from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.metrics import DoubtMetrics, VerifyMetrics, render
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
 from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.live_database import Database
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.live_database import Database
+from testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL")

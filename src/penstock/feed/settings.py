@@ -58,7 +58,7 @@ class FeedSettings:
 
     @property
     def trigger_interval_s(self) -> float:
-        """Return how often Spark asks for a window: more often than one is due, because a feed that is behind does not wait."""
+        """Return how often a run asks for a window: more often than one is due, because a feed that is behind does not wait."""
         return max(0.05, self.flush_interval_s / 20)
 
     def rewrite_rule(self, schema: str, table: str) -> OnRewrite:

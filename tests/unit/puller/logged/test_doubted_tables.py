@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.meta.table_states import TableCondition, TableState
+from penstock.meta.table_states import TableCondition
 from penstock.model.batch import KEY, BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -14,24 +14,12 @@ from penstock.model.span import Span
 from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
 from penstock.source.single_log import TableDoubt
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.doubt_book import MemoryDoubts
-from penstock.testing.twins.single_log import key_of, rows_of, table_of
+from testing.twins.clock import SimulatedClock
+from testing.twins.doubt_book import MemoryDoubts, NotedDoubts
+from testing.twins.single_log import key_of, rows_of, table_of
 
 WAIT_S = 20.0
 SPAN = Span(1)
-
-
-class NotedDoubts(MemoryDoubts):
-    """Tells when a doubt is kept."""
-
-    def __init__(self, order: list[str]) -> None:
-        super().__init__(SystemClock())
-        self._order = order
-
-    def open(self, doubt: TableState) -> bool:
-        self._order.append(f"doubt {doubt.doubt_ts}")
-        return super().open(doubt)
 
 
 def keys(*values: int) -> pa.Array:
@@ -94,7 +82,7 @@ def test_a_doubt_read_again_is_not_written_again_and_a_span_from_before_correcti
 
 def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_that_began_before_them() -> None:
     order: list[str] = []
-    book = NotedDoubts(order)
+    book = NotedDoubts(SystemClock(), order)
     doubts = DoubtedTables(book, SimulatedClock(), 10)
     doubts.note([doubt(40)])
     doubts.note([doubt(ts) for ts in range(41, 50)])

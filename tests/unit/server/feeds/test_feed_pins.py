@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
-from penstock.feed.formats.table_reader import address_of
+from penstock.feed.formats.table_read import address_of
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
@@ -24,8 +24,8 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
 from penstock.store.flight.address import FlightAddress, read_address, write_address
 from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.testing.checks.looked_inside import pins_of
-from penstock.testing.twins.clock import SimulatedClock
+from testing.checks.looked_inside import pins_of
+from testing.twins.clock import SimulatedClock
 
 SOURCE = "dataserver://127.0.0.1:1"
 SPAN = Span(7)

@@ -15,7 +15,7 @@ from penstock.model.span import Span, cut
 from penstock.server.metrics import VerifyMetrics, render
 from penstock.server.verify.scheduled_verification import PROBLEMS_MAX, ScheduledVerification, VerifyWish
 from penstock.server.verify.table_comparison import TableVerdict
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 INTERVAL_S = 60.0
 CUTS = {7: [bytes([n]) for n in range(32, 256, 32)], 8: []}

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 import pymysql
 
+from penstock.access.guarded_mysql import NONSENSE
+from penstock.access.mysql_server import ServerAddress
 from penstock.kernels.jit import U8
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import ServerAddress, connect, translated
+from penstock.source.mysql.connection import connect, nonsense, translated
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire.framing import ENDED, REFUSED, UNPACK_STATE, unpack
@@ -89,6 +91,9 @@ class BinlogStream:
         except pymysql.Error as error:
             self.close()
             raise translated(error, address) from error
+        except NONSENSE as error:
+            self.close()
+            raise nonsense(error, address) from error
         except BaseException:
             self.close()
             raise
