@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from penstock.ddl.type_names import mysql_type
+from penstock.ddl.type_names import statement_type
 from penstock.format.column_texts import text_values
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
@@ -36,6 +36,7 @@ class Dialect:
         null: what a column that may be NULL says.
         casts: whether a value must be cast to another type.
         note_key: the type of a text that is a key.
+        insert_first: how an INSERT begins and ends that takes one of several rows with one key.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Dialect:
     null: str = ""
     casts: bool = True
     note_key: str = ""
+    insert_first: tuple[str, str] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
 
     def identifier(self, name: str) -> str:
         """Return a quoted name."""
@@ -84,7 +86,7 @@ class _MySqlDialect(Dialect):
         ctype = column.type
         if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
             return "VARCHAR(255)" if in_key or column.primary_key else "LONGTEXT"
-        return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
+        return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else statement_type(ctype)
 
 
 DIALECTS = {
@@ -109,6 +111,8 @@ DIALECTS = {
         null=" NULL",
         casts=False,
         note_key="VARCHAR(700)",
+        # IGNORE would let values through that do not fit as well.
+        insert_first=("REPLACE INTO", ""),
     ),
 }
 

@@ -32,7 +32,7 @@ from testing.paths.one_log_path import OneLogPath
 
 SESSIONS = 3
 DRAIN_S = 15.0
-QUIET_S = 8.0
+QUIET_S = 60.0
 """PostgreSQL's log has no DDL: what nobody writes to is looked up in the catalog about once a second."""
 ROUNDS_MAX = 8
 
@@ -66,6 +66,8 @@ class Life:
         self._hashes: dict[Path, str] = {}
         self._clock = SystemClock()
         self._down = False
+        self._was_doubted = False
+        """Whether a table was ever in doubt: until it is read again, the log may change rows that the files do not have."""
         self.script: list[Step] = []
         self.refused = 0
         self.compared = 0
@@ -257,6 +259,7 @@ class Life:
             left = [s for s in self._feed.log.table_states() if s.is_open and s.schema == self._schema]
             if not left:
                 break
+            self._was_doubted = True
             for state in left:
                 self._reread(state)
         self._drain()
@@ -278,7 +281,7 @@ class Life:
     def _compare(self, doubted: Sequence[TableState]) -> None:
         self._check_hashes()
         live = {t.name: t for t in self._server.tables(self._schema)}
-        files = read_target(self._feed.target, self._schema)
+        files = read_target(self._feed.target, self._schema, strict=not self._was_doubted)
         replayed = self._replay()
         left_out = {s.table.lower() for s in doubted}
         problems = []
@@ -297,8 +300,7 @@ class Life:
             return [f"{name} is in no file: {_some(expected)}"] if expected else []
         self.compared += 1
         stored = [c.name for c in live.stored]
-        ever_doubted = name.lower() in {s.table.lower() for s in self._feed.log.table_states()}
-        problems = [] if ever_doubted else list(held.unexplained)
+        problems = []
         if [c.name for c in held.columns if not c.virtual] != stored:
             return [f"{name} has columns {stored}, in files {[c.name for c in held.columns]}"]
         families = [c.family for c in live.stored]
