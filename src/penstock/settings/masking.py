@@ -29,6 +29,8 @@ _ASSIGNED = re.compile(
     r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<open>["']?)(?:(?![,;)\]}]+(?:\s|$))[^\s&"'])+)""",
     re.IGNORECASE,
 )
+_PART_ENDS = re.compile(r"[/?#:@&=\s\"']+")
+_PART_CHARS_MIN = 3
 _SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
 _RUN = re.compile(r"[^\s\"']*")
 _AUTHORITY = re.compile(r"[^/?#]*")
@@ -52,6 +54,15 @@ def mask_uri(uri: str) -> str:
     """Return a text that is one URI with its credentials hidden, whatever characters they have."""
     found = _SCHEME.match(uri)
     return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :]) if found else uri)
+
+
+def mask_parts(text: str, uri: str) -> str:
+    """Return a text, of a driver that was given a URI, in which no part of the URI's credentials stands, however it took them apart."""
+    credentials = uri.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    for part in sorted({credentials, *_PART_ENDS.split(credentials), *_PART_ENDS.split(unquote_plus(credentials))}, key=len, reverse=True):
+        if len(part) >= _PART_CHARS_MIN:
+            text = text.replace(part, MASK)
+    return mask_text(text)
 
 
 def mask_tree(tree: Any, key: str = "") -> Any:
