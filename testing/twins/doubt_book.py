@@ -44,3 +44,16 @@ class MemoryDoubts:
             return True
         self._states[table_id] = end_reread(self._states[table_id], covered_ts, settled_ts, self._clock.now_ms())
         return not self._states[table_id].is_open
+
+
+class NotedDoubts(MemoryDoubts):
+    """Tells when a doubt is kept."""
+
+    def __init__(self, clock: Clock, order: list[str]) -> None:
+        super().__init__(clock)
+        self._order = order
+
+    def open(self, doubt: TableState) -> bool:
+        """Keep a doubt, and note it."""
+        self._order.append(f"doubt {doubt.doubt_ts}")
+        return super().open(doubt)

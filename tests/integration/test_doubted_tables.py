@@ -30,6 +30,7 @@ from penstock.store.contract import EndOfRange
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.live_database import Database
 from testing.servers.loopback_server import mariadb, postgres
+from testing.servers.waiting import meanwhile
 
 pytestmark = pytest.mark.integration
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL")
@@ -143,12 +144,11 @@ CHANGES = (
 )
 
 
-@contextlib.contextmanager
-def writing(lab: Lab, seed: int) -> Iterator[None]:
+def writing(lab: Lab, seed: int) -> contextlib.AbstractContextManager[None]:
     """Change rows of two tables all the time, in another thread."""
-    stop, rng = threading.Event(), random.Random(seed)
+    rng = random.Random(seed)
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with contextlib.closing(lab.database.connect()) as connection, connection.cursor() as cursor:
             for number in itertools.count():
                 if stop.is_set():
@@ -159,13 +159,7 @@ def writing(lab: Lab, seed: int) -> Iterator[None]:
                 cursor.execute(f"INSERT INTO {lab.schema}.orders VALUES ({seed * 1_000_000 + number}, 'meanwhile', 0)")
                 cursor.execute(f"INSERT INTO {lab.schema}.other VALUES ({seed * 1_000_000 + number}, 'meanwhile')")
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(write)
 
 
 def test_a_table_that_changed_unlogged_is_right_again(lab: Lab) -> None:

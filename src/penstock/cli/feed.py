@@ -1,4 +1,4 @@
-"""The verb ``feed``: create, list, show and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
+"""The verb ``feed``: create, list, show, resume and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_S = 0.2
 
 @click.group()
 def feed() -> None:
-    """Create, list, show and remove feeds.
+    """Create, list, show, resume and remove feeds.
 
     \b
     A feed delivers every change of its tables to one target:
@@ -147,6 +147,20 @@ def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
     click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
 
 
+@feed.command()
+@click.argument("name")
+@_server_option
+@_output_option
+def resume(name: str, server_url: str, output: str) -> None:
+    """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
+    with ServerClient(server_url) as client:
+        answer = client.resume_feed(name)
+    if output == "json":
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"feed {name} resumed" if answer["resumed"] else f"feed {name} had not failed; it is {answer['state']}")
+
+
 def _exists(client: ServerClient, name: str) -> bool:
     try:
         client.show_feed(name)
@@ -179,7 +193,17 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [("not captured", problem) for problem in found["capture_problems"]]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
+    if found.get("retry"):
+        rows.append(("retrying", _retrying(found["retry"])))
+    elif found["state"] == "failed":
+        rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _retrying(retry: dict[str, int]) -> str:
+    next_s = (retry["next_attempt_ms"] - SystemClock().now_ms()) / 1000
+    since = dt.datetime.fromtimestamp(retry["since_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
+    return f"since {since}, failures: {retry['failures']}, next attempt {f'in {next_s:.0f} s' if next_s >= 0.5 else 'now'}"
 
 
 def _checkpoint(found: dict[str, Any]) -> str:

@@ -8,15 +8,14 @@ it was: its state is in the data directory. Runs in the server.
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
+from penstock.cli.foreground import Foreground
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
 from penstock.config.loader import read_assignments, read_toml
@@ -92,22 +91,16 @@ def run(
     config = load(ServerConfig, server_tree, "server")
     from penstock.server.process import ServerProcess
 
-    stop = threading.Event()
-
-    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
+    foreground, process = Foreground(), ServerProcess(config)
     view = RunView()
     view.step("starting Spark, the log service and the event store")
     with contextlib.ExitStack() as parts:
-        process = parts.enter_context(ServerProcess(config))
+        parts.enter_context(foreground.running(process))
         client = parts.enter_context(ServerClient(process.url))
         feed = ensure_feed(client, feed_tree)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
-        caught_up, without = follow(client, feed["name"], view, stop, until_ts, process.check_spark)
+        caught_up, without = follow(client, feed["name"], view, foreground.stop, until_ts, process.check_spark)
         view.end(caught_up, without)
     if without:
         raise click.exceptions.Exit(EXIT_INCOMPLETE)

@@ -40,10 +40,16 @@ class KeyWatch:
         self._sorted: _Hashes = np.empty(0, dtype=np.uint64)
         self._new: list[_Hashes] = []
         self._new_count = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Remember nothing more: corrections stand here, and what the log changes from now on comes behind them."""
+        self._ended = True
+        self._gather()
 
     def add(self, change: ChangeBatch) -> None:
         """Remember the keys of a change, as far as they changed behind the beginning of the watch."""
-        if self.overflowed or change.header.max_ts <= self.begun.ts:
+        if self.overflowed or self._ended or change.header.max_ts <= self.begun.ts:
             return
         keys = change.records.column(KEY)
         if change.header.min_ts <= self.begun.ts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.meta.table_states import TableCondition, TableState
+from penstock.meta.table_states import TableCondition
 from penstock.model.batch import KEY, BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -14,23 +14,11 @@ from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
 from penstock.source.single_log import TableDoubt
 from testing.twins.clock import SimulatedClock
-from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.doubt_book import MemoryDoubts, NotedDoubts
 from testing.twins.single_log import key_of, rows_of, table_of
 
 WAIT_S = 20.0
 SPAN = Span(1)
-
-
-class NotedDoubts(MemoryDoubts):
-    """Tells when a doubt is kept."""
-
-    def __init__(self, order: list[str]) -> None:
-        super().__init__(SystemClock())
-        self._order = order
-
-    def open(self, doubt: TableState) -> bool:
-        self._order.append(f"doubt {doubt.doubt_ts}")
-        return super().open(doubt)
 
 
 def keys(*values: int) -> pa.Array:
@@ -58,7 +46,7 @@ def test_a_watch_that_grows_beyond_its_bound_is_given_up() -> None:
     doubts.watch([rows_of(1, 60, range(10))])
     assert doubts.watch_of(1).unchanged(keys(9, 10)).tolist() == [False, True]
     doubts.watch([rows_of(1, 61, [10])])
-    doubts.watch_of(1).unchanged(keys(1))
+    doubts.watch_of(1).end()
     with pytest.raises(PenstockError, match="CONGESTED"):
         doubts.watch_of(1)
 
@@ -93,7 +81,7 @@ def test_a_doubt_read_again_is_not_written_again_and_a_span_from_before_correcti
 
 def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_that_began_before_them() -> None:
     order: list[str] = []
-    book = NotedDoubts(order)
+    book = NotedDoubts(SystemClock(), order)
     doubts = DoubtedTables(book, SimulatedClock(), 10)
     doubts.note([doubt(40)])
     doubts.note([doubt(ts) for ts in range(41, 50)])
