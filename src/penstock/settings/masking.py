@@ -31,6 +31,7 @@ _ASSIGNED = re.compile(
 )
 _PART_ENDS = re.compile(r"[/?#:@&=\s\"']+")
 _PART_CHARS_MIN = 3
+_BEARER = re.compile(r"\b(bearer\s+|authorization\s*[:=]\s*(?:basic\s+)?)(?!bearer)[\w.~+/=-]{4,}", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
 _RUN = re.compile(r"[^\s\"']*")
 _AUTHORITY = re.compile(r"[^/?#]*")
@@ -47,7 +48,7 @@ def mask_text(text: str) -> str:
             end = max(end, _end_of_broken_password(text, start, end))
             shown += text[at:start] + _masked_rest(found["scheme"], text[start:end])
             at = end
-    return _ASSIGNED.sub(_hide_value, shown + text[at:])
+    return _ASSIGNED.sub(_hide_value, _BEARER.sub(rf"\g<1>{MASK}", shown + text[at:]))
 
 
 def mask_uri(uri: str) -> str:
