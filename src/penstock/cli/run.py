@@ -103,7 +103,7 @@ def run(
     view.step("starting Spark, the log service and the event store")
     with contextlib.ExitStack() as parts:
         process = parts.enter_context(ServerProcess(config))
-        client = parts.enter_context(ServerClient(process.url))
+        client = parts.enter_context(ServerClient(process.url, token=process.token))
         feed = ensure_feed(client, feed_tree)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None

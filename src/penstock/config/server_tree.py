@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.config.api_settings import ApiSettings, is_loopback
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
 from penstock.store.event_store import StoreSettings
@@ -102,6 +103,7 @@ class ServerConfig:
     meta: MetaSettings = field(default_factory=MetaSettings)
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     reread: RereadSettings = field(default_factory=RereadSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
 
     def __repr__(self) -> str:
         return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"
@@ -112,6 +114,10 @@ class ServerConfig:
         found = [(key, f"must be between 0 (any free port) and {_PORT_MAX}") for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
         if "://" not in self.source:
             found.append(("source", "must be a URI like dataserver://host:port"))
+        if not (is_loopback(self.http_host) or self.api.tls_certificate or self.api.plain_text):
+            found.append(
+                ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
+            )
         return found
 
     @property

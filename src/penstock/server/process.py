@@ -15,15 +15,18 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ensure_token, read_token
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm_session
+from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -38,6 +41,8 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.http.api import build_api
+from penstock.server.http.callers import Callers
+from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
 from penstock.server.verify.moving_verification import MovingVerifier
@@ -84,6 +89,11 @@ class ServerProcess:
     def url(self) -> str:
         """Return the address of the API."""
         return self._listener.url if self._listener else ""
+
+    @property
+    def token(self) -> str:
+        """Return the server's own token: whoever holds this process may call it."""
+        return read_token(self._config.data_dir / TOKEN_FILE)
 
     @property
     def flight_location(self) -> str:
@@ -196,11 +206,26 @@ class ServerProcess:
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
-        self._listener = HttpListener(app, config.http_host, config.http_port)
+        callers = self._open_callers(directory)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, callers)
+        self._listen(app, callers, directory)
+        log.info("server started", extra={"owner": owner, "url": self.url})
+
+    def _open_callers(self, directory: DataDirectory) -> Callers:
+        tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)
+        self._parts.callback(tokens.close)
+        return Callers(read_token(ensure_token(directory.path)), tokens, self._clock)
+
+    def _listen(self, app: FastAPI, callers: Callers, directory: DataDirectory) -> None:
+        """Serve the API, guarded, and note where, so that the command line of this user finds it and its token."""
+        config, parts = self._config, self._parts
+        guarded = ApiGuard(app, config.api, callers, config.http_host, self._clock)
+        certificate = config.api.tls_certificate
+        self._listener = HttpListener(guarded, config.http_host, config.http_port, certificate, config.api.tls_key)
         parts.callback(self._listener.stop)
         self._listener.start()
-        log.info("server started", extra={"owner": owner, "url": self._listener.url})
+        shown = str(certificate.absolute()) if certificate else None
+        parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from penstock.model.errors import CODES, PenstockError
-from penstock.server.http.api import status_of
+from penstock.server.http.answers import status_of
 from penstock.testing.servers.api_server import ApiServer
 
 SECRET = "hunter2"
@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as opened:
         yield opened
 
 
@@ -103,5 +103,5 @@ def test_second_feed_of_a_name(server: ApiServer, client: httpx.Client, tmp_path
 
 def test_every_code_has_a_status() -> None:
     statuses = {code: status_of(PenstockError(code, "")) for code in CODES}
-    assert set(statuses.values()) <= {404, 409, 422, 424, 500, 503}
+    assert set(statuses.values()) <= {401, 403, 404, 409, 413, 429, 422, 424, 500, 503}
     assert statuses["UPSTREAM_UNREACHABLE"] == 503
