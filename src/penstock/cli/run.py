@@ -104,7 +104,8 @@ def run(
     with contextlib.ExitStack() as parts:
         process = parts.enter_context(ServerProcess(config))
         client = parts.enter_context(ServerClient(process.url, token=process.token))
-        feed = ensure_feed(client, feed_tree)
+        # Who runs the server asks for the feed, so it may name what a caller of the API may not.
+        feed = ensure_feed(client, feed_tree, process.create_feed)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
         caught_up, without = follow(client, feed["name"], view, stop, until_ts, process.check_spark)
@@ -126,7 +127,7 @@ def divide(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return feed, {"http-port": 0} | dict(server) | {"source": tree["source"]}
 
 
-def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]:
+def ensure_feed(client: ServerClient, tree: Mapping[str, Any], create: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Return the feed, created if it is not there; raise where one of that name does something else."""
     name = str(tree["name"])
     try:
@@ -134,7 +135,7 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
     except PenstockError as error:
         if error.code != "FEED_UNKNOWN":
             raise
-        client.create_feed(dict(tree))
+        create(dict(tree))
         return client.show_feed(name)
     from penstock.config.tree import dump_feed_config, load_feed_config
     from penstock.settings.masking import mask_tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.config.api_settings import ApiSettings, is_loopback
 from penstock.meta.engine import MetaSettings, sqlite_url
@@ -87,7 +88,10 @@ class SparkConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process."""
+    """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process.
+
+    ``sink_allow`` has patterns of the targets that callers may use, all where it is empty; ``connections`` are those with a name.
+    """
 
     source: str
     data_dir: Path = Path("penstock-data")
@@ -104,6 +108,8 @@ class ServerConfig:
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     reread: RereadSettings = field(default_factory=RereadSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    sink_allow: tuple[str, ...] = ()
+    connections: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"
@@ -118,6 +124,7 @@ class ServerConfig:
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
             )
+        found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
 
     @property

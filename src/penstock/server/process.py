@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from penstock.config.connections import Connections
 from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ensure_token, read_token
 from penstock.config.server_tree import ServerConfig
+from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
@@ -77,6 +81,8 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._creator: FeedCreator | None = None
+        self._supervisor: Supervisor | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -105,6 +111,13 @@ class ServerProcess:
         if self._log_service is None:
             raise InvariantError("the server is not started")
         return self._log_service.settled_ts()
+
+    def create_feed(self, tree: Mapping[str, Any]) -> None:
+        """Create a feed for whoever configured this server: any target will do."""
+        if self._creator is None or self._supervisor is None:
+            raise InvariantError("the server is not started")
+        self._creator.create(tree, configured=True)
+        self._supervisor.wake()
 
     def check_spark(self) -> None:
         """Raise ``SPARK_LOST`` where Spark's JVM has ended: nothing works without it, and whoever runs this process starts it again."""
@@ -153,6 +166,7 @@ class ServerProcess:
 
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
+        connections = Connections.read(config.connections, os.environ)
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
         # Left behind where the process was killed; nothing in it is ever read again.
@@ -191,23 +205,28 @@ class ServerProcess:
             address,
             _open_target,
             directory.work,
+            connections.resolve,
         )
         if config.spark.warm_up:
             warming.join()
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
         supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random(), lambda: self._spark_lost is None)
         parts.callback(supervisor.stop)
+        self._supervisor = supervisor
         supervisor.take_over_own_leases()
         supervisor.start()
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
-        creator = FeedCreator(meta, upstream, config.source, _open_target)
+        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
+        self._creator = FeedCreator(
+            meta, upstream, config.source, lambda sink, guard: _open_target(connections.resolve(sink), guard), policy
+        )
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
-        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
+        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
         callers = self._open_callers(directory)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, callers)
+        app = build_api(meta, self._creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, callers)
         self._listen(app, callers, directory)
         log.info("server started", extra={"owner": owner, "url": self.url})
 

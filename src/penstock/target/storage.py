@@ -35,6 +35,7 @@ from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
+from penstock.target.settings import CONNECTION_SCHEME
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
@@ -268,4 +269,6 @@ def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -
     if scheme == "memory":
         with _MEMORY_LOCK:
             return _MEMORY_STORES.setdefault(f"{host}/{prefix}", MemoryStore())
+    if scheme == CONNECTION_SCHEME:
+        raise ValueError(f"the connection {host!r} is known to its server alone; give what it stands for")
     return open_bucket(scheme, host, prefix, options, retries_max=2)

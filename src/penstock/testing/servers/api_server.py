@@ -6,16 +6,19 @@ Runs in tests.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
 from penstock.config.api_settings import ApiSettings
+from penstock.config.connections import Connections
 from penstock.config.known_servers import KnownServer, announce, ensure_token, read_token
 from penstock.config.server_tree import RereadSettings, SupervisorSettings
+from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
 from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
@@ -47,8 +50,16 @@ UNHURRIED = ApiSettings(requests_per_second=1_000_000)
 class ApiServer:
     """Listens on a free loopback port between ``__enter__`` and ``__exit__``."""
 
-    def __init__(self, directory: Path, *tables: str, api: ApiSettings = UNHURRIED) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *tables: str,
+        api: ApiSettings = UNHURRIED,
+        sink_allow: Sequence[str] = (),
+        connections: Mapping[str, Any] | None = None,
+    ) -> None:
         clock = SystemClock()
+        known = Connections.read(connections or {}, {})
         self.directory = directory
         self.meta = MetaDatabase(sqlite_url(directory / "meta.db"), clock)
         self.upstream = ScriptedUpstream(tables=named_tables(*tables))
@@ -57,7 +68,15 @@ class ApiServer:
         self.supervisor = Supervisor("test", self.meta, self.runs, settings, clock, random.Random(0))
         registry = CollectorRegistry()
         registry.register(FeedCollector(self.meta, clock))
-        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, _open_target)
+        self.opened: list[str] = []
+
+        def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            target = known.resolve(sink)
+            self.opened.append(target.uri)
+            return _open_target(target, guard)
+
+        policy = SinkPolicy(sink_allow, directory / "data", known.resolve)
+        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, open_target, policy)
         self.doubts = ScriptedDoubts(directory, clock)
         verifier = FeedVerifier(
             self.meta,

@@ -105,3 +105,24 @@ def test_every_code_has_a_status() -> None:
     statuses = {code: status_of(PenstockError(code, "")) for code in CODES}
     assert set(statuses.values()) <= {401, 403, 404, 409, 413, 429, 422, 424, 500, 503}
     assert statuses["UPSTREAM_UNREACHABLE"] == 503
+
+
+def test_a_caller_reads_no_file_of_the_server(server: ApiServer, client: httpx.Client) -> None:
+    sink = "az://c/p?account-name=x&federated-token-file=/etc/passwd&client-id=x&tenant-id=y&authority-host=http://127.0.0.1:1"
+    answer = client.post("/api/v1/feeds", json={"name": "a", "tables": ["shop.*"], "sink": sink})
+    assert (answer.status_code, answer.json()["code"]) == (403, "SINK_FORBIDDEN")
+    assert "federated-token-file" in answer.json()["message"]
+    # Nobody was asked for a token with the file's content.
+    assert server.opened == []
+
+
+def test_a_connection_keeps_its_secret(tmp_path: Path) -> None:
+    lake = {"uri": f"s3://{tmp_path.name}/base", "secret-access-key": SECRET}
+    with ApiServer(tmp_path, "shop.orders", connections={"lake": lake}, sink_allow=["connection://lake/*"]) as server:
+        with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as client:
+            created = client.post("/api/v1/feeds", json={"name": "a", "tables": ["shop.*"], "sink": "connection://lake/shop"})
+            refused = client.post("/api/v1/feeds", json={"name": "b", "tables": ["shop.*"], "sink": f"s3://{tmp_path.name}/base/b"})
+        assert created.json()["config"]["sink"] == {"uri": "connection://lake/shop"}
+        assert (created.status_code, refused.status_code) == (201, 403)
+        assert server.opened == [f"s3://{tmp_path.name}/base/shop?secret-access-key={SECRET}"]
+        assert SECRET not in server.meta.get_feed("a").config
