@@ -34,8 +34,8 @@ chaos: setup ## Run the slow tests that kill processes
 	@$(RUN) python -m pytest -q -m chaos $(ARGS)
 
 lint: setup ## Check style, formatting, types and layers
-	@$(RUN) ruff check src tests scripts benchmarks
-	@$(RUN) ruff format --check src tests scripts benchmarks
+	@$(RUN) ruff check src tests testing scripts benchmarks
+	@$(RUN) ruff format --check src tests testing scripts benchmarks
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 

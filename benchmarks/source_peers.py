@@ -23,7 +23,7 @@ import psutil
 from benchmarks.report import say
 from benchmarks.source_servers import DATABASE, USER, Server, Workload
 from penstock.model.errors import PenstockError
-from penstock.testing.servers.loopback import program
+from testing.servers.loopback import program
 
 PEER_S_MAX = 1800.0
 SAMPLE_S = 0.1

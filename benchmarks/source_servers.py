@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.testing.servers.loopback import answers, free_port, mysql_command, program, running, unprivileged
+from testing.servers.loopback import answers, free_port, mysql_command, program, running, unprivileged
 
 TRANSACTION_ROWS = 1000
 SHARES = (5, 2, 1)

@@ -41,7 +41,7 @@ from benchmarks.source_servers import (
 )
 from penstock.cli.server_client import ServerClient
 from penstock.model.errors import PenstockError
-from penstock.testing.servers.loopback import mysql_root
+from testing.servers.loopback import mysql_root
 
 CHANGES_A, CHANGES_B = 4_000_000, 400_000
 CHANGES_A_QUICK, CHANGES_B_QUICK = 1_000_000, 100_000

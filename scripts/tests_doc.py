@@ -20,7 +20,7 @@ WITHOUT_TESTS = {"__init__", "warm_kernels", "__main__"}
 
 def modules() -> dict[str, Path]:
     """Return the modules that ship, by their dotted name."""
-    paths = [p for p in PACKAGE.rglob("*.py") if "_pb2" not in p.name and PACKAGE / "testing" not in p.parents]
+    paths = [p for p in PACKAGE.rglob("*.py") if "_pb2" not in p.name]
     return {dotted(p): p for p in sorted(paths) if p.stem not in WITHOUT_TESTS}
 
 

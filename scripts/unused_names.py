@@ -2,7 +2,7 @@
 
 Functions, classes and constants of a module count as used in their own module, or where they are imported. Members of classes count as
 used where any object is asked for that name: no types are known, so two members of one name keep each other alive, and it finds too little
-rather than too much. A definition does not use itself, nor does one that only hands on to another of its name. What ``penstock.testing``
+rather than too much. A definition does not use itself, nor does one that only hands on to another of its name. What ``testing``
 alone uses is not used: a shipped class needs no methods for tests.
 """
 
@@ -64,7 +64,7 @@ class Uses(NamedTuple):
 
 def shipped(package: Path) -> list[Path]:
     """Return the modules that ship."""
-    return sorted(p for p in package.rglob("*.py") if "_pb2" not in p.name and package / "testing" not in p.parents)
+    return sorted(p for p in package.rglob("*.py") if "_pb2" not in p.name)
 
 
 def definitions(tree: ast.Module, module: str) -> Iterator[Definition]:

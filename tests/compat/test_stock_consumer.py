@@ -14,8 +14,8 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
 from penstock.target.storage import ObjectTarget
-from penstock.testing.checks.stock_consumer import RULES, Applied, Refused, StockConsumer
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.checks.stock_consumer import RULES, Applied, Refused, StockConsumer
+from testing.paths.storage_lab import StorageLab
 
 GOLDEN = Path(__file__).parent / "golden"
 T0 = compose_ts(1_700_000_000_000)

@@ -20,8 +20,8 @@ from penstock.store.objects import checkpoints, manifest, object_file
 from penstock.store.objects.merging import plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind
 from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
-from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows
-from penstock.testing.checks.looked_inside import object_rows
+from testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows
+from testing.checks.looked_inside import object_rows
 
 GOLDEN = Path(__file__).parent / "golden" / "store-v1"
 SPAN = Span(TABLE.table_id, b"\x01", b"\xfe")

@@ -24,8 +24,8 @@ from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.postgres.slot import release_slot
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
-from penstock.testing.servers.loopback_server import mariadb, postgres
-from penstock.testing.twins.logged_database import MemoryDatabase
+from testing.servers.loopback_server import mariadb, postgres
+from testing.twins.logged_database import MemoryDatabase
 
 SLOT_FREE_S = 20.0
 

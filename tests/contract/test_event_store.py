@@ -18,8 +18,8 @@ from penstock.store.contract import ChangesHandle, EndOfRange, EventStore, Hint
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
-from penstock.testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
-from penstock.testing.twins.event_store import MemoryEventStore
+from testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
+from testing.twins.event_store import MemoryEventStore
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

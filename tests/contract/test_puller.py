@@ -22,7 +22,7 @@ from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.span_capture import Decode
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.contract import Capability
-from penstock.testing.twins.single_log import MemoryJournal
+from testing.twins.single_log import MemoryJournal
 
 TableOf = Callable[..., TableSchema]
 WAIT_S = 30.0

@@ -19,7 +19,7 @@ from penstock.source.dataserver.service.server import DataServer, DataServerSett
 from penstock.source.proto import dataserver_pb2 as pb
 from penstock.source.proto import dataserver_pb2_grpc
 from penstock.source.raw import RAW_DELETE, RAW_PUT, RAW_SCHEMA, RawBatch
-from penstock.testing.twins.change_stream import TABLE, ScriptedStore, ScriptedUpstream, range_info
+from testing.twins.change_stream import TABLE, ScriptedStore, ScriptedUpstream, range_info
 
 CUTS = (5, 12)
 

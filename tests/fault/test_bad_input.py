@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import run
-from penstock.testing.servers.api_server import ApiServer
+from testing.servers.api_server import ApiServer
 
 
 @pytest.fixture

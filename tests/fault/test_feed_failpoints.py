@@ -15,10 +15,10 @@ from penstock.feed.window.planner import WindowPlanner
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import POINTS, arm
 from penstock.sink.catalog import open_maintainer
-from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
-from penstock.testing.paths.local_feed import LocalFeed
-from penstock.testing.paths.whole_path import WholePath
-from penstock.testing.twins.clock import SimulatedClock
+from testing.checks.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
+from testing.paths.local_feed import LocalFeed
+from testing.paths.whole_path import WholePath
+from testing.twins.clock import SimulatedClock
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 # These depend on how much there is and how long it takes; the tests of the sink's engine reach them.

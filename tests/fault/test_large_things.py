@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.testing.checks.target_audit import DeliveredChanges, digests, numbering_problems
-from penstock.testing.paths.whole_path import WholePath
+from testing.checks.target_audit import DeliveredChanges, digests, numbering_problems
+from testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", "CREATE DATABASE x", *(f"CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(400))" for t in ("d.a", "x.big"))]
 GROWTH_MIB_MAX = 700
@@ -21,7 +21,7 @@ GROWTH_MIB_MAX = 700
 
 @pytest.mark.parametrize("rows", [200_000, pytest.param(10_000_000, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])
 def test_a_transaction_of_many_rows_passes_in_bounded_memory(tmp_path: Path, rows: int) -> None:
-    command = [sys.executable, "-m", "penstock.testing.paths.large_transaction", str(tmp_path), str(rows)]
+    command = [sys.executable, "-m", "testing.paths.large_transaction", str(tmp_path), str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])

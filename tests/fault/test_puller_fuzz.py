@@ -23,7 +23,7 @@ from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSett
 from penstock.source.proto import cdc_pb2 as pb
 from penstock.source.ranged import RangeEpoch, RangeInfo
 from penstock.source.raw import RawBatch
-from penstock.testing.checks.interleaving import Interleaving
+from testing.checks.interleaving import Interleaving
 
 MODULES = (event_processor, log_puller, quota, region_worker, request_cache, span_pipeline, subscribed_span)
 REGION = 7

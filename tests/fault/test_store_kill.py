@@ -10,7 +10,7 @@ from penstock.model.batch import Op
 from penstock.model.span import Span
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.object_file import ObjectKind
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.checks.change_batches import TABLE, both_sides, read_rows
 
 SPAN = Span(TABLE.table_id)
 WRITER = """
@@ -18,7 +18,7 @@ import itertools, sys, threading
 from penstock.model.batch import Op
 from penstock.model.span import Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
-from penstock.testing.checks.change_batches import TABLE, both_sides
+from testing.checks.change_batches import TABLE, both_sides
 span = Span(TABLE.table_id)
 settings = StoreSettings(
     flush_bytes=20_000, wal_segment_bytes=10_000, wal_bytes_max=60_000, resolved_max_delay_s=0.001,

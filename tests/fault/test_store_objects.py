@@ -11,9 +11,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
-from penstock.testing.checks.looked_inside import object_rows
-from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
+from testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.checks.looked_inside import object_rows
+from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.meta.table_states import TableState
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.live_database import Database, live_database
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.live_database import Database, live_database
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.clean_up import FeedCleanUp
-from penstock.testing.paths.whole_path import WholePath
-from penstock.testing.twins.clock import SimulatedClock
+from testing.paths.whole_path import WholePath
+from testing.twins.clock import SimulatedClock
 
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
 EXPIRING = {"file-expiration-days": "1", "file-cleanup-cron-spec": "@every 1h"}

@@ -20,7 +20,7 @@ from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from penstock.source.proto import cdc_pb2_grpc
-from penstock.testing.twins.stream_reader import StreamReader, register
+from testing.twins.stream_reader import StreamReader, register
 
 pytestmark = pytest.mark.integration
 

@@ -27,9 +27,9 @@ from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.metrics import DoubtMetrics
 from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.live_database import Database
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.live_database import Database
+from testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL")

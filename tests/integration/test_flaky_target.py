@@ -11,10 +11,10 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.readback.inspection import check_target
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
-from penstock.testing.checks.target_audit import DeliveredChanges
-from penstock.testing.paths.whole_path import WholePath
-from penstock.testing.servers.fault_proxy import FaultShares, fault_proxy
-from penstock.testing.servers.seaweed import seaweed_s3
+from testing.checks.target_audit import DeliveredChanges
+from testing.paths.whole_path import WholePath
+from testing.servers.fault_proxy import FaultShares, fault_proxy
+from testing.servers.seaweed import seaweed_s3
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.server.verify.moving_verification import ATTEMPTS_MAX, MovingVerifier, verify_standing
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
 

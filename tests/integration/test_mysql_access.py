@@ -19,9 +19,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.source.mysql.connection import Session, parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
-from penstock.testing.servers.mysql_server import mysql
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, run
+from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 PASSWORD, WRITTEN = "p@ss/word", "p%40ss%2Fword"
@@ -167,11 +167,14 @@ def test_every_plugin_of_mysql_with_and_without_tls(tmp_path: Path) -> None:
             base = f"mysql://{plugin}:{WRITTEN}@{address(uri)}/"
             authority = next(tmp_path.rglob("ca.pem"))
             # Without TLS the password is sent under the server's public key; the second login finds the server's cache.
-            for number, mode in enumerate(("off", "required", f"verify-ca&ssl-ca={authority}", "off")):
+            shown = "clear-password=on"
+            for number, mode in enumerate((f"off&{shown}", f"required&{shown}", f"verify-ca&ssl-ca={authority}", f"off&{shown}")):
                 run(writer, "FLUSH PRIVILEGES") if number < 3 else None
                 check_capture(f"{base}?ssl={mode}", writer, f"{plugin}{number}")
-            assert bool(cipher(f"{base}?ssl=off")) is False
-            assert cipher(f"{base}?ssl=required")
-            assert refused(base.replace(WRITTEN, "nothing")).code == "UPSTREAM_REFUSED"
+            assert bool(cipher(f"{base}?ssl=off&{shown}")) is False
+            assert cipher(f"{base}?ssl=required&{shown}")
+            run(writer, "FLUSH PRIVILEGES")
+            assert "verify-identity" in (refused(f"{base}?ssl=required").hint or "")
+            assert refused(base.replace(WRITTEN, "nothing") + f"?{shown}").code == "UPSTREAM_REFUSED"
         run(writer, "SET GLOBAL require_secure_transport = ON")
-        assert "ssl=required" in (refused(f"{base}?ssl=off").hint or "")
+        assert "ssl=required" in (refused(f"{base}?ssl=off&clear-password=on").hint or "")

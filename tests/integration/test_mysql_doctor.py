@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.doctor import check
-from penstock.testing.servers.loopback_server import mariadb
+from testing.servers.loopback_server import mariadb
 
 pytestmark = pytest.mark.integration
 

@@ -14,9 +14,9 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.store.contract import EndOfRange
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, Capture, connect, restarted, run
-from penstock.testing.servers.waiting import wait_until
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, Capture, connect, restarted, run
+from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 COMPRESSED = ("--log-bin-compress=1", "--log-bin-compress-min-len=10", "--max-binlog-size=65536")

@@ -19,12 +19,12 @@ import psutil
 import pymysql
 import pytest
 
-from penstock.testing.paths.one_log_path import OneLogPath
-from penstock.testing.servers.loopback import STOP_S_MAX, unprivileged
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
-from penstock.testing.servers.mysql_server import mysql
-from penstock.testing.servers.waiting import wait_until
+from testing.paths.one_log_path import OneLogPath
+from testing.servers.loopback import STOP_S_MAX, unprivileged
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, run
+from testing.servers.mysql_server import mysql
+from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 ROUNDS = 4

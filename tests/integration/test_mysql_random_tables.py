@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from penstock.testing.paths.table_lives import Follower, Told
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, run
+from testing.paths.table_lives import Follower, Told
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, run
 
 pytestmark = pytest.mark.integration
 DATABASES = ("one", "two")

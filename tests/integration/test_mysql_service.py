@@ -20,9 +20,9 @@ from penstock.source.mysql.server import Server
 from penstock.source.mysql.snapshot.key_ranges import cut_keys, span_conditions
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, Capture, connect, run
-from penstock.testing.servers.mysql_server import mysql
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, Capture, connect, run
+from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 

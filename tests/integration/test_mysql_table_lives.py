@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.paths.table_lives import Follower, Told
-from penstock.testing.servers.loopback_server import mariadb
-from penstock.testing.servers.mysql_lab import BINLOG, connect, restarted, run
+from testing.paths.table_lives import Follower, Told
+from testing.servers.loopback_server import mariadb
+from testing.servers.mysql_lab import BINLOG, connect, restarted, run
 
 pytestmark = pytest.mark.integration
 DATABASES = ("lat", "ral")

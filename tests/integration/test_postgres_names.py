@@ -7,7 +7,7 @@ import pytest
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay_database import open_database
 from penstock.server.verify.verification import open_reader
-from penstock.testing.paths.one_log_path import OneLogPath
+from testing.paths.one_log_path import OneLogPath
 
 pytestmark = pytest.mark.integration
 TWO = (

@@ -14,8 +14,8 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay_database import ReplayDatabase, open_database
-from penstock.testing.paths.storage_lab import StorageLab
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from testing.paths.storage_lab import StorageLab
+from testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration
 

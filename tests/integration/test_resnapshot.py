@@ -20,7 +20,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, OP
 from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = [
     "CREATE DATABASE d",

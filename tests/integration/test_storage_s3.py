@@ -19,7 +19,7 @@ from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import StorageSink
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress
-from penstock.testing.servers.seaweed import S3Server, seaweed_s3
+from testing.servers.seaweed import S3Server, seaweed_s3
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.inspection import check_target
 from penstock.readback.replay import replay_table
 from penstock.target.storage import ObjectTarget
-from penstock.testing.paths.storage_lab import StorageLab
-from penstock.testing.servers.gcs import gcs
-from penstock.testing.servers.loopback_server import azurite
+from testing.paths.storage_lab import StorageLab
+from testing.servers.gcs import gcs
+from testing.servers.loopback_server import azurite
 
 pytestmark = pytest.mark.integration
 

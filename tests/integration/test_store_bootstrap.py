@@ -23,8 +23,8 @@ from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPulle
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import bootstrap_prefix
-from penstock.testing.checks.looked_inside import pins_of
-from penstock.testing.twins.local_tasks import LocalTasks
+from testing.checks.looked_inside import pins_of
+from testing.twins.local_tasks import LocalTasks
 
 WAIT_S = 60
 ROWS = 500

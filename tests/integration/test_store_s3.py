@@ -12,8 +12,8 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
 from penstock.store.objects.objects import ObjectSpace
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
-from penstock.testing.servers.seaweed import seaweed_s3
+from testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.servers.seaweed import seaweed_s3
 
 SPAN = Span(TABLE.table_id)
 ROWS = [(ts, Op.INSERT, ts * 100 + n, "x" * 20) for ts in range(10, 110) for n in range(100)]

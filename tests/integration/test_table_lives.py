@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.checks.lives.life import Life, Step
-from penstock.testing.checks.lives.servers import Server, life_server
+from testing.checks.lives.life import Life, Step
+from testing.checks.lives.servers import Server, life_server
 
 pytestmark = pytest.mark.integration
 SEEDS = range(15)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.feed.formats.table_reader import plan_read, read_span
 from penstock.store.flight.client import FlightStoreClient
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
 DDLS = [

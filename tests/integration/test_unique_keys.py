@@ -11,8 +11,8 @@ import pytest
 
 from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
-from penstock.testing.paths.whole_path import WholePath
-from penstock.testing.servers.loopback_server import mariadb
+from testing.paths.whole_path import WholePath
+from testing.servers.loopback_server import mariadb
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from penstock.model.table import META_FIELDS
 from penstock.source.bags import fold_bag
 from penstock.source.postgres.rows.transaction_spool import TransactionSpool
 from penstock.store.changes.live_rows import live_rows
-from penstock.testing.checks.change_batches import TABLE
+from testing.checks.change_batches import TABLE
 
 CONTENTS = st.sampled_from([b"a", b"b", b"c"]).map(lambda c: c * CONTENT_BYTES)
 EVENTS = st.lists(st.tuples(st.integers(1, 4), CONTENTS, st.booleans()), max_size=30)

@@ -11,8 +11,8 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.checks.table_strategies import changes, comparable, damaged
-from penstock.testing.checks.whole_file import encode
+from testing.checks.table_strategies import changes, comparable, damaged
+from testing.checks.whole_file import encode
 
 delimiters = st.sampled_from([",", "|", "\t", "||", "@@@", ";;", "é", "|@|", "-|-"])
 

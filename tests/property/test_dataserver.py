@@ -9,7 +9,7 @@ from penstock.model.row_key import encode_row_keys, table_end, table_prefix
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.transaction import Txn
-from penstock.testing.twins.stream_reader import StreamReader, register
+from testing.twins.stream_reader import StreamReader, register
 
 KEYS = st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True)
 BEGIN = st.tuples(st.just("begin"), KEYS, KEYS)

@@ -20,7 +20,7 @@ from penstock.readback.inspection import check_target
 from penstock.readback.replay_database import open_database
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
-from penstock.testing.paths.whole_path import WholePath, read_state
+from testing.paths.whole_path import WholePath, read_state
 
 SETUP = [
     "CREATE DATABASE d",

@@ -15,8 +15,8 @@ from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.single_log import LogPosition, LogStep
-from penstock.testing.twins.binlog import BinlogWriter, MemoryEventStream, Row, server_table
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.binlog import BinlogWriter, MemoryEventStream, Row, server_table
+from testing.twins.clock import SimulatedClock
 
 START = LogPosition(1_000, "bin.000001:4@")
 TABLES = ("a", "b")

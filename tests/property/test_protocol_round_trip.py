@@ -19,8 +19,8 @@ from penstock.format.protocols import (
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.testing.checks.table_strategies import changes, comparable, damaged
-from penstock.testing.checks.whole_file import whole_file
+from testing.checks.table_strategies import changes, comparable, damaged
+from testing.checks.whole_file import whole_file
 
 
 @st.composite

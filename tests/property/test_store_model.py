@@ -18,8 +18,8 @@ from penstock.store.contract import Hint
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
-from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
+from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
+from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -11,7 +11,7 @@ from penstock.store.changes.live_rows import key_numbers, live_rows
 from penstock.store.changes.ordering import merge_step, order_records, window_rows
 from penstock.store.contract import Changes, Hint
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.testing.checks.change_batches import TABLE, change_batch, rows_of
+from testing.checks.change_batches import TABLE, change_batch, rows_of
 
 KEYS = st.one_of(
     st.binary(max_size=12),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.model.batch import COMMIT_TS, OP
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 IDS = st.integers(-3, 12)
 TEXT = st.one_of(st.none(), st.text(max_size=6))

@@ -41,11 +41,11 @@ from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.contract import Upstream
 from penstock.source.single_log import CommitChain, LogPosition, LogStep
 from penstock.store.contract import EventStore
-from penstock.testing.checks.interleaving import Interleaving, SimulationError
-from penstock.testing.checks.looked_inside import open_doubts
-from penstock.testing.twins import single_log as single_log_twin
-from penstock.testing.twins.doubt_book import MemoryDoubts
-from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
+from testing.checks.interleaving import Interleaving, SimulationError
+from testing.checks.looked_inside import open_doubts
+from testing.twins import single_log as single_log_twin
+from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
 
 MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, reader_place, single_log_puller, span_routes, single_log_twin)
 TABLES = (1, 2, 3)

@@ -33,7 +33,7 @@ from penstock.source.dataserver.service import eventfeed
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.ranged import RangeInfo
 from penstock.source.raw import RawBatch
-from penstock.testing.checks.interleaving import Interleaving, SimulationError
+from testing.checks.interleaving import Interleaving, SimulationError
 
 MODULES = (event_processor, log_puller, quota, region_worker, request_cache, span_pipeline, subscribed_span, engine_module, eventfeed)
 KEYS = 40

@@ -28,7 +28,7 @@ from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.raw import RawBatch
-from penstock.testing.twins.faulty_channel import StreamFault
+from testing.twins.faulty_channel import StreamFault
 
 WAIT_S = 60
 KEYS = 60

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.checks.sink_simulation import SinkSimulation
+from testing.checks.sink_simulation import SinkSimulation
 
 SEEDS = 50
 CHAOS_SEEDS = 2_000

@@ -13,8 +13,8 @@ from penstock.cli.server_client import ServerClient
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.clock import SystemClock
 from penstock.source.dataserver.client import DataServerUpstream
-from penstock.testing.checks.target_audit import checkpoint_of
-from penstock.testing.servers.command_process import CommandProcess
+from testing.checks.target_audit import checkpoint_of
+from testing.servers.command_process import CommandProcess
 
 HERE = Path(__file__).parent
 LOOK_S, FEED_LOOK_S = 0.02, 0.2

@@ -16,10 +16,10 @@ from penstock.cli.server_client import ServerClient
 from penstock.model.batch import Op
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.checks.target_audit import DeliveredChanges
-from penstock.testing.servers.command_process import CommandProcess
-from penstock.testing.servers.fault_proxy import FaultProxy, FaultShares, fault_proxy
-from penstock.testing.servers.seaweed import S3Server, seaweed_s3
+from testing.checks.target_audit import DeliveredChanges
+from testing.servers.command_process import CommandProcess
+from testing.servers.fault_proxy import FaultProxy, FaultShares, fault_proxy
+from testing.servers.seaweed import S3Server, seaweed_s3
 
 START_S = 180.0
 RATE = 1_500

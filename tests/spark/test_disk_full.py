@@ -20,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.server.process import ServerProcess
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.checks.target_audit import DeliveredChanges, data_files, digests, numbering_problems
+from testing.checks.target_audit import DeliveredChanges, data_files, digests, numbering_problems
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 

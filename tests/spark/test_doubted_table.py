@@ -14,8 +14,8 @@ from penstock.cli.feed import feed
 from penstock.cli.server_client import ServerClient
 from penstock.cli.verify import verify
 from penstock.model.errors import PenstockError
-from penstock.testing.servers.command_process import CommandProcess
-from penstock.testing.servers.loopback_server import mariadb
+from testing.servers.command_process import CommandProcess
+from testing.servers.loopback_server import mariadb
 
 BINLOG = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL")
 ROWS = 3_000

@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.cli.server_client import ServerClient
 from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.server.process import ServerProcess
-from penstock.testing.checks.target_audit import numbering_problems
+from testing.checks.target_audit import numbering_problems
 
 TABLES = ("d.a", "d.b", "x.c")
 

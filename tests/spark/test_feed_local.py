@@ -17,7 +17,7 @@ from penstock.model.batch import Op
 from penstock.server.process import ServerProcess
 from penstock.server.verify.verification import open_reader, verify_target
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, numbering_problems
+from testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, numbering_problems
 
 ROWS, RATE, DDLS, TABLES = 20_000, 5_000, 5, 4
 

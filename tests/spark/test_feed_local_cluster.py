@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from penstock.server.verify.verification import open_reader
-from penstock.testing.checks.target_audit import DeliveredChanges, numbering_problems
-from penstock.testing.servers.command_process import CommandProcess
+from testing.checks.target_audit import DeliveredChanges, numbering_problems
+from testing.servers.command_process import CommandProcess
 
 ROWS = 20_000
 

@@ -25,7 +25,7 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.objects.manifest import load_manifests
 from penstock.store.objects.objects import ObjectSpace
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.checks.change_batches import TABLE, both_sides, read_rows
 
 DRIVER = Path(__file__).with_name("receivers_driver.py")
 TABLES = 4

@@ -14,7 +14,7 @@ import duckdb
 import pymysql
 import pytest
 
-from penstock.testing.servers.loopback_server import mariadb
+from testing.servers.loopback_server import mariadb
 
 RUN_S = 200
 BINLOG = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL")

@@ -16,8 +16,8 @@ from penstock.model.batch import Op
 from penstock.model.failpoints import VARIABLE
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
-from penstock.testing.servers.command_process import CommandProcess
+from testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
+from testing.servers.command_process import CommandProcess
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, JobTasks
 from penstock.feed.formats.table_reader import register_penstock
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
@@ -69,7 +70,7 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
             began.update(start_ts=start_ts, changed_ts=put(range(10), "changed"))
 
         settings = BootstrapSettings(tasks_max=2, page_rows=300)
-        job = Bootstrap(SparkTasks(session), store, upstream, upstream.uri, service.settled_ts, settings)
+        job = Bootstrap(JobTasks(SparkJobs(session)), store, upstream, upstream.uri, service.settled_ts, settings)
         done = job.run([span], capture)[span.span_id]
         start_ts, changed_ts = began["start_ts"], began["changed_ts"]
         assert (done.objects, done.rows, done.restarts) == (3, ROWS - 10, 0)

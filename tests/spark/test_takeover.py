@@ -16,9 +16,9 @@ from penstock.meta.engine import sqlite_url
 from penstock.model.batch import Op
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
-from penstock.testing.servers.command_process import CommandProcess
-from penstock.testing.servers.loopback_server import mariadb, postgres
+from testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
+from testing.servers.command_process import CommandProcess
+from testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
 

@@ -24,7 +24,8 @@ def test_no_public_name_is_unused_and_no_exception_is_stale() -> None:
 def test_what_counts_as_used(tmp_path: Path) -> None:
     """Names by import or in their module, members by any access; neither by themselves, nor by tests' twins."""
     package = tmp_path / "src" / "penstock"
-    (package / "testing").mkdir(parents=True)
+    package.mkdir(parents=True)
+    (tmp_path / "testing").mkdir()
     (package / "one.py").write_text(
         """
 def used(): ...
@@ -42,5 +43,5 @@ class Box:
 """
     )
     (package / "two.py").write_text("from penstock.one import Box, used\nBox().put(); used(); getattr(Box(), 'by_name')")
-    (package / "testing" / "three.py").write_text("from penstock.one import twin\ntwin()")
+    (tmp_path / "testing" / "three.py").write_text("from penstock.one import twin\ntwin()")
     assert [one.name for one in SCRIPT.unused(tmp_path)] == ["alone", "twin", "LIMIT", "weight", "hand_on"]

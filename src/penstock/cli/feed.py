@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.feed_table import table_group, table_line
+from penstock.cli.feed_table import table_group, table_line, verification_rows
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
@@ -174,6 +174,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
+    rows += verification_rows(found.get("verification"))
     rows += [("not captured", problem) for problem in found["capture_problems"]]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]

@@ -1,11 +1,14 @@
 """From a dispatcher's change rows to the rows that its files take in.
 
 Owns the order of what is done to rows before they are encoded: updates of unique keys are taken apart, the rest of the updates are
-joined with their old values where the protocol wants that, and what files do not hold is left out. Invariant: rows that come out depend on
-rows, table and format alone, not on how rows were divided into events. Runs on executors.
+joined with their old values where the protocol wants that, and what files do not hold is left out. Invariants: rows that come out depend on
+rows, table and format alone, not on how rows were divided into events; what is held back of a table version comes out before the first row
+of the next one. Runs on executors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -41,3 +44,29 @@ class FileRows:
         if self._pairs is not None:
             return self._pairs.add(records)
         return pa.RecordBatch.from_arrays([records.column(name) for name in self._schema.names], schema=self._schema)
+
+
+class PreparedRows:
+    """Prepares the rows of one dispatcher over the table versions that it comes through; gives them out with theirs. Not thread safe."""
+
+    def __init__(self, data_format: DataFormat, *, split_key_updates: bool) -> None:
+        self._format = data_format
+        self._split = split_key_updates
+        self._current: tuple[TableSchema, FileRows] | None = None
+
+    @property
+    def holding(self) -> bool:
+        """Return whether rows are held back until their transaction is whole."""
+        return self._current is not None and self._current[1].holding
+
+    def add(self, table: TableSchema, records: pa.RecordBatch) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+        """Take rows in; yield those that are ready."""
+        if self._current is None or self._current[0].version != table.version:
+            yield from self.finish()
+            self._current = table, FileRows(table, self._format, split_key_updates=self._split)
+        yield table, self._current[1].add(records)
+
+    def finish(self) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+        """Yield what is held back; never inside a transaction."""
+        if self._current is not None and (held := self._current[1].finish()) is not None:
+            yield self._current[0], held

@@ -1,6 +1,6 @@
 """The seams for wall clock, waiting and randomness. Nothing else in Penstock asks the system for them.
 
-Production code receives a ``Clock`` and a ``random.Random`` by constructor; tests pass ``penstock.testing.twins.clock.SimulatedClock``
+Production code receives a ``Clock`` and a ``random.Random`` by constructor; tests pass ``SimulatedClock`` of ``testing/twins/clock.py``
 and a seeded generator. Runs anywhere.
 """
 

@@ -21,7 +21,7 @@ from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.matching.warm_kernels import warm_kernels
 from penstock.puller.ranged.region_worker import Channels
-from penstock.puller.span_capture import Decode
+from penstock.puller.span_capture import Decode, as_given
 from penstock.puller.span_pipeline import SpanPipeline
 from penstock.source.contract import Upstream
 from penstock.source.ranged import has_ranges
@@ -78,4 +78,4 @@ def open_puller(upstream: Upstream, pipeline: SpanPipeline, parts: PullerParts) 
         parts.needed_from,
         parts.doubts,
     )
-    return Pulling(logged, lambda _, step: step)
+    return Pulling(logged, as_given)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -26,10 +25,11 @@ from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ens
 from penstock.config.server_tree import ServerConfig
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
-from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
-from penstock.feed.spark.warming import warm_session
+from penstock.feed.spark.warming import warm
 from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
@@ -39,7 +39,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
-from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
@@ -48,8 +48,10 @@ from penstock.server.http.api import build_api
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
 from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
 from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
@@ -169,14 +171,12 @@ class ServerProcess:
         connections = Connections.read(config.connections, os.environ)
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
-        # Left behind where the process was killed; nothing in it is ever read again.
-        shutil.rmtree(directory.work, ignore_errors=True)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
-        session = self._open_spark()
+        jobs = SparkJobs(self._open_spark())
         # Mostly other processes' work, so the rest starts meanwhile.
-        warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
+        warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             parts.callback(warming.join)
             warming.start()
@@ -195,7 +195,7 @@ class ServerProcess:
         log_service = self._open_log_service(upstream, store, pins)
         self._log_service = log_service
         factory = SparkFeedRunFactory(
-            session,
+            jobs,
             meta,
             config.effective_meta_url,
             upstream,
@@ -204,7 +204,6 @@ class ServerProcess:
             store,
             address,
             _open_target,
-            directory.work,
             connections.resolve,
         )
         if config.spark.warm_up:
@@ -218,15 +217,17 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
-        doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
+        doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
         self._creator = FeedCreator(
             meta, upstream, config.source, lambda sink, guard: _open_target(connections.resolve(sink), guard), policy
         )
+        scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
         callers = self._open_callers(directory)
-        app = build_api(meta, self._creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, callers)
+        registries = [own_metrics, log_service.registry]
+        app = build_api(meta, self._creator, verifier, supervisor, registries, clock, doubted, scheduled, callers)
         self._listen(app, callers, directory)
         log.info("server started", extra={"owner": owner, "url": self.url})
 
@@ -262,7 +263,7 @@ class ServerProcess:
 
     def _settle_doubts(
         self,
-        session: SparkSession,
+        jobs: SparkJobs,
         meta: MetaDatabase,
         upstream: Upstream,
         store: ColumnarEventStore,
@@ -277,7 +278,7 @@ class ServerProcess:
         settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
 
         def job() -> Reread:
-            return Reread(SparkTasks(session), store, upstream, config.source, log_service, flight, settings, self._clock)
+            return Reread(JobTasks(jobs), store, upstream, config.source, log_service, flight, settings, self._clock)
 
         metrics.register(TableStateCollector(log_service.table_states))
         rules = FeedDoubtRules(meta, config.source)
@@ -285,6 +286,33 @@ class ServerProcess:
         self._parts.callback(doubted.stop)
         doubted.start()
         return doubted
+
+    def _verify_on_schedule(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        supervisor: Supervisor,
+        doubted: DoubtedTables | None,
+        metrics: CollectorRegistry,
+    ) -> Callable[[str], dict[str, Any] | None]:
+        """Begin to verify the feeds that wish it; return what shows the result. Nothing where tables are never in doubt."""
+        if doubted is None:
+            return lambda _: None
+
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(meta, self._config.source) if supervisor.status(w.feed) is not None]
+
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
+
+        check = RangeCheck(upstream, store, log_service.settled_ts, self._clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, self._clock, system_random(), VerifyMetrics(metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled.view
 
 
 def check_reachable(uri: str) -> None:

@@ -13,7 +13,7 @@ from penstock.cli import main as main_module
 from penstock.cli.main import VERBS, run, show_error
 from penstock.cli.shown.logs import FieldFormatter
 from penstock.model.errors import PenstockError
-from penstock.testing.servers.api_server import ApiServer
+from testing.servers.api_server import ApiServer
 
 
 @pytest.fixture

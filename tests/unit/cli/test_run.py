@@ -20,8 +20,8 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.server.http.views import feed_summary
-from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
-from penstock.testing.twins.clock import SimulatedClock
+from testing.servers.api_server import SOURCE_URI, ApiServer
+from testing.twins.clock import SimulatedClock
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.paths.storage_lab import StorageLab
 
 T0 = compose_ts(1_700_000_000_000)
 DAY = 86_400_000 << 18

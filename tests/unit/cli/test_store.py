@@ -13,7 +13,7 @@ from penstock.model.batch import Op
 from penstock.model.span import DDL_SPAN, Span
 from penstock.server.data_directory import DataDirectory
 from penstock.store.event_store import ColumnarEventStore
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.checks.change_batches import TABLE, both_sides, read_rows
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import run
-from penstock.testing.servers.api_server import ApiServer
+from testing.servers.api_server import ApiServer
 
 
 def test_tokens_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from penstock.sink.storage.publisher import SchemaVersions
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.target.storage import ObjectTarget, unfenced
-from penstock.testing.paths.delivered_target import DeliveredTarget
-from penstock.testing.servers.api_server import ApiServer
+from testing.paths.delivered_target import DeliveredTarget
+from testing.servers.api_server import ApiServer
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from penstock.format.protocols import DataFormat, Protocol
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.checks.whole_file import whole_file
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.checks.whole_file import whole_file
+from testing.paths.storage_lab import StorageLab
 
 COLUMNS = (
     Column(1, "id", ColumnType(TypeKind.BIGINT), False, True),

@@ -20,7 +20,7 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.checks.whole_file import encode, whole_file
+from testing.checks.whole_file import encode, whole_file
 
 K = TypeKind
 TS = 433305438660591626

@@ -10,7 +10,7 @@ from penstock.meta.api_tokens import ApiTokens, Role
 from penstock.meta.engine import sqlite_url
 from penstock.model.errors import PenstockError
 from penstock.server.http.callers import Callers
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 DAY_S = 86_400.0
 

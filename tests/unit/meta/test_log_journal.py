@@ -15,8 +15,8 @@ from penstock.meta.log_journal import JournalEntry, JournalSettings, LogJournal
 from penstock.model.errors import InvariantError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.single_log import MemoryJournal
+from testing.twins.clock import SimulatedClock
+from testing.twins.single_log import MemoryJournal
 
 
 def journal(path: Path, clock: SimulatedClock | None = None, source: str = "a") -> LogJournal:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.meta.engine import sqlite_url
 from penstock.meta.table_states import TableCondition, TableState, TableStates
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.doubt_book import MemoryDoubts
+from testing.twins.clock import SimulatedClock
+from testing.twins.doubt_book import MemoryDoubts
 
 
 def doubt(ts: int, table_id: int = 7, code: str = "", table: str = "t") -> TableState:

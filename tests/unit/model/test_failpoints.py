@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import POINTS, Failpoints
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 WAIT_S = 10
 

@@ -17,7 +17,7 @@ from penstock.model.timestamp import (
     physical_ms,
     to_datetime,
 )
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 NOON = dt.datetime(2026, 11, 15, 12, 0, 0, 123_000, tzinfo=dt.UTC)
 NOON_MS = 1_794_744_000_123

@@ -20,8 +20,8 @@ from penstock.source.contract import Upstream
 from penstock.store.changes.changes import drain, side_handles
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from penstock.testing.checks.looked_inside import open_doubts
-from penstock.testing.twins.single_log import FIRST_TS, MemoryLog, rows_of, table_of
+from testing.checks.looked_inside import open_doubts
+from testing.twins.single_log import FIRST_TS, MemoryLog, rows_of, table_of
 
 WAIT_S = 20.0
 BUSY = next(s for s in map(Span, range(1, 40)) if s.span_id % 2 == 0)

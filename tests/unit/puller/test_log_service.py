@@ -14,7 +14,7 @@ from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.proto import cdc_pb2 as pb
-from penstock.testing.twins.change_stream import (
+from testing.twins.change_stream import (
     TABLE,
     ScriptedStore,
     ScriptedStream,
@@ -25,7 +25,7 @@ from penstock.testing.twins.change_stream import (
     resolved,
     row,
 )
-from penstock.testing.twins.event_store import MemoryEventStore
+from testing.twins.event_store import MemoryEventStore
 
 COMMITTED = 4
 SPAN = Span(1, b"k")

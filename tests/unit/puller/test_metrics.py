@@ -12,7 +12,7 @@ from penstock.puller.ranged.log_puller import LogPuller
 from penstock.puller.ranged.repeats import DeliveredLog
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.raw import RAW_SCHEMA, RawBatch
-from penstock.testing.twins.change_stream import ScriptedUpstream
+from testing.twins.change_stream import ScriptedUpstream
 
 SEVEN = {
     "inflight_bytes",

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.model.errors import InvariantError
 from penstock.puller.quota import ByteQuota
-from penstock.testing.checks.looked_inside import wait_for_waiters
+from testing.checks.looked_inside import wait_for_waiters
 
 WAIT_S = 10
 

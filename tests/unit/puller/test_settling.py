@@ -19,8 +19,8 @@ from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream
-from penstock.testing.twins.doubt_book import MemoryDoubts
-from penstock.testing.twins.single_log import MemoryJournal, MemoryLog, rows_of
+from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.single_log import MemoryJournal, MemoryLog, rows_of
 
 WAIT_S = 20.0
 SPAN = Span(1)

@@ -12,7 +12,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller import metrics as names
 from penstock.puller.span_pipeline import Finish, Registration, SpanPipeline, SpanPipelineSettings
-from penstock.testing.checks.looked_inside import wait_for_waiters
+from testing.checks.looked_inside import wait_for_waiters
 
 WAIT_S = 10
 

@@ -16,7 +16,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay import replay_table
 from penstock.readback.replay_database import ReplayDatabase, open_database, shown
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.paths.storage_lab import StorageLab
 
 K = TypeKind
 T0 = compose_ts(1_700_000_000_000)

@@ -14,8 +14,8 @@ from penstock.readback.inspection import check_target, list_tables
 from penstock.target.cron import Cron
 from penstock.target.expiry import CleanUp, expire
 from penstock.target.settings import from_uri
-from penstock.testing.paths.storage_lab import StorageLab
-from penstock.testing.twins.clock import SimulatedClock
+from testing.paths.storage_lab import StorageLab
+from testing.twins.clock import SimulatedClock
 
 _numbers = itertools.count()
 DAY = 86_400_000 << 18

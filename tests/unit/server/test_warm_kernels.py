@@ -1,4 +1,4 @@
-from penstock.format.csv.rows import write_rows
+from penstock.format.csv.encoder import write_rows
 from penstock.server.warm_kernels import warm_kernels
 
 

@@ -12,9 +12,9 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.bulk import write_bulk
-from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
-from penstock.testing.checks.looked_inside import object_rows
-from penstock.testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
+from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from testing.checks.looked_inside import object_rows
+from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

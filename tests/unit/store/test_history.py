@@ -4,7 +4,7 @@ import pytest
 
 from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.store.history import EXPIRING_MAX, HistoryNeeds, HistorySettings
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 HOUR_S = 3_600
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.target import storage as target_module
 from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress, _open_store
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 
 class Waiting:

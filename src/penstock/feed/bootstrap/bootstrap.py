@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
 from penstock.feed.bootstrap.reread_part import ComparedPart, RereadPart, compare_encoded
+from penstock.feed.spark.jobs import Job, Jobs
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
@@ -98,12 +98,12 @@ class TaskRunner(Protocol):
         """Stop what runs, and whatever is asked for later; ``run`` then raises ``CANCELLED``."""
 
 
-class SparkTasks:
-    """Runs each part as a Spark job of one task, so that each is done, tried again and put on record by itself."""
+class JobTasks:
+    """Runs each part as a job of one task, so that each is done, tried again and put on record by itself."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._context = session.sparkContext
-        self._group = f"penstock-bootstrap-{id(self):x}"
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._group = f"penstock bootstrap {id(self):x}"
         self._stopped = threading.Event()
 
     def run(self, part: BootstrapPart) -> PulledPart:
@@ -117,19 +117,20 @@ class SparkTasks:
         return msgspec.json.decode(answer, type=ComparedPart)
 
     def _do(self, work: Callable[[bytes], bytes], part: bytes, shown: str) -> bytes:
-        self._context.setJobGroup(self._group, shown, interruptOnCancel=True)
+        if self._stopped.is_set():
+            raise PenstockError("CANCELLED", f"{shown}: stopped")
         try:
-            answers: list[bytes] = self._context.parallelize([part], 1).map(work).collect()
-        except Exception as error:
+            (answer,) = self._jobs.run(Job(self._group, "penstock bootstrap", shown, work, [part]))
+        except PenstockError as error:
             if self._stopped.is_set():
                 raise PenstockError("CANCELLED", f"{shown}: stopped") from error
-            raise PenstockError.from_text(str(error)) from error
-        return answers[0]
+            raise
+        return answer
 
     def cancel(self) -> None:
         """Cancel the jobs that run."""
         self._stopped.set()
-        self._context.cancelJobGroup(self._group)
+        self._jobs.cancel(self._group)
 
 
 class Bootstrap:

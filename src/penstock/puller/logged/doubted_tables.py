@@ -111,6 +111,11 @@ class DoubtedTables:
             reason = "a span goes on from before the last corrections"
             self.request(table_id, known.schema, known.table, reason, known.settled_ts)
 
+    @property
+    def wants_changes(self) -> bool:
+        """Return whether a table is paused or watched; most of the time none is."""
+        return bool(self._paused or self._watches)
+
     def followed(self, changes: tuple[ChangeBatch, ...]) -> tuple[ChangeBatch, ...]:
         """Return changes without those of tables that are paused: a re-read brings what they would have."""
         paused = self._paused

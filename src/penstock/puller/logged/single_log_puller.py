@@ -292,9 +292,11 @@ class SingleLogPuller:
             self._journal.save_schemas(versions)
             if self._publish is not None and versions:
                 self._publish(versions)
-        changes = self._doubted.followed(step.changes)
-        self._doubted.watch(changes)
-        self._routes.give(step if changes is step.changes else msgspec.structs.replace(step, changes=changes))
+        followed = step
+        if self._doubted.wants_changes:
+            followed = msgspec.structs.replace(step, changes=self._doubted.followed(step.changes))
+            self._doubted.watch(followed.changes)
+        self._routes.give(followed)
         self._doubted.note(step.doubts)
         if step.position is None:
             self._place.is_between = self._place.is_between and not step.changes

@@ -8,7 +8,7 @@ Runs in the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
@@ -48,9 +48,13 @@ def build_api(
     registries: Sequence[CollectorRegistry],
     clock: Clock,
     doubted: DoubtedTables | None = None,
+    verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
     callers: Callers | None = None,
 ) -> FastAPI:
-    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt."""
+    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt.
+
+    ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call.
+    """
     # No page of its own: the ones that FastAPI has load scripts from elsewhere.
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     _answer_errors(app)
@@ -84,7 +88,8 @@ def build_api(
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         views = table_views(meta, name, doubted)
-        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views)
+        shown = feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views)
+        return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:

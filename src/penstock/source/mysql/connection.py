@@ -18,10 +18,11 @@ import pymysql.cursors
 from pymysql.constants import CLIENT
 
 from penstock.model.errors import PenstockError
+from penstock.source.mysql.wire.guarded_driver import NONSENSE, GuardedConnection
 
 DEFAULT_PORT = 3306
 SCHEMES = frozenset({"mysql", "mariadb"})
-_OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s"})
+_OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s", "clear-password"})
 _SSL_MODES = frozenset({"off", "preferred", "required", "verify-ca", "verify-identity"})
 _REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 3159, 4151})
 """Access denied in its many forms, expired and locked accounts, no TLS where it is required."""
@@ -45,6 +46,13 @@ class ServerAddress:
     server_id: int = 0
     """Under which id the binlog is read; 0 chooses one."""
     connect_timeout_s: float = 10.0
+    clear_password: bool = False
+    """Whether the password may be shown to a server that no certificate names."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Return whether a certificate says who the server is: by its name, or by an authority of the user's own."""
+        return self.ssl_mode == "verify-identity" or (self.ssl_mode == "verify-ca" and bool(self.ssl_ca))
 
     @property
     def shown(self) -> str:
@@ -74,6 +82,8 @@ def parse_uri(uri: str) -> ServerAddress:
         server_id, timeout_s = int(options.get("server-id", "0")), float(options.get("connect-timeout-s", "10"))
     except ValueError:
         raise PenstockError("CONFIG_INVALID", "upstream: server-id and connect-timeout-s must be numbers") from None
+    if options.get("clear-password", "off") not in {"on", "off"}:
+        raise PenstockError("CONFIG_INVALID", "upstream: clear-password must be on or off")
     return ServerAddress(
         parts.hostname,
         port,
@@ -85,6 +95,7 @@ def parse_uri(uri: str) -> ServerAddress:
         options.get("ssl-key", ""),
         server_id,
         timeout_s,
+        options.get("clear-password") == "on",
     )
 
 
@@ -109,6 +120,8 @@ class Session:
                 return list(cursor.fetchall())
         except pymysql.Error as error:
             raise translated(error, self.address) from error
+        except NONSENSE as error:
+            raise nonsense(error, self.address) from error
 
     def records(self, query: str) -> list[dict[str, Any]]:
         """Run a statement and return its rows by column name, in lower case."""
@@ -118,6 +131,8 @@ class Session:
                 return [{str(k).lower(): v for k, v in row.items()} for row in cursor.fetchall()]
         except pymysql.Error as error:
             raise translated(error, self.address) from error
+        except NONSENSE as error:
+            raise nonsense(error, self.address) from error
 
     def variable(self, name: str) -> str | None:
         """Return a global variable, None where the server has none of that name."""
@@ -133,7 +148,8 @@ class Session:
 def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
     """Return a logged-in connection of the driver, in UTC and utf8mb4."""
     try:
-        connection = pymysql.connect(
+        connection = GuardedConnection(
+            address.is_verified or address.clear_password,
             host=address.host,
             port=address.port,
             user=address.user,
@@ -141,7 +157,8 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=max(1, int(address.connect_timeout_s)),
-            read_timeout=read_timeout_s,
+            # A server that accepts and says nothing must not hold anybody up, however long queries may take.
+            read_timeout=max(1.0, address.connect_timeout_s),
             client_flag=CLIENT.MULTI_RESULTS,
             init_command="SET time_zone='+00:00', sql_mode=''",
             ssl_disabled=True,
@@ -154,10 +171,19 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
         connection.connect()
     except pymysql.Error as error:
         raise translated(error, address) from error
-    except RuntimeError as error:
-        # The driver knows more ways to prove a password than it can go by itself.
-        raise PenstockError("MISSING_DEPENDENCY", f"{address.shown}: {error}", "pip install 'penstock[mysql]'") from None
+    except NONSENSE as error:
+        if isinstance(error, RuntimeError) and "required" in str(error):
+            # The driver knows more ways to prove a password than it can go by itself.
+            raise PenstockError("MISSING_DEPENDENCY", f"{address.shown}: {error}", "pip install 'penstock[mysql]'") from None
+        raise nonsense(error, address) from error
+    connection._read_timeout = read_timeout_s
     return connection
+
+
+def nonsense(error: Exception, address: ServerAddress) -> PenstockError:
+    """Return what an error means that the driver raises where an answer is none; it finds no socket where another thread closed it."""
+    code = "UPSTREAM_UNREACHABLE" if isinstance(error, AttributeError) else "DECODE_FAILED"
+    return PenstockError(code, f"{address.shown}: an answer makes no sense ({type(error).__name__}); is this MySQL?")
 
 
 def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:

@@ -37,6 +37,11 @@ class LogLine:
         return LogPosition(self._chain.last_ts, str(self.place))
 
     @property
+    def last_ts(self) -> int:
+        """Return the ts of the last commit or mark."""
+        return self._chain.last_ts
+
+    @property
     def mariadb(self) -> bool:
         """Return whether the log is one of MariaDB."""
         return isinstance(self.place.gtids, MariadbGtids)

@@ -118,6 +118,11 @@ class LogReader:
         """Return where the reader is."""
         return self._line.position
 
+    @property
+    def place(self) -> tuple[int, LogPlace]:
+        """Return the ts up to which everything was read, and its place."""
+        return self._line.last_ts, self._line.place
+
     def steps(self, stop: threading.Event) -> Iterator[LogStep]:
         """Yield the log until it is stopped."""
         unsaved = self._tables.unsaved()

@@ -15,7 +15,7 @@ from penstock.model.batch import KEY, Op
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.bulk import write_bulk
-from penstock.testing.checks.change_batches import TABLE, Row, both_sides, row_key
+from testing.checks.change_batches import TABLE, Row, both_sides, row_key
 
 SPAN = Span(TABLE.table_id)
 KEYS = 400

@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.paths.storage_lab import StorageLab
 
 T0 = compose_ts(1_700_000_000_000)
 ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)

@@ -13,7 +13,7 @@ from penstock.feed.window.pace import BEHIND_INTERVALS, LOOKS_PER_INTERVAL
 from penstock.feed.window.planner import WindowPlanner
 from penstock.model.timestamp import physical_ms
 from penstock.store.flight.client import FlightStoreClient
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 

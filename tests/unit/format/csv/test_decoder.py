@@ -9,7 +9,7 @@ from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.testing.checks.whole_file import encode
+from testing.checks.whole_file import encode
 
 EMPLOYEE = TableSchema(
     1,

@@ -13,9 +13,9 @@ from penstock.model.span import Span
 from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
 from penstock.source.single_log import TableDoubt
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.doubt_book import MemoryDoubts
-from penstock.testing.twins.single_log import key_of, rows_of, table_of
+from testing.twins.clock import SimulatedClock
+from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.single_log import key_of, rows_of, table_of
 
 WAIT_S = 20.0
 SPAN = Span(1)

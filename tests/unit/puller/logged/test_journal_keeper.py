@@ -10,8 +10,8 @@ from penstock.model.errors import InvariantError
 from penstock.puller.logged.journal_keeper import JournalKeeper
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.source.single_log import LoggedUpstream, LogPosition
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog
+from testing.twins.clock import SimulatedClock
+from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog
 
 
 class Lab:

@@ -19,8 +19,8 @@ from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
-from penstock.testing.twins.doubt_book import MemoryDoubts
-from penstock.testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of
+from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of
 
 WAIT_S = 20.0
 SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)

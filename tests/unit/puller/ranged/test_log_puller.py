@@ -18,8 +18,8 @@ from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.proto import cdc_pb2 as pb
 from penstock.source.raw import RAW_SCHEMA, RawBatch
-from penstock.testing.checks.looked_inside import wait_for_waiters
-from penstock.testing.twins.change_stream import (
+from testing.checks.looked_inside import wait_for_waiters
+from testing.twins.change_stream import (
     ScriptedStore,
     ScriptedStream,
     ScriptedUpstream,

@@ -18,8 +18,8 @@ from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import Recheck
 from penstock.server.doubts.doubted_tables import ASKED, DoubtedTables
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, render
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.doubted_log import ScriptedDoubts
+from testing.twins.clock import SimulatedClock
+from testing.twins.doubted_log import ScriptedDoubts
 
 SETTINGS = RereadSettings(delay_s=2.0, backoff_s=10.0, backoff_max_s=40.0)
 LOST = PenstockError("UPSTREAM_REFUSED", "SELECT command denied")

@@ -9,7 +9,7 @@ import pytest
 from penstock.feed.window.assignment import Dispatcher
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.capture import DispatcherCapture
-from penstock.testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath
 
 SETUP = [
     "CREATE DATABASE d",

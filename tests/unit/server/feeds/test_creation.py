@@ -14,7 +14,7 @@ from penstock.server.feeds.creation import FeedCreator, FeedDocument, match_tabl
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
-from penstock.testing.twins.change_stream import ScriptedUpstream, named_tables
+from testing.twins.change_stream import ScriptedUpstream, named_tables
 
 SOURCE = "dataserver://127.0.0.1:1"
 

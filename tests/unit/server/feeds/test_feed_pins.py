@@ -24,8 +24,8 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
 from penstock.store.flight.address import FlightAddress, read_address, write_address
 from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.testing.checks.looked_inside import pins_of
-from penstock.testing.twins.clock import SimulatedClock
+from testing.checks.looked_inside import pins_of
+from testing.twins.clock import SimulatedClock
 
 SOURCE = "dataserver://127.0.0.1:1"
 SPAN = Span(7)

@@ -13,8 +13,8 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
-from penstock.testing.paths.feed_run import ScriptedFeedRunFactory
-from penstock.testing.twins.clock import SimulatedClock
+from testing.paths.feed_run import ScriptedFeedRunFactory
+from testing.twins.clock import SimulatedClock
 
 SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4)
 Build = Callable[..., tuple[Supervisor, ScriptedFeedRunFactory]]

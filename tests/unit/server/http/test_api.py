@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import CODES, PenstockError
 from penstock.server.http.answers import status_of
-from penstock.testing.servers.api_server import ApiServer
+from testing.servers.api_server import ApiServer
 
 SECRET = "hunter2"
 

@@ -24,8 +24,8 @@ from penstock.meta.engine import sqlite_url
 from penstock.model.errors import PenstockError
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import STRANGER_CALLS_BURST, ApiGuard, needed_role
-from penstock.testing.servers.api_server import ApiServer
-from penstock.testing.twins.clock import SimulatedClock
+from testing.servers.api_server import ApiServer
+from testing.twins.clock import SimulatedClock
 
 BODY_MAX = 4_096
 

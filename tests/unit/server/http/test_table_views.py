@@ -21,8 +21,8 @@ from penstock.cli.shown.run_view import RunView
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck
-from penstock.testing.servers.api_server import SOURCE_URI, ApiServer
-from penstock.testing.twins.clock import SimulatedClock
+from testing.servers.api_server import SOURCE_URI, ApiServer
+from testing.twins.clock import SimulatedClock
 
 DENIED = PenstockError("UPSTREAM_REFUSED", "denied to cdc:mysql://cdc:secret@db/", "GRANT SELECT")
 

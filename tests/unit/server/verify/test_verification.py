@@ -22,7 +22,7 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.server.verify.verification import FeedVerifier, TableVerdict, Verdict, open_reader, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
-from penstock.testing.paths.delivered_target import DeliveredTarget
+from testing.paths.delivered_target import DeliveredTarget
 
 ALTER = "ALTER TABLE d.a ADD COLUMN n INT DEFAULT 7"
 

@@ -16,7 +16,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.replay import replay_table
 from penstock.sink.catalog import before_rule
 from penstock.target.settings import from_uri
-from penstock.testing.paths.storage_lab import StorageLab
+from testing.paths.storage_lab import StorageLab
 
 _numbers = itertools.count()
 T0 = compose_ts(1_700_000_000_000)

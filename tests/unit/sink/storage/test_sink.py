@@ -5,12 +5,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.feed.window.delivery import deliver
-from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.window.steps import WorkEnd, WorkStep
 from penstock.model import failpoints
 from penstock.model.batch import Op
 from penstock.model.clock import Clock
@@ -26,9 +25,9 @@ from penstock.sink.storage.spool.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
 from penstock.sink.wake_gate import WakeGate, WakeGateSettings
 from penstock.target.settings import StorageSinkSettings, from_uri
-from penstock.testing.paths.storage_target import ScriptedTarget
-from penstock.testing.twins.clock import SimulatedClock
-from penstock.testing.twins.object_store import Fault, FaultRule
+from testing.paths.storage_target import ScriptedTarget
+from testing.twins.clock import SimulatedClock
+from testing.twins.object_store import Fault, FaultRule
 
 WAIT_S = 10
 T0 = compose_ts(1_700_000_000_000)
@@ -278,12 +277,12 @@ def test_a_table_whose_encoding_is_slow_delays_nobody_else(made: list[StorageSin
 # A task's way into the sink
 
 
-def opaque(parts: list[DispatcherId], events: int, rows_each: int = 20) -> Iterator[pa.RecordBatch]:
+def steps(parts: list[DispatcherId], events: int, rows_each: int = 20) -> Iterator[WorkStep]:
     for part in parts:
-        yield opaque_row(str(part), RowKind.OPEN, msgspec.json.encode(work(part)))
+        yield work(part)
         for n in range(events):
-            yield batch_row(str(part), rows(n * rows_each, rows_each))
-        yield opaque_row(str(part), RowKind.CLOSE)
+            yield rows(n * rows_each, rows_each)
+        yield WorkEnd()
 
 
 def test_a_task_delivers_dispatchers_one_after_the_other_and_waits_at_the_end(made: list[StorageSink]) -> None:
@@ -292,7 +291,7 @@ def test_a_task_delivers_dispatchers_one_after_the_other_and_waits_at_the_end(ma
     sink = open_sink(made, target, settings_of())
     parts = [DispatcherId(n) for n in range(1, 6)]
     results: list[DispatcherResult] = []
-    task = threading.Thread(target=lambda: results.extend(deliver(sink, opaque(parts, 10))))
+    task = threading.Thread(target=lambda: results.extend(deliver(sink, steps(parts, 10))))
     task.start()
     pause = threading.Event()
     for _ in range(1000):
@@ -316,8 +315,8 @@ def test_a_task_is_held_up_by_a_full_spool_and_not_by_a_failed_one(made: list[St
     read: list[int] = []
     errors: list[BaseException] = []
 
-    def counted() -> Iterator[pa.RecordBatch]:
-        for number, row in enumerate(opaque([D], 2000)):
+    def counted() -> Iterator[WorkStep]:
+        for number, row in enumerate(steps([D], 2000)):
             read.append(number)
             yield row
 

@@ -11,7 +11,7 @@ from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 from penstock.source.dataserver.shop import TABLES, key_columns, random_column
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 
 def keys_of(engine, table):

@@ -17,7 +17,7 @@ from penstock.store.contract import Hint
 from penstock.store.memory import MemoryRows
 from penstock.store.objects.object_file import ObjectKind, ObjectMeta, ObjectWriter
 from penstock.store.objects.objects import ObjectSpace
-from penstock.testing.checks.change_batches import TABLE, Row, change_batch, read_rows, read_steps, rows_of
+from testing.checks.change_batches import TABLE, Row, change_batch, read_rows, read_steps, rows_of
 
 SPAN = Span(TABLE.table_id)
 NEWER = TableSchema(7, "shop", "orders", 50, (*TABLE.columns, Column(3, "qty", ColumnType(TypeKind.INT))))

@@ -16,8 +16,8 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService, WindowRequest
 from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner
-from penstock.testing.checks.change_batches import TABLE, both_sides, read_rows
-from penstock.testing.twins.clock import SimulatedClock
+from testing.checks.change_batches import TABLE, both_sides, read_rows
+from testing.twins.clock import SimulatedClock
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
@@ -27,7 +27,7 @@ ORDERED = sorted([*ROWS, *TOMBSTONES], key=lambda r: (r[0], r[1] is not Op.DELET
 READER = """
 import sys
 from penstock.store.flight.client import FlightStoreClient
-from penstock.testing.checks.change_batches import read_rows
+from testing.checks.change_batches import read_rows
 client = FlightStoreClient(sys.argv[1], sys.stdin.read())
 rows = read_rows(client.open_changes(int(sys.argv[2]), 5, 39))
 print(len(rows), rows[0][3], rows[-1][3], client.schema_history(7)[0].full_name)

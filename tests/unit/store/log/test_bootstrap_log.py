@@ -18,7 +18,7 @@ from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, Pulled
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
-from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

@@ -10,7 +10,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.store.log.wal import WalSettings, WriteAheadLog, read_resolved
 from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
-from penstock.testing.checks.change_batches import Row, change_batch, rows_of
+from testing.checks.change_batches import Row, change_batch, rows_of
 
 WAIT_S = 20
 SPAN_ID = 42

@@ -16,9 +16,9 @@ from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
-from penstock.testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
-from penstock.testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
-from penstock.testing.twins.object_store import Fault, FaultRule, FaultyObjects
+from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
+from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
+from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id

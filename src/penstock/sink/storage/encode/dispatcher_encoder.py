@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
+from penstock.format.file_rows import PreparedRows
 from penstock.model.batch import commit_ts_array
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -22,7 +23,6 @@ from penstock.sink.storage.encode.cut_policy import Answer, CutPolicy
 from penstock.sink.storage.encode.file_filler import FileFiller, FlushTask
 from penstock.sink.storage.encode.flush_callbacks import Callbacks, FlushCallbacks
 from penstock.sink.storage.encode.flush_policy import FlushReason, IntervalFlush
-from penstock.sink.storage.encode.prepared_rows import PreparedRows
 from penstock.sink.storage.spool.file_buffer import BufferPool
 from penstock.sink.storage.spool.spool import DrainMarkerItem, Spool
 from penstock.sink.storage.writer import StorageWriters, WriterChannel
@@ -56,7 +56,7 @@ class DispatcherEncoder:
         self._channel = channel
         self._layout = settings.layout
         self._policy = CutPolicy(str(work.dispatcher), settings.flush_interval_ms / 1000, settings.file_size, atomicity, cuts)
-        self._rows = PreparedRows(settings)
+        self._rows = PreparedRows(settings.data_format, split_key_updates=not settings.output_raw_change_event)
         self._rechunker = Rechunker(chunk_bytes, whole_transactions=self._policy.keeps_transactions)
         self._file = FileFiller(work.dispatcher, settings, engine.buffers, engine.spool)
         self._callbacks = FlushCallbacks()

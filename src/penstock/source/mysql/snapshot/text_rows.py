@@ -16,9 +16,10 @@ import pymysql
 
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import Session, translated
+from penstock.source.mysql.connection import Session, nonsense, translated
 from penstock.source.mysql.rows.texts import little_endian
 from penstock.source.mysql.wire.framing import CONTINUED, ENDED, LEFT, MORE, PACKET_BYTES_MAX, REFUSED, UNPACK_STATE
+from penstock.source.mysql.wire.guarded_driver import ANSWER_BYTES_MAX, NONSENSE
 
 T = TypeVar("T", bound=np.generic)
 _COM_QUERY = 3
@@ -40,6 +41,8 @@ def query_columns(session: Session, query: str, columns: int, page_rows: int) ->
             connection._read_packet()
     except pymysql.Error as error:
         raise translated(error, session.address) from error
+    except NONSENSE as error:
+        raise nonsense(error, session.address) from error
     state: I64 = np.zeros(UNPACK_STATE, dtype=np.int64)
     rows: U8 = np.empty(2 * _RECEIVE_BYTES, dtype=np.uint8)
     starts: I64 = np.empty(_RECEIVE_BYTES // _ROW_PACKET_BYTES_MIN + 2, dtype=np.int64)
@@ -68,6 +71,8 @@ def query_columns(session: Session, query: str, columns: int, page_rows: int) ->
             end -= stop
             starts[0] = 0
             count = int(partial)
+        elif partial and end - int(starts[whole]) > ANSWER_BYTES_MAX:
+            raise PenstockError("DECODE_FAILED", f"{shown}: a row of more than {ANSWER_BYTES_MAX} bytes; is this MySQL?")
 
 
 def _with_room(array: npt.NDArray[T], used: int, more: int) -> npt.NDArray[T]:

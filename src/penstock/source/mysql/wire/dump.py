@@ -18,10 +18,11 @@ import pymysql
 from penstock.kernels.jit import U8
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import ServerAddress, connect, translated
+from penstock.source.mysql.connection import ServerAddress, connect, nonsense, translated
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire.framing import ENDED, REFUSED, UNPACK_STATE, unpack
+from penstock.source.mysql.wire.guarded_driver import NONSENSE
 
 _COM_REGISTER = 0x15
 _COM_DUMP = 0x12
@@ -89,6 +90,9 @@ class BinlogStream:
         except pymysql.Error as error:
             self.close()
             raise translated(error, address) from error
+        except NONSENSE as error:
+            self.close()
+            raise nonsense(error, address) from error
         except BaseException:
             self.close()
             raise

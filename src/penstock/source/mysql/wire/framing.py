@@ -28,6 +28,9 @@ from penstock.source.mysql.wire.constants import (
 PIECE_BYTES = 32 << 20
 """A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it."""
 
+EVENT_BYTES_MAX = (1 << 30) + (1 << 20)
+"""No server lets a packet be larger than 1 GiB, and an event little more; one that says so is refused before its bytes are waited for."""
+
 # State of ``unpack``.
 LEFT, CONTINUED = 0, 1
 UNPACK_STATE = 2
@@ -198,7 +201,7 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
         if end - at < HEADER_BYTES:
             return at, STOP_END
         size = little_endian(events, at + SIZE_AT, 4)
-        if size < HEADER_BYTES + checksum:
+        if size < HEADER_BYTES + checksum or size > EVENT_BYTES_MAX:
             return at, STOP_BAD
         if end - at < size:
             return at, STOP_END

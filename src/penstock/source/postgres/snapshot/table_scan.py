@@ -28,6 +28,7 @@ from penstock.source.postgres.rows.type_map import BPCHAR, UUID
 from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable, read_tables
 from penstock.source.postgres.tables.schema_book import OID_MASK
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
+from penstock.source.postgres.wire.pgoutput import FRAME_BYTES, MESSAGE_BYTES_MAX
 
 PAGE_BYTES = 2 << 20
 _NATIVE_FORMS = frozenset({CellForm.INTEGER, CellForm.BOOLEAN, CellForm.BYTES})
@@ -115,6 +116,8 @@ def read_copy(connection: Connection, copy: str, columns: int, page_rows: int) -
                 break
         # The walk undoes escapes in the rows that it passes, never behind the place where it stops.
         waiting = bytearray(buffer[at:].tobytes())
+        if int.from_bytes(waiting[1:FRAME_BYTES], "big") > MESSAGE_BYTES_MAX:
+            raise PenstockError("DECODE_FAILED", f"{connection.address.shown}: a row of more than {MESSAGE_BYTES_MAX} bytes")
         if ended:
             connection.finish_copy(waiting)
             return

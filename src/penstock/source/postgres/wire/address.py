@@ -2,8 +2,9 @@
 
 Options: ``slot`` and ``publication`` name what is used (both ``penstock`` unless given; made by Penstock where they are missing),
 ``sslmode`` (``disable``, ``prefer``, ``require``, ``verify-ca``, ``verify-full``), ``sslrootcert``, ``sslcert``, ``sslkey``,
-``connect_timeout`` in seconds and ``streaming`` (``on`` lets the server send large transactions before they commit). Anything else is
-``CONFIG_INVALID``. Runs wherever an upstream is opened.
+``connect_timeout`` in seconds, ``streaming`` (``on`` lets the server send large transactions before they commit) and ``clear_password``
+(``on`` lets a server have the password in clear that no certificate names). Anything else is ``CONFIG_INVALID``.
+Runs wherever an upstream is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 DEFAULT_PORT = 5432
 DEFAULT_NAME = "penstock"
 _OPTIONS = frozenset(
-    {"slot", "publication", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "streaming"},
+    {"slot", "publication", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "streaming", "clear_password"},
 )
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
@@ -41,6 +42,12 @@ class PostgresAddress:
     sslkey: str = ""
     connect_timeout_s: float = 10.0
     streaming: bool = False
+    clear_password: bool = False
+
+    @property
+    def is_verified(self) -> bool:
+        """Return whether a certificate says who the server is: by its name, or by an authority of the user's own."""
+        return self.sslmode == "verify-full" or (self.sslmode == "verify-ca" and bool(self.sslrootcert))
 
     def __repr__(self) -> str:
         return f"PostgresAddress({self.user}@{self.host}:{self.port}/{self.database}, slot={self.slot!r})"
@@ -73,8 +80,7 @@ def parse_address(uri: str) -> PostgresAddress:
         problems.append(f"sslmode must be one of {', '.join(SSL_MODES)}")
     if not _SLOT.fullmatch(options.get("slot", DEFAULT_NAME)):
         problems.append("slot must be of lower case letters, digits and _, at most 63")
-    if options.get("streaming", "off") not in {"on", "off"}:
-        problems.append("streaming must be on or off")
+    problems += [f"{name} must be on or off" for name in ("streaming", "clear_password") if options.get(name, "off") not in {"on", "off"}]
     timeout_s = options.get("connect_timeout", "10")
     if not re.fullmatch(r"\d{1,4}(\.\d+)?", timeout_s) or float(timeout_s) <= 0:
         problems.append("connect_timeout must be a number of seconds above 0")
@@ -95,4 +101,5 @@ def parse_address(uri: str) -> PostgresAddress:
         sslkey=options.get("sslkey", ""),
         connect_timeout_s=float(timeout_s),
         streaming=options.get("streaming") == "on",
+        clear_password=options.get("clear_password") == "on",
     )

@@ -16,13 +16,16 @@ import struct
 
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.wire.address import PostgresAddress
+from penstock.source.postgres.wire.pgoutput import MESSAGE_BYTES_MAX
 from penstock.source.postgres.wire.scram import MECHANISM, ScramClient, md5_response
 
 PROTOCOL_VERSION = 196_608
 SSL_REQUEST = 80_877_103
 RECEIVE_BYTES = 1 << 20
 BULK_BYTES = 1 << 18
-MESSAGE_BYTES_MAX = 1 << 30
+_LOGIN_BYTES_MAX = 1 << 16
+"""Nothing that a server says before somebody is in is as long as this."""
+_MALFORMED = (ValueError, LookupError, struct.error)
 _SESSION = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, MDY",
@@ -66,6 +69,7 @@ class Connection:
         self._buffer = bytearray()
         self._at = 0
         self._closed = False
+        self._is_entered = False
         try:
             self._socket = _open_socket(address)
         except ssl.SSLCertVerificationError as error:
@@ -76,6 +80,9 @@ class Connection:
             raise PostgresError("UPSTREAM_UNREACHABLE", f"{address.shown}: {error.strerror or error}") from None
         try:
             self._start(replication)
+        except _MALFORMED as error:
+            self.close()
+            raise self._malformed(error) from None
         except BaseException:
             self.close()
             raise
@@ -96,7 +103,10 @@ class Connection:
             if kind == b"T":
                 rows = []
             elif kind == b"D":
-                rows.append(_row(body))
+                try:
+                    rows.append(_row(body))
+                except _MALFORMED as error:
+                    raise self._malformed(error) from None
             elif kind == b"E":
                 failure = failure or self._error(body)
             elif kind == b"Z":
@@ -205,10 +215,22 @@ class Connection:
             elif kind == b"E":
                 raise self._error(body)
             elif kind == b"Z":
+                if scram is not None and not scram.is_verified:
+                    raise self._unproven()
+                self._is_entered = True
                 return
 
     def _authenticate(self, method: int, body: bytes, scram: ScramClient | None) -> ScramClient | None:
+        if scram is not None and not scram.is_verified and method not in {_AUTH_SASL_CONTINUE, _AUTH_SASL_FINAL}:
+            raise self._unproven()
         if method == _AUTH_CLEAR:
+            if not (self.address.is_verified or self.address.clear_password):
+                raise PostgresError(
+                    "UPSTREAM_REFUSED",
+                    f"{self.address.shown} asks for the password in clear, and nothing says who it is",
+                    "Add ?sslmode=verify-full (and sslrootcert=… for an authority of your own); or use scram-sha-256 for this user in "
+                    "pg_hba.conf; or, where nobody else is in the network, ?clear_password=on.",
+                )
             self.send(b"p", self.address.password.encode() + b"\0")
         elif method == _AUTH_MD5:
             self.send(b"p", md5_response(self.address.user, self.address.password, body[:4]).encode() + b"\0")
@@ -252,7 +274,7 @@ class Connection:
             self._fill()
         kind = bytes(self._buffer[self._at : self._at + 1])
         length = int.from_bytes(self._buffer[self._at + 1 : self._at + 5], "big")
-        if not 4 <= length <= MESSAGE_BYTES_MAX:
+        if not 4 <= length <= (MESSAGE_BYTES_MAX if self._is_entered else _LOGIN_BYTES_MAX):
             raise PostgresError("DECODE_FAILED", f"{self.address.shown}: a message of {length} bytes; is this a PostgreSQL server?")
         while len(self._buffer) - self._at < 1 + length:
             self._fill()
@@ -265,8 +287,8 @@ class Connection:
             del self._buffer[: self._at]
             self._at = 0
         try:
-            # A query may take long; the socket's own keepalive notices a peer that is gone.
-            self._socket.settimeout(None)
+            # A query may take long; the socket's own keepalive notices a peer that is gone. A login may not.
+            self._socket.settimeout(None if self._is_entered else self.address.connect_timeout_s)
             data = self._socket.recv(RECEIVE_BYTES)
         except OSError as error:
             raise self._lost(error) from None
@@ -281,6 +303,14 @@ class Connection:
 
     def _error(self, body: bytes) -> PostgresError:
         return server_error(self.address.shown, body)
+
+    def _malformed(self, error: Exception) -> PostgresError:
+        what = type(error).__name__
+        return PostgresError("DECODE_FAILED", f"{self.address.shown}: a message makes no sense ({what}); is this a PostgreSQL server?")
+
+    def _unproven(self) -> PostgresError:
+        text = f"{self.address.shown} did not prove that it knows the password"
+        return PostgresError("UPSTREAM_REFUSED", text, "Something answers in the server's place: check the address and the network.")
 
     def _lost(self, error: OSError) -> PostgresError:
         return PostgresError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: {error.strerror or error}")
@@ -321,6 +351,8 @@ def _row(body: bytes) -> Row:
             continue
         values.append(body[at : at + length].decode())
         at += length
+    if at != len(body):
+        raise ValueError("fields that do not fill their row")
     return tuple(values)
 
 

@@ -27,6 +27,8 @@ TXN_SLOTS = 4
 INSERT, UPDATE, DELETE = 0, 1, 2
 NO_OLD, OLD_KEY, OLD_FULL = 0, 1, 2
 FRAME_BYTES = 5
+MESSAGE_BYTES_MAX = 1 << 30
+"""A server cannot put more together; a message that says so is refused before its bytes are waited for."""
 XLOG_BYTES = 25
 """What stands before a pgoutput message inside CopyData: ``w``, start, end, send time."""
 POSTGRES_EPOCH_US = 946_684_800_000_000
@@ -131,7 +133,7 @@ def scan(buf: U8, at: int, end: int, in_stream: bool, state: I64, rows: I64, txn
             return at
         length = u32(buf, at + 1)
         after = at + 1 + length
-        if length < 4:
+        if length < 4 or length > MESSAGE_BYTES_MAX:
             state[STATUS] = BAD
             return at
         if after > end:
@@ -242,7 +244,7 @@ def stream_end(buf: U8, at: int, end: int) -> tuple[int, int]:
         if at + 5 > end:
             return MORE, at
         length = u32(buf, at + 1)
-        if length < 5 or buf[at] != 100:
+        if length < 5 or length > MESSAGE_BYTES_MAX or buf[at] != 100:
             return BAD, at
         if at + 1 + length > end:
             return MORE, at

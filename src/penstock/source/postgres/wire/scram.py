@@ -1,7 +1,7 @@
 """How a password is proven: SCRAM-SHA-256, and MD5 for servers that still ask for it.
 
-Invariant: the password itself leaves this module only for a server that asks for clear text. The server proves in turn that it knows
-the password's verifier. Runs wherever an upstream is opened.
+Invariant: the password itself does not leave this module. The server proves in turn that it knows the password's verifier;
+``is_verified`` says that it did. Runs wherever an upstream is opened.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class ScramClient:
         # PostgreSQL takes the user from the startup message and ignores the one here.
         self._first_bare = f"n=,r={self._nonce}"
         self._server_signature = b""
+        self.is_verified = False
 
     def first(self) -> bytes:
         """Return the client's first message."""
@@ -42,11 +43,11 @@ class ScramClient:
         """Return the proof for the server's challenge."""
         fields = _fields(server_first)
         nonce, salt, rounds = fields.get("r", ""), fields.get("s", ""), fields.get("i", "")
-        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce) or not rounds.isdigit():
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce) or not (rounds.isascii() and rounds.isdigit()):
             raise PenstockError("UPSTREAM_REFUSED", "the server's SCRAM challenge is not an answer to ours")
         if not 0 < int(rounds) <= _ITERATIONS_MAX:
             raise PenstockError("UPSTREAM_REFUSED", f"the server asks for {rounds} rounds of SCRAM")
-        salted = hashlib.pbkdf2_hmac("sha256", self._password, base64.b64decode(salt), int(rounds))
+        salted = hashlib.pbkdf2_hmac("sha256", self._password, base64.b64decode(salt, validate=True), int(rounds))
         client_key = hmac.digest(salted, b"Client Key", "sha256")
         without_proof = f"c=biws,r={nonce}"
         signed = f"{self._first_bare},{server_first.decode()},{without_proof}".encode()
@@ -58,8 +59,9 @@ class ScramClient:
     def verify(self, server_final: bytes) -> None:
         """Raise unless the server proved that it knows the password too."""
         given = _fields(server_final).get("v", "")
-        if not self._server_signature or not hmac.compare_digest(base64.b64decode(given), self._server_signature):
+        if not self._server_signature or not hmac.compare_digest(base64.b64decode(given, validate=True), self._server_signature):
             raise PenstockError("UPSTREAM_REFUSED", "the server could not prove that it knows the password")
+        self.is_verified = True
 
 
 def _fields(message: bytes) -> dict[str, str]:

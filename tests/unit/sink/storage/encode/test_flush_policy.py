@@ -4,7 +4,7 @@ from collections.abc import Callable
 from penstock.model.errors import PenstockError
 from penstock.sink.storage.encode.flush_policy import IntervalFlush
 from penstock.sink.storage.failure_latch import FailureLatch
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 WAIT_S = 10
 

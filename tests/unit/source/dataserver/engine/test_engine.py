@@ -7,7 +7,7 @@ from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.transaction import PREWRITE_BYTES_MAX, Txn
-from penstock.testing.twins.clock import SimulatedClock
+from testing.twins.clock import SimulatedClock
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.transaction import Txn
 from penstock.source.proto import cdc_pb2
-from penstock.testing.twins.stream_reader import StreamReader, deregister, register
+from testing.twins.stream_reader import StreamReader, deregister, register
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
 

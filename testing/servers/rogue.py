@@ -1,0 +1,158 @@
+"""Servers that mean no good: a real socket on loopback that plays a script to whoever connects, and keeps what it was told.
+
+A script speaks raw bytes; the helpers below frame them as MySQL, PostgreSQL and S3 do. What a script does not read is lost; when it returns
+the connection is closed. Runs in tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_PLUGIN_AUTH, _SECURE, _PROTOCOL_41, _LENENC = 1 << 19, 1 << 15, 1 << 9, 1 << 21
+_ANSWER_S = 60.0
+
+
+class Peer:
+    """One who connected. Everything read from it is kept."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self._raw = raw
+        self.heard = b""
+
+    def read(self, count: int) -> bytes:
+        """Return so many bytes, fewer where the peer went away."""
+        data = b""
+        while len(data) < count:
+            more = self._raw.recv(count - len(data))
+            if not more:
+                break
+            data += more
+        self.heard += data
+        return data
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; a peer that went away hears nothing."""
+        with contextlib.suppress(OSError):
+            self._raw.sendall(data)
+
+    def read_mysql(self) -> bytes:
+        """Return the payload of one packet of MySQL."""
+        return self.read(int.from_bytes(self.read(4)[:3], "little"))
+
+    def read_postgres(self, typed: bool = True) -> bytes:
+        """Return the body of one message of PostgreSQL; the first one has no type."""
+        head = self.read(5 if typed else 4)
+        return self.read(max(0, int.from_bytes(head[-4:], "big") - 4))
+
+
+class RogueServer:
+    """A server that plays one script to each connection."""
+
+    def __init__(self, script: Callable[[Peer], None]) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.peers: list[Peer] = []
+        self._thread = threading.Thread(target=self._serve, name="rogue", daemon=True)
+        self._thread.start()
+
+    @property
+    def heard(self) -> bytes:
+        """Return all that was read so far."""
+        return b"".join(peer.heard for peer in self.peers)
+
+    def close(self) -> None:
+        """Stop listening, and wait until the script that runs has ended."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(_ANSWER_S)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                raw, _ = self._listener.accept()
+            except OSError:
+                return
+            raw.settimeout(_ANSWER_S)
+            peer = Peer(raw)
+            self.peers.append(peer)
+            with raw, contextlib.suppress(OSError):
+                self._script(peer)
+
+
+@contextmanager
+def rogue(script: Callable[[Peer], None]) -> Iterator[RogueServer]:
+    """Run a script for everybody who connects until the block ends."""
+    server = RogueServer(script)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def mysql_packet(number: int, payload: bytes) -> bytes:
+    """Return one packet."""
+    return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
+
+
+def mysql_greeting(plugin: str = "mysql_native_password") -> bytes:
+    """Return the greeting of a server without TLS."""
+    flags = _PLUGIN_AUTH | _SECURE | _PROTOCOL_41 | _LENENC
+    head = b"\x0a8.0.40\0" + struct.pack("<I", 7) + b"saltsalt\0" + struct.pack("<HBHHB", flags & 0xFFFF, 45, 2, flags >> 16, 21)
+    return mysql_packet(0, head + bytes(10) + b"saltsaltsalt\0" + plugin.encode() + b"\0")
+
+
+def mysql_switch(number: int, plugin: str) -> bytes:
+    """Return a request to prove the password in another way."""
+    return mysql_packet(number, b"\xfe" + plugin.encode() + b"\0" + b"saltsaltsaltsaltsalt\0")
+
+
+def postgres_message(kind: bytes, body: bytes) -> bytes:
+    """Return one message."""
+    return kind + struct.pack("!i", len(body) + 4) + body
+
+
+def postgres_asks(method: int, rest: bytes = b"") -> bytes:
+    """Return a request for authentication, 0 where the server is content."""
+    return postgres_message(b"R", struct.pack("!i", method) + rest)
+
+
+@contextmanager
+def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
+    """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            status, body = next((given for part, given in answers.items() if part in self.path), (404, b""))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
+            self.send_header("ETag", '"rogue"')
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_HEAD = do_PUT = do_DELETE = _answer  # noqa: N815 - the names that http.server looks for
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="rogue-bucket", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(_ANSWER_S)
