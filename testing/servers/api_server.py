@@ -42,6 +42,7 @@ from testing.paths.feed_run import ScriptedFeedRunFactory
 from testing.twins.change_stream import ScriptedUpstream, named_tables
 from testing.twins.doubted_log import ScriptedDoubts
 
+OpenTarget = Callable[[SinkConfig, Guard], SinkMaintainer]
 SOURCE_URI = "dataserver://127.0.0.1:1"
 UNHURRIED = ApiSettings(requests_per_second=1_000_000)
 """A test that polls must not meet the limit of a server whose callers are people."""
@@ -57,6 +58,7 @@ class ApiServer:
         api: ApiSettings = UNHURRIED,
         sink_allow: Sequence[str] = (),
         connections: Mapping[str, Any] | None = None,
+        open_target: OpenTarget | None = None,
     ) -> None:
         clock = SystemClock()
         known = Connections.read(connections or {}, {})
@@ -70,13 +72,13 @@ class ApiServer:
         registry.register(FeedCollector(self.meta, clock))
         self.opened: list[str] = []
 
-        def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+        def open_known(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
             target = known.resolve(sink)
             self.opened.append(target.uri)
-            return _open_target(target, guard)
+            return (open_target or _open_target)(target, guard)
 
         policy = SinkPolicy(sink_allow, directory / "data", known.resolve)
-        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, open_target, policy)
+        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, open_known, policy)
         self.doubts = ScriptedDoubts(directory, clock)
         verifier = FeedVerifier(
             self.meta,

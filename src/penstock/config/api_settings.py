@@ -27,6 +27,7 @@ class ApiSettings:
         plain_text: an address that other machines reach is served without TLS.
         body_bytes_max: the largest request body.
         requests_per_second: how many calls one token makes, over a while.
+        target_timeout_s: how long a target may take for one answer while a feed is created.
     """
 
     hosts: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class ApiSettings:
     plain_text: bool = False
     body_bytes_max: int = field(default=1 << 20, metadata={"range": (1 << 10, 64 << 20)})
     requests_per_second: int = field(default=500, metadata={"range": (1, 1_000_000)})
+    target_timeout_s: float = field(default=20.0, metadata={"range": (1, 600)})
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def new_token() -> str:
 def write_private(file: Path, content: bytes) -> None:
     """Write a file that only this user can read, whole or not at all."""
     partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.new")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as sink:
+    with open(partial, "xb", opener=open_private) as sink:
         sink.write(content)
     partial.replace(file)
 
@@ -81,7 +82,7 @@ def announce(server: KnownServer) -> Callable[[], None]:
             raise PermissionError(0, "it belongs to another user, or others can write there")
         file = place / _name(server.url)
         partial = place / f"{file.name}.{secrets.token_hex(4)}.new"
-        held = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        held = open_private(str(partial), os.O_RDWR | os.O_CREAT | os.O_EXCL)
     except OSError as error:
         log.warning("the command line will not find the token by itself", extra={"reason": f"{_directory()}: {error.strerror}"})
         return lambda: None

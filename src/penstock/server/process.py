@@ -219,9 +219,11 @@ class ServerProcess:
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
-        self._creator = FeedCreator(
-            meta, upstream, config.source, lambda sink, guard: _open_target(connections.resolve(sink), guard), policy
-        )
+
+        def open_for_caller(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+
+        self._creator = FeedCreator(meta, upstream, config.source, open_for_caller, policy)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
@@ -340,5 +342,5 @@ def source_name(uri: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
 
 
-def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard)
+def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, answer_s_max)

@@ -34,6 +34,7 @@ def test_this_machine_alone_needs_no_tls(host: str) -> None:
         ({"tls-key": "/x.key"}, "api.tls-key"),
         ({"body-bytes-max": "1GiB"}, "api.body-bytes-max"),
         ({"requests-per-second": 0}, "api.requests-per-second"),
+        ({"target-timeout": "1d"}, "api.target-timeout"),
     ],
 )
 def test_what_cannot_be(given: dict[str, Any], key: str) -> None:

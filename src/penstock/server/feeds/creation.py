@@ -31,6 +31,7 @@ from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced
 
 _NEAR_MATCHES_MAX = 3
+_UNMATCHED_SHOWN_MAX = 20
 _LOOKS_MAX = 10
 
 
@@ -138,16 +139,18 @@ def claimant(name: str, uid: str) -> str:
 
 
 def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
-    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names every pattern without a table."""
+    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names patterns without a table."""
     names = sorted({table.full_name for table in known})
     found: set[str] = set()
-    problems = []
+    unmatched = []
     for pattern in patterns:
         matched = [name for name in names if match_name(pattern, name)]
         if not matched:
-            problems.append(f"{pattern!r} matches no table{_near(pattern, names)}")
+            unmatched.append(pattern)
         found.update(matched)
-    if problems:
+    if unmatched:
+        problems = [f"{pattern!r} matches no table{_near(pattern, names)}" for pattern in unmatched[:_UNMATCHED_SHOWN_MAX]]
+        problems += [f"and {left} more"] if (left := len(unmatched) - len(problems)) else []
         raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
     return sorted((t for t in known if t.full_name in found), key=lambda t: (t.full_name, t.table_id))
 

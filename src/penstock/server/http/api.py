@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -26,6 +26,7 @@ from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
 from penstock.server.http.answers import error_answer
+from penstock.server.http.bodies import checked_tree
 from penstock.server.http.call_pool import CallPool
 from penstock.server.http.callers import Callers
 from penstock.server.http.table_routes import add_table_routes, table_views
@@ -79,7 +80,7 @@ def build_api(
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         def create() -> dict[str, Any]:
-            feed = creator.create(tree)
+            feed = creator.create(checked_tree(tree))
             supervisor.wake()
             return feed_detail(feed, meta.feed_tables(feed.name), None, clock)
 
@@ -104,7 +105,7 @@ def build_api(
         return verdict_body(await verifications.run(lambda: verifier.verify(name)))
 
     @app.get("/api/v1/feeds/{name}/verify")
-    def verify_progress(name: str, after: int = 0) -> dict[str, Any]:
+    def verify_progress(name: str, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> dict[str, Any]:
         meta.get_feed(name)
         return {"progress": verifier.progress(name)[after:]}
 

@@ -9,6 +9,7 @@ from fastapi import Body, FastAPI
 
 from penstock.meta.api_tokens import NAME_CHARS_MAX, ApiToken, Role
 from penstock.model.clock import Clock
+from penstock.server.http.bodies import checked_tree
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import TOKENS_PATH
 from penstock.settings.loader import load
@@ -39,7 +40,7 @@ def add_token_routes(app: FastAPI, callers: Callers, clock: Clock) -> None:
 
     @app.post(TOKENS_PATH, status_code=201)
     def create_token(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        wanted = load(TokenRequest, tree)
+        wanted = load(TokenRequest, checked_tree(tree))
         expires_ms = clock.now_ms() + round(wanted.expires_s * 1000) if wanted.expires_s else 0
         made, token = callers.create(wanted.name, wanted.role, expires_ms)
         # The only time that it is shown: from here on a digest is all there is.
