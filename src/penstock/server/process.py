@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -69,6 +71,8 @@ log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 3.0
 _SPARK_LOOK_S = 0.5
+_SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
+"""What both the operating system and a URI take for the path of a socket."""
 _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
 
 
@@ -184,7 +188,7 @@ class ServerProcess:
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
         parts.callback(store.close)
-        flight = FlightService(store, config.flight_host, config.flight_port)
+        flight = FlightService(store, config.flight_host, config.flight_port, socket=flight_socket(config, directory.store))
         parts.callback(flight.close)
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
@@ -330,6 +334,13 @@ def check_reachable(uri: str) -> None:
         socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
+
+
+def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
+    """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
+    file = store_dir / "flight.sock"
+    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
+    return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
 
 
 def source_name(uri: str) -> str:

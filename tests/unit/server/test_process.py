@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.model.errors import PenstockError
-from penstock.server.process import check_reachable
+from penstock.server.process import check_reachable, flight_socket
 
 
 def refused(code: str) -> pytest.RaisesExc[PenstockError]:
@@ -26,3 +28,16 @@ def test_source_where_nothing_listens() -> None:
             check_reachable(uri)
     assert caught.value.code == "UPSTREAM_UNREACHABLE"
     assert "hunter2" not in str(caught.value)
+
+
+def test_where_all_readers_are_this_users_no_other_can_reach_flight() -> None:
+    """gRPC takes a message whole before it asks for the token: 200 MiB from anybody, where a port is open."""
+    store, source = Path("/data/store"), "dataserver://127.0.0.1:1"
+    assert flight_socket(ServerConfig(source), store) == store / "flight.sock"
+    assert flight_socket(ServerConfig(source, spark=SparkConfig("local-cluster[2,1,1024]")), store) == store / "flight.sock"
+    # Readers elsewhere, or who were told a port, find one.
+    assert flight_socket(ServerConfig(source, spark=SparkConfig("spark://h:7077")), store) is None
+    assert flight_socket(ServerConfig(source, flight_port=8301), store) is None
+    assert flight_socket(ServerConfig(source, flight_host="10.0.0.7"), store) is None
+    for odd in ("/my data/store", "/" + "x" * 100, "/%41/store"):
+        assert flight_socket(ServerConfig(source), Path(odd)) is None
