@@ -36,6 +36,7 @@ class Dialect:
         null: what a column that may be NULL says.
         casts: whether a value must be cast to another type.
         note_key: the type of a text that is a key.
+        insert_first: how an INSERT begins and ends that takes one of several rows with one key.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Dialect:
     null: str = ""
     casts: bool = True
     note_key: str = ""
+    insert_first: tuple[str, str] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
 
     def identifier(self, name: str) -> str:
         """Return a quoted name."""
@@ -109,6 +111,8 @@ DIALECTS = {
         null=" NULL",
         casts=False,
         note_key="VARCHAR(700)",
+        # IGNORE would let values through that do not fit as well.
+        insert_first=("REPLACE INTO", ""),
     ),
 }
 
