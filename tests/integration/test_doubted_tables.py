@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -117,6 +118,11 @@ class Lab:
         verdict = self.path.verify()
         verdict.check()
         assert len(verdict.tables) == 3
+
+    def not_covered(self) -> dict[str, str]:
+        """Return the tables of which the target itself says that its checkpoint does not hold for them."""
+        found: dict[str, str] = json.loads((self.path.root / "files" / "metadata").read_text()).get("not-covered", {})
+        return {name: state for name, state in found.items() if not name.endswith(".bag")}
 
     def bag_in_store(self) -> list[tuple[Any, ...]]:
         """Return the rows that the store has of the table without a key."""
@@ -370,11 +376,13 @@ def test_a_table_that_is_paused_is_left_out_until_it_is_read_again(lab: Lab) -> 
     lab.path.drain()
     with pytest.raises(PenstockError, match="orders"):
         lab.check()
+    assert lab.not_covered() == {f"{lab.schema}.orders": "quarantined"}, "the files say it"
     settlement = lab.reread("orders")
     assert settlement is not None
     assert (settlement.rows, settlement.closed) == (10, True)
     lab.run("UPDATE {s}.orders SET note = 'again' WHERE id < 5")
     lab.check()
+    assert lab.not_covered() == {}
 
 
 class Wishes:
