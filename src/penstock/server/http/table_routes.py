@@ -50,9 +50,8 @@ def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: Feed
     """Leave a table out, unless another feed has it too: they share the event store."""
     if not table.table_ids:
         raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
-    others = [
-        f.name for f in meta.list_feeds() if f.name != feed and any(d.table_id in table.table_ids for d in meta.dispatchers(f.name) or ())
-    ]
+    names = [f.name for f in meta.list_feeds() if f.name != feed]
+    others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
     if others:
         raise PenstockError(
             "CONFIG_INVALID",
