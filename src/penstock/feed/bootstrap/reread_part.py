@@ -23,6 +23,7 @@ from penstock.feed.bootstrap.part import BootstrapPart, Pace
 from penstock.feed.bootstrap.row_key_difference import RowKeyDifference
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -73,7 +74,7 @@ class ComparedPart(msgspec.Struct, frozen=True):
 
 def compare_encoded(part: bytes) -> bytes:
     """Compare a part that is JSON; return what was found as JSON."""
-    return msgspec.json.encode(compare_part(msgspec.json.decode(part, type=RereadPart)))
+    return msgspec.json.encode(compare_part(decoded(part, RereadPart)))
 
 
 def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
