@@ -32,7 +32,7 @@ from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
 from penstock.puller.doubts import Corrections, DoubtBook
 from penstock.puller.log_service import CaptureState, LogService, LogServiceSettings
-from penstock.puller.logged import doubted_tables, errands, reader_place, single_log_puller, span_routes
+from penstock.puller.logged import doubted_tables, errands, hand_over, reader_place, single_log_puller, span_routes
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.contract import Upstream
@@ -44,7 +44,18 @@ from testing.twins import single_log as single_log_twin
 from testing.twins.doubt_book import MemoryDoubts
 from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
 
-MODULES = (log_service_module, quota, span_pipeline, doubted_tables, errands, reader_place, single_log_puller, span_routes, single_log_twin)
+MODULES = (
+    log_service_module,
+    quota,
+    span_pipeline,
+    doubted_tables,
+    errands,
+    hand_over,
+    reader_place,
+    single_log_puller,
+    span_routes,
+    single_log_twin,
+)
 TABLES = (1, 2, 3)
 REWRITTEN = 3
 """The table that is changed behind the log's back."""
@@ -56,7 +67,7 @@ SETTINGS = LogServiceSettings(
     retry_min_s=0.1,
     retry_max_s=2.0,
     pipeline=SpanPipelineSettings(workers=2, queue_size=8, quota_bytes=4_000),
-    single_log=SingleLogPullerSettings(retry_max_s=1.0, settle_timeout_s=30.0, confirm_interval_s=2.0),
+    single_log=SingleLogPullerSettings(retry_max_s=1.0, settle_timeout_s=30.0, confirm_interval_s=2.0, hand_over_bytes_max=160),
 )
 
 

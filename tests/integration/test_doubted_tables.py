@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock.access.mysql_server import parse_uri
 from penstock.config.server_tree import RereadSettings
 from penstock.feed.bootstrap import reread_part
 from penstock.feed.bootstrap.reread_part import RereadPart
@@ -25,7 +26,6 @@ from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import Recheck
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.metrics import DoubtMetrics
-from penstock.source.mysql.connection import parse_uri
 from penstock.store.contract import EndOfRange
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.live_database import Database

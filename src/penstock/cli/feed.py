@@ -15,6 +15,7 @@ from rich.text import Text
 
 from penstock.cli.feed_table import table_group, table_line, verification_rows
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -83,7 +84,7 @@ def create(
         click.echo(json.dumps(created, indent=2))
         return
     names = ", ".join(table["name"] for table in created["tables"])
-    click.echo(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
+    say(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
 
 
 @feed.command("list")

@@ -40,10 +40,16 @@ class KeyWatch:
         self._sorted: _Hashes = np.empty(0, dtype=np.uint64)
         self._new: list[_Hashes] = []
         self._new_count = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Remember nothing more: corrections stand here, and what the log changes from now on comes behind them."""
+        self._ended = True
+        self._gather()
 
     def add(self, change: ChangeBatch) -> None:
         """Remember the keys of a change, as far as they changed behind the beginning of the watch."""
-        if self.overflowed or change.header.max_ts <= self.begun.ts:
+        if self.overflowed or self._ended or change.header.max_ts <= self.begun.ts:
             return
         keys = change.records.column(KEY)
         if change.header.min_ts <= self.begun.ts:
@@ -52,6 +58,11 @@ class KeyWatch:
         self._new_count += len(keys)
         if self._new_count > len(self._sorted) + 65_536:
             self._gather()
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the log changed anything."""
+        return self.overflowed or bool(self._new) or len(self._sorted) > 0
 
     def unchanged(self, keys: pa.Array, bag: bool = False) -> npt.NDArray[np.bool_]:
         """Return which of some keys the log did not change; of a bag, whose contents."""

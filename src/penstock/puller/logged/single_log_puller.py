@@ -76,7 +76,7 @@ class SingleLogPuller:
         self._errands = Errands(self._wake.set)
         self._doubted = DoubtedTables(doubts, self._clock, self.settings.watch_keys_max)
         between = BetweenSteps(self._place, self._keeper, self._routes, self._errands, self._again.set, self._stop)
-        self.doubts = TableSettler(upstream, between, self._doubted, self.settings.settle_timeout_s, self._clock)
+        self.doubts = TableSettler(upstream, between, self._doubted, self.settings, self._clock)
         """What those need who read a doubted table again."""
         self.metrics.resolved_lag.set_function(self._lag_s)
         upstream.adopt_schemas(journal.schemas())

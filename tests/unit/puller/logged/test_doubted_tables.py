@@ -46,7 +46,7 @@ def test_a_watch_that_grows_beyond_its_bound_is_given_up() -> None:
     doubts.watch([rows_of(1, 60, range(10))])
     assert doubts.watch_of(1).unchanged(keys(9, 10)).tolist() == [False, True]
     doubts.watch([rows_of(1, 61, [10])])
-    doubts.watch_of(1).unchanged(keys(1))
+    doubts.watch_of(1).end()
     with pytest.raises(PenstockError, match="CONGESTED"):
         doubts.watch_of(1)
 
