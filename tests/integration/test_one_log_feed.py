@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -17,12 +19,16 @@ from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import open_upstream
 from penstock.source.single_log import has_log
+from penstock.store.flight.server import FlightService
+from testing.checks.change_walk import ChangeWalk
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.live_database import Database, live_database
 from testing.servers.mysql_server import mysql
+from testing.servers.waiting import meanwhile
 
 pytestmark = pytest.mark.integration
 ROWS = 2_000
+WALK_FILES_MAX = 40
 
 
 class LosingDatabase(Database):
@@ -74,12 +80,11 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield LosingDatabase(request.param, found.uri)
 
 
-@contextlib.contextmanager
-def writing(database: LosingDatabase, schema: str, seed: int) -> Iterator[None]:
+def writing(database: LosingDatabase, schema: str, seed: int) -> contextlib.AbstractContextManager[None]:
     """Change rows all the time, in another thread."""
-    stop, rng = threading.Event(), random.Random(seed)
+    rng = random.Random(seed)
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
             for number in itertools.count():
                 if stop.is_set():
@@ -89,13 +94,7 @@ def writing(database: LosingDatabase, schema: str, seed: int) -> Iterator[None]:
                 cursor.execute(f"DELETE FROM {schema}.orders WHERE id = {rng.randrange(ROWS)}")
                 cursor.execute(f"INSERT INTO {schema}.orders VALUES ({seed * 1_000_000 + number}, 'meanwhile', 0)")
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(write)
 
 
 @contextlib.contextmanager
@@ -251,3 +250,30 @@ def test_tables_that_come_change_and_go_are_followed(database: LosingDatabase, t
         path.wait_until("the table is gone", lambda: dispatchers_after_drain(path) == 2)
         assert {t.name for t in path.verify().tables} == {f"{schema}.orders", f"{schema}.empty"}
         assert path.meta.resnapshots("f") == 0
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_the_walk_in_the_architecture_is_that_of_a_change(
+    database: LosingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file that has a row in hand stands there, and nothing that does not run; ``model`` and ``kernels`` are under all of them."""
+    text = (Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\d+\. `([a-z_/]+\.py)`", text.partition("### The walk of one change")[2].partition("\n## ")[0], re.MULTILINE)
+    walk = ChangeWalk("zq~walk~zq")
+
+    def traced(service: FlightService, *arguments: Any, do_get: Callable[..., Any] = FlightService.do_get) -> Any:
+        walk.attach()
+        return do_get(service, *arguments)
+
+    monkeypatch.setattr(FlightService, "do_get", traced)
+    schema = database.make_tables()
+    with walk.threads(), feed(database, tmp_path, schema) as path:
+        path.begin()
+        path.drain()
+        with walk.switched_on():
+            database.run(f"INSERT INTO {schema}.orders VALUES (-1, 'zq~walk~zq', 0)")
+            path.drain()
+    passed = {name for name in walk.passed if not name.startswith(("model/", "kernels/"))}
+    assert passed - set(named) == set()
+    assert set(named) - walk.ran == set()
+    assert len(named) == len(set(named)) <= WALK_FILES_MAX

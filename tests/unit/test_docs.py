@@ -121,6 +121,15 @@ def test_pins_name_versions_and_no_addresses() -> None:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line), line
 
 
+def test_the_walk_of_a_change_names_files_that_exist() -> None:
+    """``integration/test_one_log_feed.py`` follows a real change along it."""
+    section = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("### The walk of one change")[2].partition("\n## ")[0]
+    named = re.findall(r"^(\d+)\. `([a-z_/]+\.py)` [a-z]", section, re.MULTILINE)
+    assert [int(number) for number, _ in named] == list(range(1, len(named) + 1))
+    assert 20 < len(named) <= 40
+    assert [name for _, name in named if not (ROOT / "src" / "penstock" / name).is_file()] == []
+
+
 def test_the_tree_of_the_architecture_is_the_tree() -> None:
     package = ROOT / "src" / "penstock"
     folders = {p.parent.relative_to(package).as_posix() for p in package.rglob("__init__.py")} - {"."}

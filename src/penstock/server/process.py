@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from urllib.parse import urlsplit
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
@@ -32,17 +31,19 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
-from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
+from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
-from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
@@ -56,9 +57,7 @@ from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 
-_CONNECT_TIMEOUT_S = 3.0
 _SPARK_LOOK_S = 0.5
-_DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
 
 
 class ServerProcess:
@@ -72,6 +71,7 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._abandoned = threading.Event()
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -109,9 +109,17 @@ class ServerProcess:
             self._parts.close()
             raise
 
+    def abandon(self) -> None:
+        """Let a start that is under way in another thread end as soon as it can, with ``CANCELLED``."""
+        self._abandoned.set()
+
     def stop(self) -> None:
         """End everything, the newest part first. Feeds are released, so that another server takes them at once."""
         self._parts.close()
+
+    def _go_on(self) -> None:
+        if self._abandoned.is_set():
+            raise PenstockError("CANCELLED", "the server was stopped while it started")
 
     def _open_spark(self) -> SparkSession:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
@@ -148,11 +156,12 @@ class ServerProcess:
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
+        self._go_on()
         jobs = SparkJobs(self._open_spark())
+        self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
-            parts.callback(warming.join)
             warming.start()
         upstream = open_upstream(config.source)
         parts.callback(upstream.close)
@@ -163,6 +172,7 @@ class ServerProcess:
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
         parts.callback(write_address(directory.store, address).unlink, missing_ok=True)
+        self._go_on()
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
@@ -179,25 +189,34 @@ class ServerProcess:
             address,
             _open_target,
         )
-        if config.spark.warm_up:
-            warming.join()
-        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random(), lambda: self._spark_lost is None)
-        parts.callback(supervisor.stop)
-        supervisor.take_over_own_leases()
-        supervisor.start()
+        while warming.is_alive() and not self._abandoned.is_set():
+            warming.join(_SPARK_LOOK_S)
+        self._go_on()
+        supervisor = self._open_supervisor(directory, meta, factory)
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         creator = FeedCreator(meta, upstream, config.source, _open_target)
+        scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, scheduled)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
-        log.info("server started", extra={"owner": owner, "url": self._listener.url})
+        supervisor.url = self._listener.url
+        supervisor.start()
+        log.info("server started", extra={"owner": supervisor.owner, "url": self._listener.url})
+
+    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
+        config = self._config
+        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
+        able, accepts = (lambda: self._spark_lost is None), SourceFeeds(config.source).accepts
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
+        self._parts.callback(supervisor.stop)
+        supervisor.take_over_own_leases()
+        return supervisor
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts
@@ -239,30 +258,32 @@ class ServerProcess:
         doubted.start()
         return doubted
 
+    def _verify_on_schedule(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        supervisor: Supervisor,
+        doubted: DoubtedTables | None,
+        metrics: CollectorRegistry,
+    ) -> Callable[[str], dict[str, Any] | None]:
+        """Begin to verify the feeds that wish it; return what shows the result. Nothing where tables are never in doubt."""
+        if doubted is None:
+            return lambda _: None
 
-def check_reachable(uri: str) -> None:
-    """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
-    parts = urlsplit(uri)
-    try:
-        address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
-    except ValueError:
-        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
-    if not address[0] or not address[1]:
-        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} must name a host and a port, as dataserver://host:port")
-    try:
-        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(meta, self._config.source) if supervisor.status(w.feed) is not None]
 
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
 
-def source_name(uri: str) -> str:
-    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place.
-
-    A PostgreSQL server has a log for each database, so the name tells which.
-    """
-    parts = urlsplit(uri)
-    database = parts.path if parts.scheme.startswith("postgres") else ""
-    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
+        check = RangeCheck(upstream, store, log_service.settled_ts, self._clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, self._clock, system_random(), VerifyMetrics(metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled.view
 
 
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:

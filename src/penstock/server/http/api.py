@@ -7,7 +7,7 @@ Runs in the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
@@ -24,6 +24,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
+from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes, table_views
 from penstock.server.http.views import error_body, feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
@@ -48,11 +49,16 @@ def build_api(
     registries: Sequence[CollectorRegistry],
     clock: Clock,
     doubted: DoubtedTables | None = None,
+    verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
 ) -> FastAPI:
-    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt."""
+    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt.
+
+    ``verification`` gives what verification on a schedule found of a feed.
+    """
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url="/api/docs", openapi_url="/api/openapi.json")
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
+    add_operation_routes(app, meta, supervisor)
 
     @app.get("/api/v1/health")
     def health() -> dict[str, Any]:
@@ -64,7 +70,8 @@ def build_api(
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
-        return {"feeds": [feed_summary(feed, supervisor.status(feed.name), clock) for feed in meta.list_feeds()]}
+        retries = meta.retries()
+        return {"feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name)) for f in meta.list_feeds()]}
 
     @app.post("/api/v1/feeds", status_code=201)
     def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -74,8 +81,9 @@ def build_api(
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        views = table_views(meta, name, doubted)
-        return feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views)
+        feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
+        shown = feed_detail(feed, meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views, retry)
+        return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class LogLine:
         return LogPosition(self._chain.last_ts, str(self.place))
 
     @property
+    def last_ts(self) -> int:
+        """Return the ts of the last commit or mark."""
+        return self._chain.last_ts
+
+    @property
     def mariadb(self) -> bool:
         """Return whether the log is one of MariaDB."""
         return isinstance(self.place.gtids, MariadbGtids)
@@ -84,6 +89,10 @@ class LogLine:
     def further_ts(self, time_ms: int) -> int:
         """Return one more ts inside a transaction."""
         return self._chain.next(time_ms)
+
+    def raise_to(self, ts: int) -> None:
+        """Let what comes be above a ts that a transaction used."""
+        self._chain.raise_to(ts)
 
     def coming_ts(self, time_ms: int) -> int:
         """Return what ``next_ts`` would give here, without taking it."""

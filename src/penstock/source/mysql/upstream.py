@@ -10,13 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.errors import PenstockError
 from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import LogEnd, Server
@@ -29,7 +30,7 @@ from penstock.source.mysql.wire.dump import BinlogStream
 from penstock.source.single_log import LogPosition, LogStep
 
 _PASSED_MAX = 4096
-_SETTLE_S, _SETTLE_POLL_S = 10.0, 0.02
+_SETTLE_S, _SETTLE_POLL_S = 60.0, 0.02
 _SERVER_IDS = range(1 << 30, (1 << 32) - 1)
 """Far above what administrators give their servers."""
 
@@ -53,6 +54,9 @@ class MySqlUpstream:
         self._begun = threading.Event()
         self._lock = threading.Lock()
         self._passed: deque[tuple[LogPosition, LogPlace]] = deque(maxlen=_PASSED_MAX)
+        self._furthest: tuple[int, LogPlace] | None = None
+        """The highest ts that any reading came to, and its place; a reader that goes back takes nothing of it away."""
+        self._is_read = False
         self._streams: set[BinlogStream] = set()
 
     # -- Upstream
@@ -65,9 +69,12 @@ class MySqlUpstream:
         return max(now_ts, newest) + 1
 
     def list_tables(self) -> Sequence[TableSchema]:
-        """Return the newest version of every table: where the log is read, of those at its end, which is waited for."""
+        """Return the newest version of every table: where the log is read, of those at its end, which is waited for.
+
+        Whoever decides by it that a table is gone must not be told of a place to which the reader went back.
+        """
         self._settle()
-        return self._tables.list()
+        return self._tables.newest()
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table, oldest first."""
@@ -92,6 +99,7 @@ class MySqlUpstream:
         """End every stream."""
         with self._lock:
             streams, self._streams = list(self._streams), set()
+            self._is_read = False
         for stream in streams:
             stream.close()
 
@@ -121,6 +129,8 @@ class MySqlUpstream:
         warm_kernels()
         self._tables.rewind(start.ts)
         self._note(start)
+        self._come_to(start.ts, LogPlace.parse(start.text))
+        self._is_read = True
         self._begun.set()
         return self._steps(start, marks, wanted, stop)
 
@@ -136,6 +146,8 @@ class MySqlUpstream:
             read_rows = keyed_reader(self._server, self._clock)
             reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, ends_at, read_rows)
             for step in reader.steps(stop):
+                # Also where a transaction that is not decided yet keeps positions back: its tables are known.
+                self._come_to(*reader.place)
                 if step.position is not None:
                     self._note(step.position)
                 yield step
@@ -182,16 +194,15 @@ class MySqlUpstream:
             self._load()
             return
         deadline_s = self._clock.monotonic_s() + _SETTLE_S
-        if not self._clock.wait(self._begun, _SETTLE_S):
-            return
-        with self._lock:
-            reading = bool(self._streams)
-        end = self._server.log_end() if reading else None
+        self._clock.wait(self._begun, _SETTLE_S)
+        end = self._server.log_end() if self._is_read else None
         never = threading.Event()
-        while end is not None and self._clock.monotonic_s() < deadline_s:
+        while end is not None and self._is_read:
             with self._lock:
-                if not self._streams or (self._passed and self._passed[-1][1].reached(end)):
+                if self._furthest is not None and self._furthest[1].reached(end):
                     return
+            if self._clock.monotonic_s() > deadline_s:
+                raise PenstockError("CONGESTED", f"{self.address}: the log is not read to its end yet, so its tables are not known")
             self._clock.wait(never, _SETTLE_POLL_S)
 
     def _newest(self, table_id: int) -> TableSchema:
@@ -202,3 +213,8 @@ class MySqlUpstream:
             if self._passed and self._passed[-1][0].ts > position.ts:
                 self._passed.clear()
             self._passed.append((position, LogPlace.parse(position.text)))
+
+    def _come_to(self, ts: int, place: LogPlace) -> None:
+        with self._lock:
+            if self._furthest is None or ts >= self._furthest[0]:
+                self._furthest = (ts, place)

@@ -130,6 +130,12 @@ class TableVersions:
         with self._lock:
             return [self._live[name] for name in sorted(self._live)]
 
+    def newest(self) -> tuple[TableSchema, ...]:
+        """Return the version of every table that lives behind everything that was ever read, wherever the reader is now."""
+        with self._lock:
+            living = self._book.living(FOREVER)
+            return tuple(living[name] for name in sorted(living))
+
     def history(self, wanted: int) -> tuple[TableSchema, ...]:
         """Return every version of a table, oldest first."""
         with self._lock:
