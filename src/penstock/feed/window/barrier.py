@@ -58,7 +58,7 @@ def commit_recorded_window(
             files=sum(len(r.files) for r in results),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
         )
-    maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+    maintainer.publish_checkpoint(pending.to_ts if pending is not None else meta.progress(context.feed).checkpoint_ts)
     if reports or affected:
         meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
 

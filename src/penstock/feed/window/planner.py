@@ -82,7 +82,6 @@ class WindowPlanner:
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; none where no dispatcher has any."""
-        progress = self._meta.progress(self._context.feed)
         pending = self._recorded
         if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
             pending = self._meta.pending_window(self._context.feed)
@@ -94,10 +93,12 @@ class WindowPlanner:
         dispatchers = self._dispatchers(from_ts)
         if differs:
             self._resnapshots.write_ddls(plan, dispatchers)
-        for dispatcher, size, ddls in workers(dispatchers, plan):
+        working = workers(dispatchers, plan)
+        positions = plan.positions or (self._meta.progress(self._context.feed).positions if working else {})
+        for dispatcher, size, ddls in working:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
-            position = (plan.positions or progress.positions).get(str(dispatcher.id), {})
-            work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
+            table, position = self._table(dispatcher, start_ts, to_ts), positions.get(str(dispatcher.id), {})
+            work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
             item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)
             items.append((size.nbytes, (size.nbytes, item)))
         groups = pack_by_bytes(items, self._context.partitions)
