@@ -6,15 +6,15 @@ import threading
 
 import click
 
+from penstock.cli.given import URI, read_options
 from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", type=URI)
+@click.argument("target", type=URI)
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that wrote SOURCE, as protocol=parquet."
 )
@@ -35,7 +35,7 @@ def replay(
     \b
     Examples:
       penstock replay file:///tmp/orders sqlite:////tmp/orders.db
-      penstock replay 's3://bucket/prefix?protocol=canal-json' postgresql://me@db/warehouse --follow
+      penstock replay 's3://bucket/prefix?protocol=canal-json' postgresql://me:{file:~/.warehouse}@db/warehouse --follow
     """  # noqa: D301
     from penstock.model.clock import SystemClock
     from penstock.readback.consumer import StorageConsumer
@@ -44,7 +44,7 @@ def replay(
     from penstock.target.settings import from_uri
     from penstock.target.storage import TargetAddress
 
-    uri, settings = from_uri(source, merge({}, read_assignments(assignments)))
+    uri, settings = from_uri(source, merge({}, read_options(assignments)))
     reader = StorageReader(TargetAddress(uri).open(), settings)
     database = open_database(target)
     clock, never = SystemClock(), threading.Event()
