@@ -169,6 +169,7 @@ def _subscription(config: FeedConfig, table: TableSchema, source_uri: str) -> Su
         table_name=table.table,
         subscribe_name=config.name,
         table_id=table.table_id,
-        master_addrs=source_uri.partition("://")[2],
-        sink=config.target.uri,
+        # Told, not used: what is needed to enter source and target is in the feed's configuration alone.
+        master_addrs=mask_uri(source_uri).partition("://")[2],
+        sink=mask_uri(config.target.uri),
     )
