@@ -31,6 +31,7 @@ from penstock.model.span import Span
 from penstock.source.single_log import has_log
 from penstock.store.flight.address import FlightAddress
 from testing.paths.one_log_path import OneLogPath
+from testing.servers.waiting import meanwhile
 
 ROWS, ROWS_QUICK = 1_000_000, 200_000
 DIFFERING = 1_000
@@ -190,21 +191,13 @@ def _commit(path: OneLogPath, server: Server) -> int:
     return path.log.settled_ts()
 
 
-@contextlib.contextmanager
-def _lags(path: OneLogPath, server: Server, found: list[float]) -> Iterator[None]:
+def _lags(path: OneLogPath, server: Server, found: list[float]) -> contextlib.AbstractContextManager[None]:
     """Measure lags, in another thread, while something else is done."""
-    stop = threading.Event()
 
-    def measure() -> None:
+    def measure(stop: threading.Event) -> None:
         while not stop.is_set():
             with contextlib.suppress(pymysql.MySQLError):
                 found.append(_lag_s(path, server))
             stop.wait(0.05)
 
-    thread = threading.Thread(target=measure, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(measure)

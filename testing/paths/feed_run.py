@@ -27,6 +27,7 @@ class ScriptedFeedRun:
         self._start_error = start_error
         self._resolved_ts = resolved_ts
         self.capture_problems: tuple[str, ...] = ()
+        self.starting = False
         self._ended = threading.Event()
         self._error: PenstockError | None = None
 
@@ -56,7 +57,7 @@ class ScriptedFeedRun:
     def status(self) -> RunStatus:
         """Return whether the run is between start and end."""
         active = self.started.is_set() and not self.stopped.is_set() and not self._ended.is_set()
-        return RunStatus(active, self._resolved_ts, self.capture_problems)
+        return RunStatus(active, self._resolved_ts, self.capture_problems, starting=self.starting)
 
 
 class ScriptedFeedRunFactory:
@@ -64,6 +65,8 @@ class ScriptedFeedRunFactory:
 
     def __init__(self, start_errors: Iterable[Exception | None] = ()) -> None:
         self.forgotten: list[str] = []
+        self.starting = False
+        """Whether runs that are made are starting until a test says otherwise."""
         self._start_errors = deque(start_errors)
         self._made: deque[ScriptedFeedRun] = deque()
         self._changed = threading.Condition()
@@ -72,6 +75,7 @@ class ScriptedFeedRunFactory:
         """Make the next run."""
         with self._changed:
             run = ScriptedFeedRun(feed, epoch, self._start_errors.popleft() if self._start_errors else None)
+            run.starting = self.starting
             self._made.append(run)
             self._changed.notify_all()
         return run

@@ -18,9 +18,21 @@ import sqlalchemy as sa
 
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
-from penstock.meta.records import DispatcherRecord, FeedProgress, FeedRecord, ReachedState, RequestedState, SubscribeRecord
+from penstock.meta.records import (
+    DispatcherRecord,
+    FeedProgress,
+    FeedRecord,
+    ReachedState,
+    RequestedState,
+    RetryRecord,
+    ServerRecord,
+    ServerState,
+    SubscribeRecord,
+)
+from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from testing.servers.loopback_server import mariadb, postgres
+from testing.twins.clock import SimulatedClock
 
 LEASE_MS = 10_000
 POSITION = {"100/2026-11-15": 3}
@@ -152,11 +164,48 @@ class TestFeeds:
     def test_running_clears_the_error(self, meta: MetaDatabase) -> None:
         make(meta)
         epoch = claimed(meta)
-        meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", ReachedState.RETRYING)
+        meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(5_000, 6_000, 1))
         found = meta.get_feed("orders")
         assert (found.reached_state, found.error_code, found.error_text) == (ReachedState.RETRYING, "SINK_UNAVAILABLE", "no answer")
         assert meta.set_reached_state("orders", epoch, ReachedState.RETRYING, ReachedState.RUNNING)
         assert meta.get_feed("orders").error_code == ""
+        assert meta.retries() == {}
+
+    def test_a_feed_that_is_tried_again_says_since_when_and_when_next(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(5_000, 6_000, 1))
+        for _ in range(2):
+            # Twice the same, which MySQL must not take for a row that is not there.
+            meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(7_000, 9_000, 2))
+        assert meta.retries() == {"orders": RetryRecord(5_000, 9_000, 2)}
+        assert not meta.resume("orders"), "it has not failed for good"
+        meta.record_error("orders", epoch, "SINK_UNWRITABLE", "no")
+        assert (meta.get_feed("orders").reached_state, meta.retries()) == (ReachedState.FAILED, {})
+
+    def test_a_failed_feed_is_resumed_once(self, meta: MetaDatabase) -> None:
+        make(meta)
+        meta.record_error("orders", claimed(meta), "SINK_UNWRITABLE", "no")
+        assert meta.resume("orders")
+        found = meta.get_feed("orders")
+        assert (found.reached_state, found.error_code, found.error_text) == (ReachedState.STOPPED, "", "")
+        assert not meta.resume("orders")
+        with refused("FEED_UNKNOWN"):
+            meta.resume("nothing")
+
+
+class TestServers:
+    def test_servers_that_were_seen_within_a_lease_are_live(self, meta: MetaDatabase) -> None:
+        meta.announce(ServerRecord("b", "http://b", ServerState.DRAINING), LEASE_MS)
+        for _ in range(2):
+            found = meta.announce(ServerRecord("a", "http://a"), LEASE_MS)
+        assert [(s.owner, s.url, s.state) for s in found] == [
+            ("a", "http://a", ServerState.ACTIVE),
+            ("b", "http://b", ServerState.DRAINING),
+        ]
+        meta.withdraw("b")
+        assert [s.owner for s in meta.announce(ServerRecord("a"), LEASE_MS)] == ["a"]
+        assert meta.announce(ServerRecord("a"), -1) == [], "not seen since the future"
 
 
 class TestOwnership:
@@ -166,6 +215,15 @@ class TestOwnership:
         assert meta.claim("orders", "b", LEASE_MS, 1_000 + LEASE_MS - 1) is None
         assert meta.claim("orders", "a", LEASE_MS, 2_000) == 1
         assert {t.owner for t in meta.feed_tables("orders")} == {"a"}
+
+    def test_leases_run_by_the_database_not_by_the_clock_of_a_server(self, url: str) -> None:
+        """A server whose clock is an hour ahead takes nothing that is held. SQLite is on one machine, which has one clock."""
+        clock = SimulatedClock(SystemClock().now_ms() + (0 if url.startswith("sqlite") else 3_600_000))
+        with MetaDatabase(url) as right, MetaDatabase(url, clock) as ahead:
+            make(right)
+            assert right.claim("orders", "a", 3_000_000) == 1
+            assert ahead.claim("orders", "b", LEASE_MS) is None
+            assert abs(right.get_feed("orders").lease_until_ms - SystemClock().now_ms() - 3_000_000) < 600_000
 
     def test_expired_lease_is_taken_with_a_larger_epoch(self, meta: MetaDatabase) -> None:
         make(meta)

@@ -109,6 +109,25 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
         assert store.merge(span.span_id) >= 1
         again = {row["id"]: row for row in reader(session, flight, {"as-of": str(now)}).load().collect()}
         assert again == found
+
+        stream = session.readStream.format("penstock").options(**options_of(flight, {"from-ts": "0"})).load()
+
+        def follow() -> list[tuple[str, int]]:
+            """Run a query to the end of what is there; return all that has arrived so far."""
+            places = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+            query = stream.writeStream.format("parquet").options(**places).trigger(availableNow=True).start()
+            try:
+                assert query.awaitTermination(120)
+            finally:
+                query.stop()
+            return sorted((r["_op"], r["id"]) for r in session.read.parquet(places["path"]).collect())
+
+        rows = [("insert", n) for n in sorted(found)]
+        assert follow() == rows
+        put(range(3), "streamed")
+        later = upstream.current_ts()
+        waiting.until("resolved", lambda: min(store.resolved_ts(s.span_id) for s in (span, DDL_SPAN)) >= later)
+        assert follow() == [*rows, *(("update", n) for n in range(3))]
         for options, message in [
             ({"table": "d.unknown"}, "TABLE_UNKNOWN"),
             ({"as-of": "x"}, "CONFIG_INVALID"),
@@ -118,6 +137,9 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
                 reader(session, flight, options).load().collect()
 
 
+def options_of(flight: FlightService, options: dict[str, str]) -> dict[str, str]:
+    return {"location": flight.location, "token": flight.token, "table": "d.t"} | options
+
+
 def reader(session, flight: FlightService, options: dict[str, str]):
-    chosen = {"location": flight.location, "token": flight.token, "table": "d.t"} | options
-    return session.read.format("penstock").options(**chosen)
+    return session.read.format("penstock").options(**options_of(flight, options))

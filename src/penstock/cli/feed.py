@@ -1,4 +1,4 @@
-"""The verb ``feed``: create, list, show and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
+"""The verb ``feed``: create, list, show, resume and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.feed_table import table_group, table_line, verification_rows
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.config.loader import read_assignments, read_toml
+from penstock.cli.shown.line import say
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -31,7 +32,7 @@ _POLL_S = 0.2
 
 @click.group()
 def feed() -> None:
-    """Create, list, show and remove feeds.
+    """Create, list, show, resume and remove feeds.
 
     \b
     A feed delivers every change of its tables to one target:
@@ -48,7 +49,7 @@ feed.add_command(table_group)
 @feed.command()
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
@@ -71,10 +72,10 @@ def create(
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
-    tree = read_toml(config_file) if config_file else {}
+    tree = read_settings(config_file)
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_assignments(assignments))
+    tree = merge(tree, read_options(assignments))
     tree = merge(tree, {"name": name} | ({"tables": list(tables)} if tables else {}) | ({"sink": {"uri": sink}} if sink else {}))
     _require_json(tree)
     with ServerClient(server_url) as client:
@@ -83,7 +84,7 @@ def create(
         click.echo(json.dumps(created, indent=2))
         return
     names = ", ".join(table["name"] for table in created["tables"])
-    click.echo(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
+    say(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
 
 
 @feed.command("list")
@@ -146,6 +147,20 @@ def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
     click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
 
 
+@feed.command()
+@click.argument("name")
+@_server_option
+@_output_option
+def resume(name: str, server_url: str, output: str) -> None:
+    """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
+    with ServerClient(server_url) as client:
+        answer = client.resume_feed(name)
+    if output == "json":
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"feed {name} resumed" if answer["resumed"] else f"feed {name} had not failed; it is {answer['state']}")
+
+
 def _exists(client: ServerClient, name: str) -> bool:
     try:
         client.show_feed(name)
@@ -178,7 +193,17 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [("not captured", problem) for problem in found["capture_problems"]]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
+    if found.get("retry"):
+        rows.append(("retrying", _retrying(found["retry"])))
+    elif found["state"] == "failed":
+        rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _retrying(retry: dict[str, int]) -> str:
+    next_s = (retry["next_attempt_ms"] - SystemClock().now_ms()) / 1000
+    since = dt.datetime.fromtimestamp(retry["since_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
+    return f"since {since}, failures: {retry['failures']}, next attempt {f'in {next_s:.0f} s' if next_s >= 0.5 else 'now'}"
 
 
 def _checkpoint(found: dict[str, Any]) -> str:

@@ -1,24 +1,26 @@
-"""The verb ``server``: one server process in the foreground, until SIGTERM or SIGINT. Runs in the server."""
+"""The verb ``server``: one server process in the foreground, until SIGTERM or SIGINT; and draining one that runs. Runs in the server."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from penstock.config.loader import read_assignments, read_toml
+from penstock.cli.foreground import Foreground
+from penstock.cli.given import URI, read_options, read_settings
+from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
 from penstock.settings.loader import load, merge
 
 _LOOK_S = 0.5
 
 
-@click.command()
-@click.option("--source", metavar="URI", help="The upstream to capture, as dataserver://host:port.")
+@click.group(invoke_without_command=True)
+@click.option("--source", metavar="URI", type=URI, help="The upstream to capture, as dataserver://host:port.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Where the meta database and the event store live.  [default: penstock-data]"
 )
@@ -28,7 +30,9 @@ _LOOK_S = 0.5
 @click.option("--spark-master", metavar="MASTER", help="local[*], local-cluster[n,cores,MiB] or spark://host:port.  [default: local[*]]")
 @click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options win over it.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set supervisor.lease=30s. Repeat.")
+@click.pass_context
 def server(
+    ctx: click.Context,
     source: str | None,
     data_dir: Path | None,
     http_host: str | None,
@@ -41,13 +45,16 @@ def server(
     """Run a server: capture a source into the event store and run feeds on Spark.
 
     Its state is in the data directory: a server that is started there again goes on where the last one stopped. Feeds that had failed are
-    tried again then.
+    tried again then. Servers that share a meta database share its feeds; `drain` hands those of one over to the others.
 
     \b
     Examples:
       penstock server --source dataserver://127.0.0.1:20160
       penstock server --config server.toml --http-port 9000
+      penstock server drain --server http://10.0.0.7:8300
     """  # noqa: D301
+    if ctx.invoked_subcommand is not None:
+        return
     options: dict[str, Any] = {
         "source": source,
         "data-dir": data_dir,
@@ -60,7 +67,7 @@ def server(
     # Imported here, because Spark and Arrow take their time and `--help` and bad options need neither.
     from penstock.config.server_tree import ServerConfig
 
-    tree = merge(read_toml(config_file) if config_file else {}, read_assignments(assignments))
+    tree = merge(read_settings(config_file), read_options(assignments))
     config = load(ServerConfig, merge(tree, given))
     from penstock.server.process import ServerProcess
 
@@ -68,15 +75,35 @@ def server(
     if logger.getEffectiveLevel() > logging.INFO:
         # What a server does is its output; the other verbs have results instead.
         logger.setLevel(logging.INFO)
-    stop = threading.Event()
-
-    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
-    with ServerProcess(config) as process:
+    foreground, process = Foreground(), ServerProcess(config)
+    with foreground.running(process):
         click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
-        while not stop.wait(_LOOK_S):
+        while not foreground.stop.wait(_LOOK_S):
             process.check_spark()
         click.echo("stopping")
+    click.echo("stopped")
+
+
+@server.command()
+@click.option("--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address.")
+@click.option("--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="How many seconds to wait for its feeds to go.")
+@click.option("--end", is_flag=True, help="Let it take feeds again.")
+def drain(server_url: str, timeout_s: float, end: bool) -> None:
+    """Hand the feeds of a server over to the others that share its meta database, and let it take none.
+
+    A window under way is ended first; the next server goes on behind it.
+    """
+    clock, never = SystemClock(), threading.Event()
+    with ServerClient(server_url) as client:
+        answer = client.drain("DELETE" if end else "POST")
+        if end:
+            click.echo(f"server {answer['owner']} takes feeds again")
+            return
+        deadline_s = clock.monotonic_s() + timeout_s
+        while answer["feeds"]:
+            if clock.monotonic_s() > deadline_s:
+                left = ", ".join(answer["feeds"])
+                raise PenstockError("CANCELLED", f"{left} did not stop in time", "It goes on in the server; look again later.")
+            clock.wait(never, _LOOK_S)
+            answer = client.drain()
+    click.echo(f"server {answer['owner']} is drained")

@@ -69,6 +69,14 @@ class ServerClient:
         """Ask for a feed's removal; it is gone when ``show_feed`` raises ``FEED_UNKNOWN``."""
         return self._call("DELETE", f"/feeds/{quote(name, safe='')}")
 
+    def resume_feed(self, name: str) -> dict[str, Any]:
+        """Ask for a feed to be tried again at once."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/resume")
+
+    def drain(self, method: str = "GET") -> dict[str, Any]:
+        """Begin to drain the server (POST), end that (DELETE), or ask which feeds are left (GET)."""
+        return self._call(method, "/server/drain")
+
     def verify_feed(self, name: str) -> dict[str, Any]:
         """Let the server compare a feed's target with the upstream; answers when every table is compared."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/verify")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.config.loader import read_assignments
+from penstock.cli.given import URI, read_options
+from penstock.cli.shown.line import say
 from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def storage() -> None:
 
 
 @storage.command(name="ls")
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @_output
 def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
@@ -50,11 +51,11 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
     click.echo(f"checkpoint {reader.checkpoint_ts() if reader.checkpoint_ts() is not None else 'none'}")
     for t in tables:
         dates = f", {t.first_date} to {t.last_date}" if t.first_date else ""
-        click.echo(f"{t.schema}.{t.table}: {t.versions} versions, {t.files} files{dates}")
+        say(f"{t.schema}.{t.table}: {t.versions} versions, {t.files} files{dates}")
 
 
 @storage.command()
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @_output
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
@@ -67,13 +68,13 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
         click.echo(json.dumps([{"path": f.path, "what": f.what} for f in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(str(finding))
+            say(str(finding))
         click.echo(f"{len(findings)} problems" if findings else "sound")
     sys.exit(1 if findings else 0)
 
 
 @storage.command()
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @click.option("--days", type=click.IntRange(0), help="Keep this many days before the checkpoint; else file-expiration-days.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
@@ -94,7 +95,7 @@ def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run:
     else:
         paths = delete_expired(opened, settings, keep)
     for path in paths:
-        click.echo(path)
+        say(path)
     click.echo(f"{len(paths)} files {'would be deleted' if dry_run else 'deleted'}")
 
 
@@ -102,5 +103,5 @@ def _open(target: str, assignments: tuple[str, ...]) -> tuple[ObjectTarget, Stor
     from penstock.target.settings import from_uri
     from penstock.target.storage import TargetAddress
 
-    uri, settings = from_uri(target, merge({}, read_assignments(assignments)))
+    uri, settings = from_uri(target, merge({}, read_options(assignments)))
     return TargetAddress(uri).open(), settings

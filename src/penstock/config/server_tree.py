@@ -23,13 +23,19 @@ class SupervisorSettings:
         scan_interval_s: how often new and abandoned feeds are looked for.
         backoff_s: the first pause before a restart after a transient error; it doubles up to ``backoff_max_s``.
         feeds_max: how many feeds one server runs.
+        starts_at_once: how many runs start at the same time; the others wait for their turn.
+        rebalance_interval_s: how often a server that has more feeds than another hands one over; 0 for never.
+        stall_s: after how long without progress a feed that has work is a problem.
     """
 
-    lease_s: float = 15.0
+    lease_s: float = 12.0
     scan_interval_s: float = 1.0
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     feeds_max: int = 64
+    starts_at_once: int = 2
+    rebalance_interval_s: float = 30.0
+    stall_s: float = 60.0
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
@@ -42,6 +48,12 @@ class SupervisorSettings:
             found.append(("backoff", "must be positive and at most backoff-max"))
         if not 1 <= self.feeds_max <= 10_000:
             found.append(("feeds-max", "must be between 1 and 10000"))
+        if not 1 <= self.starts_at_once <= 1000:
+            found.append(("starts-at-once", "must be between 1 and 1000"))
+        if not 0 <= self.rebalance_interval_s <= 86_400:
+            found.append(("rebalance-interval", "must be between 0 (never) and 24 h"))
+        if not 1 <= self.stall_s <= 86_400:
+            found.append(("stall", "must be between 1 s and 24 h"))
         return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import dispatchers, ownership, reports, windows
+from penstock.meta import dispatchers, ownership, reports, retries, servers, windows
 from penstock.meta.engine import MetaEngine, MetaSettings
 from penstock.meta.records import (
     DispatcherRecord,
@@ -24,6 +24,8 @@ from penstock.meta.records import (
     PendingWindow,
     ReachedState,
     RequestedState,
+    RetryRecord,
+    ServerRecord,
     SubscribeRecord,
 )
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
@@ -118,6 +120,7 @@ class MetaDatabase:
             connection.execute(dispatcher.delete().where(dispatcher.c.feed == name))
             connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
             reports.remove(connection, name)
+            retries.clear(connection, name)
             connection.execute(feed.delete().where(feed.c.name == name))
 
     # States
@@ -144,12 +147,19 @@ class MetaDatabase:
             if row.reached_state != expected.value:
                 return False
             connection.execute(feed.update().where(feed.c.name == name).values(**values))
+            if new is not ReachedState.RETRYING:
+                retries.clear(connection, name)
         return True
 
-    def record_error(self, name: str, epoch: int, code: str, text: str, state: ReachedState = ReachedState.FAILED) -> None:
-        """Record why a feed is in this state. Fenced. The caller has masked secrets in the text."""
+    def record_error(self, name: str, epoch: int, code: str, text: str, retry: RetryRecord | None = None) -> None:
+        """Record why a feed failed: for good, or until it is tried again as ``retry`` says. Fenced. The caller has masked the text."""
+        state = ReachedState.FAILED if retry is None else ReachedState.RETRYING
         with self._engine.write() as connection:
             ownership.fenced_feed(connection, name, epoch)
+            if retry is None:
+                retries.clear(connection, name)
+            else:
+                retries.record(connection, name, retry)
             connection.execute(
                 feed.update()
                 .where(feed.c.name == name)
@@ -161,6 +171,37 @@ class MetaDatabase:
                 )
             )
 
+    def resume(self, name: str) -> bool:
+        """Let a feed that failed for good be claimed again; return False where it had not. Raises ``FEED_UNKNOWN``."""
+        with self._engine.write() as connection:
+            row = ownership.locked_feed(connection, name)
+            if row is None:
+                raise _unknown(name)
+            if row.reached_state != ReachedState.FAILED.value:
+                return False
+            values = {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": "", "updated_ms": self._clock.now_ms()}
+            connection.execute(feed.update().where(feed.c.name == name).values(**values))
+        return True
+
+    def retries(self) -> dict[str, RetryRecord]:
+        """Return the feeds that are tried again after a failure."""
+        with self._engine.read() as connection:
+            return retries.read_all(connection)
+
+    # Servers
+
+    def announce(self, record: ServerRecord, lease_ms: int) -> list[ServerRecord]:
+        """Say that a server lives; return all that do, this one among them."""
+        with self._engine.write() as connection:
+            now_ms = self._now(connection)
+            servers.announce(connection, record, now_ms)
+            return servers.live(connection, lease_ms, now_ms)
+
+    def withdraw(self, owner: str) -> None:
+        """Take a server out that ends."""
+        with self._engine.write() as connection:
+            servers.withdraw(connection, owner)
+
     # Ownership
 
     def claim(self, name: str, owner: str, lease_ms: int, now_ms: int | None = None) -> int | None:
@@ -169,12 +210,12 @@ class MetaDatabase:
         The epoch grows by one with every new holder. A holder that claims again while its lease is alive keeps its epoch.
         """
         with self._engine.write() as connection:
-            return ownership.claim(connection, name, owner, lease_ms, self._now(now_ms))
+            return ownership.claim(connection, name, owner, lease_ms, self._now(connection, now_ms))
 
     def renew(self, name: str, owner: str, epoch: int, lease_ms: int, now_ms: int | None = None) -> None:
         """Extend a lease; raise ``FENCED`` where it is lost."""
         with self._engine.write() as connection:
-            ownership.renew(connection, name, owner, epoch, lease_ms, self._now(now_ms))
+            ownership.renew(connection, name, owner, epoch, lease_ms, self._now(connection, now_ms))
 
     def release(self, name: str, owner: str, epoch: int) -> bool:
         """Give a lease back, so that any server can take it at once; return False where it was lost before."""
@@ -282,8 +323,12 @@ class MetaDatabase:
         with self._engine.read() as connection:
             ownership.check(connection, name, epoch)
 
-    def _now(self, now_ms: int | None) -> int:
-        return self._clock.now_ms() if now_ms is None else now_ms
+    def _now(self, connection: sa.Connection, given_ms: int | None = None) -> int:
+        """Return the time by which leases run: the database server's own, so that the clocks of machines need not agree."""
+        if given_ms is not None:
+            return given_ms
+        told_ms = self._engine.server_now_ms(connection)
+        return self._clock.now_ms() if told_ms is None else told_ms
 
 
 def _unknown(name: str) -> PenstockError:

@@ -26,6 +26,7 @@ from penstock.model.errors import PenstockError
 _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
+_ANSWER_S = 30
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,13 @@ class MetaEngine:
         with self._transaction(write=True) as connection:
             yield connection
 
+    def server_now_ms(self, connection: sa.Connection) -> int | None:
+        """Return the database server's wall clock; None for SQLite, whose clock is this machine's."""
+        if self._sqlite:
+            return None
+        now = "EXTRACT(EPOCH FROM clock_timestamp())" if self._postgres else "UNIX_TIMESTAMP(SYSDATE(3))"
+        return int(connection.execute(sa.text(f"SELECT FLOOR({now} * 1000)")).scalar_one())
+
     def close(self) -> None:
         """Close the pooled connections."""
         self._engine.dispose()
@@ -95,7 +103,13 @@ class MetaEngine:
     def _connect_args(self, settings: MetaSettings) -> dict[str, Any]:
         if self._sqlite:
             return {"timeout": settings.busy_timeout_s, "check_same_thread": False}
-        return {"connect_timeout": max(1, math.ceil(settings.busy_timeout_s))}
+        wait_s = max(1, math.ceil(settings.busy_timeout_s))
+        if self._postgres:
+            # What was sent and is not acknowledged by then is lost, and so is a server that does not answer a probe.
+            probes = {"keepalives_idle": wait_s, "keepalives_interval": 5, "keepalives_count": 3}
+            return {"connect_timeout": wait_s, "tcp_user_timeout": wait_s * 1000, **probes}
+        # Longer than the server itself makes a statement wait for a lock, so that its answer comes first.
+        return {"connect_timeout": wait_s, "read_timeout": wait_s + _ANSWER_S, "write_timeout": wait_s + _ANSWER_S}
 
     @contextlib.contextmanager
     def _transaction(self, write: bool) -> Iterator[sa.Connection]:
@@ -106,7 +120,7 @@ class MetaEngine:
         try:
             with self._engine.connect().execution_options(**options) as connection, connection.begin():
                 yield connection
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError, sa.exc.TimeoutError) as error:
             raise PenstockError("META_UNAVAILABLE", f"{self.shown_url}: {_cause(error)}") from error
         except sa.exc.DatabaseError as error:
             raise PenstockError("META_INCOMPATIBLE", f"{self.shown_url}: {_cause(error)}") from error

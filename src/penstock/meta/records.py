@@ -65,6 +65,30 @@ class FeedRecord(msgspec.Struct, frozen=True):
         )
 
 
+class RetryRecord(msgspec.Struct, frozen=True):
+    """A feed whose last run failed and that is tried again: since when, when next, how often in a row without progress."""
+
+    since_ms: int
+    next_attempt_ms: int
+    failures: int
+
+
+class ServerState(StrEnum):
+    """Whether a server takes feeds, or gives up those that it has."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """A server that shares the meta database; ``owner`` is the name under which it owns feeds."""
+
+    owner: str
+    url: str = ""
+    state: ServerState = ServerState.ACTIVE
+    seen_ms: int = 0
+
+
 class SubscribeRecord(msgspec.Struct, frozen=True):
     """One table of a feed; ``subscribe_name`` is the feed's name."""
 

@@ -52,6 +52,26 @@ feed = sa.Table(
     sa.Column("files_total", sa.BigInteger, nullable=False),
 )
 
+feed_retry = sa.Table(
+    "feed_retry",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("since_ms", sa.BigInteger, nullable=False),
+    sa.Column("next_attempt_ms", sa.BigInteger, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    comment="Feeds that are tried again: since when, when next, and how often in a row without progress.",
+)
+
+server = sa.Table(
+    "server",
+    metadata,
+    sa.Column("owner", _NAME, primary_key=True),
+    sa.Column("url", _TEXT, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("seen_ms", sa.BigInteger, nullable=False),
+    comment="Servers that share this database, by the name under which they own feeds; seen_ms: when one last said that it lives.",
+)
+
 subscribe = sa.Table(
     "subscribe",
     metadata,

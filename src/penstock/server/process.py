@@ -10,13 +10,11 @@ import contextlib
 import logging
 import os
 import re
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -51,11 +49,11 @@ from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
+from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
 from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
-from penstock.settings.masking import mask_uri
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
@@ -69,11 +67,9 @@ from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 
-_CONNECT_TIMEOUT_S = 3.0
 _SPARK_LOOK_S = 0.5
 _SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
 """What both the operating system and a URI take for the path of a socket."""
-_DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
 
 
 class ServerProcess:
@@ -89,6 +85,7 @@ class ServerProcess:
         self._spark_lost: int | None = None
         self._creator: FeedCreator | None = None
         self._supervisor: Supervisor | None = None
+        self._abandoned = threading.Event()
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -138,9 +135,17 @@ class ServerProcess:
             self._parts.close()
             raise
 
+    def abandon(self) -> None:
+        """Let a start that is under way in another thread end as soon as it can, with ``CANCELLED``."""
+        self._abandoned.set()
+
     def stop(self) -> None:
         """End everything, the newest part first. Feeds are released, so that another server takes them at once."""
         self._parts.close()
+
+    def _go_on(self) -> None:
+        if self._abandoned.is_set():
+            raise PenstockError("CANCELLED", "the server was stopped while it started")
 
     def _open_spark(self) -> SparkSession:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
@@ -178,11 +183,12 @@ class ServerProcess:
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
+        self._go_on()
         jobs = SparkJobs(self._open_spark())
+        self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
-            parts.callback(warming.join)
             warming.start()
         upstream = open_upstream(config.source)
         parts.callback(upstream.close)
@@ -193,6 +199,7 @@ class ServerProcess:
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
         parts.callback(write_address(directory.store, address).unlink, missing_ok=True)
+        self._go_on()
         pins = FeedPins(meta, store.needs, config.source, clock)
         parts.callback(pins.stop)
         pins.start()
@@ -210,32 +217,36 @@ class ServerProcess:
             _open_target,
             connections.resolve,
         )
-        if config.spark.warm_up:
-            warming.join()
-        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, clock, system_random(), lambda: self._spark_lost is None)
-        parts.callback(supervisor.stop)
+        while warming.is_alive() and not self._abandoned.is_set():
+            warming.join(_SPARK_LOOK_S)
+        self._go_on()
+        supervisor = self._open_supervisor(directory, meta, factory)
         self._supervisor = supervisor
-        supervisor.take_over_own_leases()
-        supervisor.start()
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
-        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
-
-        def open_for_caller(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
-
-        self._creator = FeedCreator(meta, upstream, config.source, open_for_caller, policy)
+        self._creator = creator = self._open_creator(directory, meta, upstream, connections)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
         callers = self._open_callers(directory)
         registries = [own_metrics, log_service.registry]
-        app = build_api(meta, self._creator, verifier, supervisor, registries, clock, doubted, scheduled, callers)
+        app = build_api(meta, creator, verifier, supervisor, registries, clock, doubted, scheduled, callers)
         self._listen(app, callers, directory)
-        log.info("server started", extra={"owner": owner, "url": self.url})
+        supervisor.url = self.url
+        supervisor.start()
+        log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
+
+    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, upstream: Upstream, connections: Connections) -> FeedCreator:
+        config = self._config
+
+        def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            # Somebody waits for the answer.
+            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+
+        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
+        return FeedCreator(meta, upstream, config.source, open_target, policy)
 
     def _open_callers(self, directory: DataDirectory) -> Callers:
         tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)
@@ -252,6 +263,15 @@ class ServerProcess:
         self._listener.start()
         shown = str(certificate.absolute()) if certificate else None
         parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
+
+    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
+        config = self._config
+        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
+        able, accepts = (lambda: self._spark_lost is None), SourceFeeds(config.source).accepts
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
+        self._parts.callback(supervisor.stop)
+        supervisor.take_over_own_leases()
+        return supervisor
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts
@@ -321,36 +341,11 @@ class ServerProcess:
         return scheduled.view
 
 
-def check_reachable(uri: str) -> None:
-    """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
-    parts = urlsplit(uri)
-    try:
-        address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
-    except ValueError:
-        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
-    if not address[0] or not address[1]:
-        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} must name a host and a port, as dataserver://host:port")
-    try:
-        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
-
-
 def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
     """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
     file = store_dir / "flight.sock"
     local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
     return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
-
-
-def source_name(uri: str) -> str:
-    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place.
-
-    A PostgreSQL server has a log for each database, so the name tells which.
-    """
-    parts = urlsplit(uri)
-    database = parts.path if parts.scheme.startswith("postgres") else ""
-    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
 
 
 def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.meta.records import FeedRecord
+from penstock.meta.records import FeedRecord, ServerRecord
 from penstock.model.errors import PenstockError
 
 
@@ -28,6 +28,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     """What keeps the log service from capturing some of the tables; the feed runs, but its checkpoint stands still."""
     snapshot: SnapshotStatus | None = None
     """How far reading the state that the feed begins with is; None where that is not under way."""
+    starting: bool = False
+    """Whether processes of the run are being started, which others had better wait for; reading a state is no part of that."""
 
 
 class FeedRun(Protocol):
@@ -64,6 +66,24 @@ class Liveness(Protocol):
 
     def wake(self) -> None:
         """Look at the feeds now rather than at the next scan."""
+
+    def retry_now(self, name: str) -> None:
+        """Try a feed that waits for its next attempt at once, if it is here."""
+
+    def drain(self, draining: bool) -> None:
+        """Hand all feeds over and take none, or take feeds again."""
+
+    @property
+    def owner(self) -> str:
+        """Return the name under which this server owns feeds."""
+
+    @property
+    def draining(self) -> bool:
+        """Return whether this server gives its feeds up."""
+
+    @property
+    def servers(self) -> list[ServerRecord]:
+        """Return the servers that share the meta database, as they were at the last look."""
 
     def status(self, name: str) -> RunStatus | None:
         """Return the status of a feed's run, or None where it does not run here."""

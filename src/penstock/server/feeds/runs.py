@@ -92,9 +92,10 @@ class CapturedFeedRun:
         dispatchers = self._watcher.dispatchers() or self._context.dispatchers
         progress = self._capture.progress()
         shown = None if progress is None else SnapshotStatus(progress.parts, progress.parts_done, progress.rows)
-        active = self._beginning.is_alive() or self._run.active
+        beginning = self._beginning.is_alive()
         resolved_ts = self._resolved_ts([d.span.span_id for d in dispatchers])
-        return RunStatus(active, resolved_ts, (*self._watcher.problems(), *self._capture_problems(dispatchers)), shown)
+        problems = (*self._watcher.problems(), *self._capture_problems(dispatchers))
+        return RunStatus(beginning or self._run.active, resolved_ts, problems, shown, beginning and shown is None)
 
     def _begin(self) -> None:
         try:

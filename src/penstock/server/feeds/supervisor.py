@@ -1,9 +1,10 @@
-"""Claims feeds, keeps their leases, takes over abandoned ones, removes those that are asked to go.
+"""Claims feeds, keeps their leases, takes over abandoned ones, hands over those that others should have, removes those that shall go.
 
-Invariants: a feed runs here only while this server holds its lease; leases are renewed at a third of their length, and a feed whose
-lease could not be renewed in time is stopped here. What one feed does never stops another. One thread scans; each feed has its keeper's
-thread. Feeds that failed are left alone, except right after the start, because restarting a server is how an operator says that the
-cause is gone. Runs in the server.
+Invariants: a feed runs here only while no other server has its lease; leases are renewed at a third of their length. A meta database that
+does not answer takes no feed away: nobody else could have claimed it, and what a run writes is fenced by its epoch. When it answers again,
+servers leave held feeds to their owners for a third of a lease. What one feed does never stops another. One thread scans; each feed has
+its keeper's thread. Feeds that failed are left alone until they are resumed, except right after the start, because restarting a server is
+a way to say that the cause is gone. Runs in the server.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
+from penstock.server.feeds.sharing import Share, share_of
+from penstock.server.feeds.turns import StartTurns
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +41,33 @@ class Supervisor:
         clock: Clock,
         jitter: random.Random,
         able: Callable[[], bool] = lambda: True,
+        accepts: Callable[[FeedRecord], bool] = lambda _: True,
     ) -> None:
-        """``able`` says whether feeds can be run here now; a server that cannot claims none."""
+        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can."""
         self.owner = owner
+        self.url = ""
         self._meta = meta
         self._factory = factory
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
         self._able = able
+        self._accepts = accepts
         self._lease_ms = round(settings.lease_s * 1000)
+        self._turns = StartTurns(settings.starts_at_once)
         self._keepers: dict[str, FeedKeeper] = {}
-        self._lease_until_ms: dict[str, int] = {}
+        self._renewed_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._draining = threading.Event()
         self._first_scan = True
+        self._servers: list[ServerRecord] = []
+        self._announced_s: float | None = None
+        self._answered_s: float | None = None
+        self._trusted_s = float("-inf")
+        self._moved_s = float("-inf")
+        self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def take_over_own_leases(self) -> None:
@@ -81,10 +95,47 @@ class Supervisor:
             else:
                 # Its lease runs out by itself; releasing it now would let two runs of one feed overlap.
                 log.error("feed did not stop in time", extra={"feed": keeper.feed.name})
+        if self._announced_s is not None:
+            try:
+                self._meta.withdraw(self.owner)
+            except PenstockError as error:
+                log.warning("server not withdrawn", extra={"code": error.code})
 
     def wake(self) -> None:
         """Look at the feeds now rather than at the next scan."""
         self._wake.set()
+
+    def retry_now(self, name: str) -> None:
+        """Try a feed that waits for its next attempt at once, if it is here."""
+        with self._lock:
+            keeper = self._keepers.get(name)
+        if keeper is not None:
+            keeper.retry_now()
+        self.wake()
+
+    def drain(self, draining: bool) -> None:
+        """Hand all feeds over and take none, or take feeds again."""
+        if draining:
+            self._draining.set()
+        else:
+            self._draining.clear()
+        self._announced_s = None
+        self.wake()
+
+    @property
+    def draining(self) -> bool:
+        """Return whether this server gives its feeds up."""
+        return self._draining.is_set()
+
+    @property
+    def servers(self) -> list[ServerRecord]:
+        """Return the servers that share the meta database, as they were at the last look."""
+        return self._servers
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the supervisor's thread works."""
+        return self._thread.is_alive()
 
     def status(self, name: str) -> RunStatus | None:
         """Return the status of a feed's run, or None where it does not run here."""
@@ -93,18 +144,28 @@ class Supervisor:
         return keeper.status() if keeper is not None else None
 
     def scan(self) -> None:
-        """Look at every feed once: renew, reap, claim, remove. Called by the supervisor's thread, or by a test that did not start it."""
-        self._renew_leases()
+        """Look at every feed once: renew, reap, claim, hand over, remove. Called by the thread, or by a test that did not start it."""
         self._reap()
         try:
+            self._renew_leases()
+            self._announce()
             feeds = self._meta.list_feeds()
+            mine = [feed for feed in feeds if self._accepts(feed)]
+            if any(self._is_loose(feed) for feed in mine):
+                # The share depends on who is there now.
+                self._announced_s = None
+                self._announce()
         except PenstockError as error:
-            log.warning("meta database does not answer", extra={"code": error.code})
+            log.warning("meta database does not answer", extra={"code": error.code, "feeds": len(self._owned())})
+            self._answered_s = None
             return
-        for feed in feeds:
+        self._note_answer()
+        for feed in mine:
             if self._stop.is_set():
                 return
-            self._look_at(feed)
+            self._look_at(feed, self._share(mine))
+        self._hand_over(self._share(mine))
+        self._leases = {feed.name: self._leases[feed.name] for feed in mine if feed.name in self._leases}
         self._first_scan = False
 
     def _supervise(self) -> None:
@@ -114,28 +175,70 @@ class Supervisor:
             self.scan()
             self._clock.wait(self._wake, interval_s)
 
-    def _look_at(self, feed: FeedRecord) -> None:
+    def _note_answer(self) -> None:
+        """Note that the meta database answers; after a gap owners of held feeds are given time to renew."""
+        now_s = self._clock.monotonic_s()
+        gap = self._answered_s is None or now_s - self._answered_s > self._settings.lease_s / 3 + self._settings.scan_interval_s
+        if gap and not self._first_scan:
+            self._trusted_s = now_s + self._settings.lease_s / 3
+        self._answered_s = now_s
+
+    def _announce(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._announced_s is None or now_s - self._announced_s >= self._settings.lease_s / 3:
+            state = ServerState.DRAINING if self.draining or not self._able() else ServerState.ACTIVE
+            self._servers = self._meta.announce(ServerRecord(self.owner, self.url, state), self._lease_ms)
+            self._announced_s = now_s
+
+    def _share(self, feeds: list[FeedRecord]) -> Share:
+        with self._lock:
+            kept = set(self._keepers)
+        return share_of(self.owner, self.draining, self._servers, feeds, kept)
+
+    def _look_at(self, feed: FeedRecord, share: Share) -> None:
         with self._lock:
             keeper = self._keepers.get(feed.name)
-            full = len(self._keepers) >= self._settings.feeds_max
+        removed = feed.requested_state is RequestedState.REMOVED
         if keeper is not None:
-            if feed.requested_state is RequestedState.REMOVED:
+            self._leases.pop(feed.name, None)
+            if removed:
                 keeper.stop()
             return
-        removed = feed.requested_state is RequestedState.REMOVED
-        if feed.reached_state is ReachedState.FAILED and not removed and not self._first_scan:
-            return
-        if (full or not self._able()) and not removed:
+        if not removed and not self._wants(feed, share):
             return
         try:
-            now_ms = self._clock.now_ms()
-            epoch = self._meta.claim(feed.name, self.owner, self._lease_ms, now_ms)
+            epoch = self._meta.claim(feed.name, self.owner, self._lease_ms)
             if epoch is not None:
-                self._take(feed, epoch, now_ms + self._lease_ms)
+                self._take(feed, epoch)
         except PenstockError as error:
             log.warning("feed not claimed", extra={"feed": feed.name, "code": error.code})
 
-    def _take(self, feed: FeedRecord, epoch: int, lease_until_ms: int) -> None:
+    def _is_loose(self, feed: FeedRecord) -> bool:
+        """Return whether nobody has a feed that shall run, or who has it may be gone."""
+        if feed.name in self._keepers or feed.reached_state is ReachedState.FAILED:
+            return False
+        return not feed.owner or self._same_for_s(feed) > self._settings.lease_s / 2
+
+    def _wants(self, feed: FeedRecord, share: Share) -> bool:
+        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out only the database knows."""
+        same_s, lease_s, held = self._same_for_s(feed), self._settings.lease_s, bool(feed.owner) and feed.owner != self.owner
+        if share.mine >= self._settings.feeds_max or self.draining or not self._able():
+            return False
+        if held and self._clock.monotonic_s() < self._trusted_s:
+            return False
+        if feed.reached_state is ReachedState.FAILED:
+            return self._first_scan
+        # A feed that those who should have it leave alone is taken by anybody.
+        return share.wants_more or same_s >= lease_s / 3 + (lease_s if held else 0)
+
+    def _same_for_s(self, feed: FeedRecord) -> float:
+        """Return for how long this server has seen a feed under the same lease, or under none."""
+        now_s, lease = self._clock.monotonic_s(), (feed.epoch, feed.owner, feed.lease_until_ms)
+        before, since_s = self._leases.get(feed.name, (lease, now_s))
+        self._leases[feed.name] = (lease, since_s if before == lease else now_s)
+        return now_s - self._leases[feed.name][1]
+
+    def _take(self, feed: FeedRecord, epoch: int) -> None:
         if feed.requested_state is RequestedState.REMOVED:
             self._remove(feed)
             return
@@ -148,25 +251,42 @@ class Supervisor:
             self._settings,
             self._clock,
             random.Random(self._jitter.random()),
+            self._turns,
+            self._able,
         )
         with self._lock:
             self._keepers[feed.name] = keeper
-            self._lease_until_ms[feed.name] = lease_until_ms
+            self._renewed_s[feed.name] = self._clock.monotonic_s()
         keeper.start()
 
+    def _hand_over(self, share: Share) -> None:
+        """Stop a feed that another server should have; it is released when it has stopped, and the other one takes it."""
+        now_s = self._clock.monotonic_s()
+        rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
+        if not (self.draining and share.mine) and not (rested and share.gives_away):
+            return
+        running = [keeper for keeper in self._owned() if not keeper.ended and not keeper.stopping]
+        if len(running) < share.mine and not self.draining:
+            return
+        for keeper in running if self.draining else running[-1:]:
+            log.info("feed is handed over", extra={"feed": keeper.feed.name, "feeds": share.mine, "fair": share.fair})
+            keeper.stop()
+            self._moved_s = now_s
+
     def _renew_leases(self) -> None:
+        """Renew what is due; raise where the meta database does not answer, which takes nothing away."""
         for keeper in self._owned():
-            name, now_ms = keeper.feed.name, self._clock.now_ms()
-            until_ms = self._lease_until_ms[name]
-            if keeper.ended or keeper.fenced or until_ms - now_ms > self._lease_ms * 2 // 3:
+            name, now_s = keeper.feed.name, self._clock.monotonic_s()
+            if keeper.ended or keeper.fenced or now_s - self._renewed_s[name] < self._settings.lease_s / 3:
                 continue
             try:
-                self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms, now_ms)
-                self._lease_until_ms[name] = now_ms + self._lease_ms
+                self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
+                self._renewed_s[name] = now_s
             except PenstockError as error:
                 log.warning("lease not renewed", extra={"feed": name, "code": error.code})
-                if error.kind is ErrorKind.FENCED or now_ms >= until_ms:
-                    keeper.fence()
+                if error.kind is ErrorKind.TRANSIENT:
+                    raise
+                keeper.fence()
 
     def _reap(self) -> None:
         for keeper in self._owned():
@@ -178,7 +298,7 @@ class Supervisor:
         name = keeper.feed.name
         with self._lock:
             self._keepers.pop(name, None)
-            self._lease_until_ms.pop(name, None)
+            self._renewed_s.pop(name, None)
         if keeper.fenced:
             return
         try:

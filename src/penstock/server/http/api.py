@@ -29,6 +29,7 @@ from penstock.server.http.answers import error_answer
 from penstock.server.http.bodies import checked_tree
 from penstock.server.http.call_pool import CallPool
 from penstock.server.http.callers import Callers
+from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes, table_views
 from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import feed_detail, feed_summary, verdict_body
@@ -67,6 +68,7 @@ def build_api(
     )
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
+    add_operation_routes(app, meta, supervisor)
     if callers is not None:
         add_token_routes(app, callers, clock)
     creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
@@ -82,7 +84,8 @@ def build_api(
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
-        return {"feeds": [feed_summary(feed, supervisor.status(feed.name), clock) for feed in meta.list_feeds()]}
+        retries = meta.retries()
+        return {"feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name)) for f in meta.list_feeds()]}
 
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -95,8 +98,8 @@ def build_api(
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        views = table_views(meta, name, doubted)
-        shown = feed_detail(meta.get_feed(name), meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views)
+        feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
+        shown = feed_detail(feed, meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views, retry)
         return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord
+from penstock.meta.records import DispatcherRecord, FeedRecord, RetryRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, to_datetime
@@ -22,7 +22,7 @@ from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
 
-def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> dict[str, Any]:
+def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock, retry: RetryRecord | None = None) -> dict[str, Any]:
     """Return one line of the list of feeds."""
     checkpoint_ts = feed.checkpoint_ts
     return {
@@ -41,6 +41,7 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock) -> di
         "epoch": feed.epoch,
         "snapshot": msgspec.to_builtins(status.snapshot) if status and status.snapshot else None,
         "error": _error(feed),
+        "retry": msgspec.to_builtins(retry) if retry else None,
         "capture_problems": [mask_text(problem) for problem in status.capture_problems] if status else [],
     }
 
@@ -52,11 +53,12 @@ def feed_detail(
     clock: Clock,
     dispatchers: Sequence[DispatcherRecord] | None = None,
     table_views: Sequence[dict[str, Any]] | None = None,
+    retry: RetryRecord | None = None,
 ) -> dict[str, Any]:
     """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
     document = FeedDocument.of(feed)
     shown = [table_view(t, ()) for t in feed_tables(tables, dispatchers)] if table_views is None else list(table_views)
-    return feed_summary(feed, status, clock) | {
+    return feed_summary(feed, status, clock, retry) | {
         "uuid": feed.uuid,
         "created_ms": feed.created_ms,
         "updated_ms": feed.updated_ms,

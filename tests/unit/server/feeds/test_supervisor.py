@@ -1,23 +1,26 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState
+from penstock.meta.engine import MetaSettings, sqlite_url
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
 from testing.paths.feed_run import ScriptedFeedRunFactory
+from testing.servers.waiting import wait_until
 from testing.twins.clock import SimulatedClock
 
-SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4)
+SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4, rebalance_interval_s=5)
 Build = Callable[..., tuple[Supervisor, ScriptedFeedRunFactory]]
+Outage = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -27,8 +30,22 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def meta(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
-    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as database:
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock, MetaSettings(busy_timeout_s=0.05)) as database:
         yield database
+
+
+@pytest.fixture
+def outage(tmp_path: Path, meta: MetaDatabase) -> Callable[[], AbstractContextManager[None]]:
+    """Give what keeps every writer out of the meta database for a while."""
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        with closing(sqlite3.connect(tmp_path / "meta.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    return away
 
 
 @pytest.fixture
@@ -280,3 +297,266 @@ def test_a_server_that_cannot_run_feeds_claims_none(meta: MetaDatabase, clock: S
     factory.next_run()
     assert meta.get_feed("orders").owner == "a"
     supervisor.stop()
+
+
+def test_a_meta_database_that_is_away_takes_no_feed_away(meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage) -> None:
+    """For much longer than a lease, and the other server looks first when it is back."""
+    create(meta)
+    owner, factory = build("a")
+    other, other_factory = build("b")
+    owner.scan()
+    run = factory.next_run()
+    other.scan()
+    with outage():
+        for _ in range(10):
+            clock.advance(3)
+            other.scan()
+            owner.scan()
+    assert not run.stopped.is_set()
+    other.scan()
+    owner.scan()
+    for _ in range(6):
+        clock.advance(1)
+        other.scan()
+        owner.scan()
+    found = meta.get_feed("orders")
+    assert (found.owner, found.epoch, run.stopped.is_set()) == ("a", 1, False)
+    assert other_factory.waiting() == 0
+
+
+def test_an_owner_that_died_while_the_meta_database_was_away_is_followed(
+    meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
+) -> None:
+    create(meta)
+    owner, factory = build("a")
+    other, other_factory = build("b")
+    owner.scan()
+    factory.next_run()
+    other.scan()
+    with outage():
+        clock.advance(20)
+        other.scan()
+    other.scan()
+    assert meta.get_feed("orders").owner == "a"
+    clock.advance(SETTINGS.lease_s / 3)
+    other.scan()
+    assert other_factory.next_run().epoch == 2
+
+
+def test_runs_that_fail_while_the_meta_database_is_away_are_tried_again(
+    meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
+) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    with outage():
+        for longest_s in (1, 2, 4, 4):
+            factory.next_run().end(PenstockError("META_UNAVAILABLE", "gone"))
+            clock.wait_for_waiters(1)
+            clock.advance(longest_s)
+    factory.next_run()
+    supervisor.scan()
+    assert meta.get_feed("orders").owner == "a"
+
+
+def test_a_feed_that_is_tried_again_says_why_since_when_and_when_next(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    began_ms = clock.now_ms()
+    for failures, longest_s in ((1, 1), (2, 2), (3, 4)):
+        run = factory.next_run()
+        if failures > 1:
+            # It has begun again, which is no reason yet to call it sound.
+            assert meta.get_feed("orders").reached_state is ReachedState.RETRYING
+        run.end(PenstockError("FEED_FAILED", "Python worker failed to connect back."))
+        clock.wait_for_waiters(1)
+        retry = meta.retries()["orders"]
+        assert (retry.since_ms, retry.failures) == (began_ms, failures)
+        assert longest_s * 740 <= retry.next_attempt_ms - clock.now_ms() <= longest_s * 1000
+        clock.advance(longest_s)
+    run = factory.next_run()
+    meta.begin_window("orders", run.epoch, 0, 1, "{}")
+    meta.commit_window("orders", run.epoch, 0, 1, {})
+    wait_until(lambda: meta.get_feed("orders").reached_state is ReachedState.RUNNING, "the feed runs", 60)
+    assert (meta.retries(), meta.get_feed("orders").error_code) == ({}, "")
+
+
+def test_a_run_that_lasts_is_sound_without_progress(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build("a", RuntimeError("Connection reset by peer"))
+    supervisor.scan()
+    factory.next_run()
+    clock.wait_for_waiters(1)
+    assert meta.get_feed("orders").error_text == "RuntimeError: Connection reset by peer"
+    clock.advance(1)
+    factory.next_run()
+    # What it does once it is started is beside this thread: its beginning is known only when it looked at the clock.
+
+    def sound_later() -> bool:
+        clock.advance(11)
+        return meta.get_feed("orders").reached_state is ReachedState.RUNNING
+
+    wait_until(sound_later, "the feed runs", 60)
+
+
+def test_a_pause_is_cut_short(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    create(meta)
+    supervisor, factory = build()
+    supervisor.scan()
+    factory.next_run().end(PenstockError("SINK_UNAVAILABLE", "503"))
+    clock.wait_for_waiters(1)
+    supervisor.retry_now("orders")
+    factory.next_run()
+    supervisor.retry_now("nothing")
+
+
+def test_a_failed_feed_runs_again_when_it_is_resumed(meta: MetaDatabase, build: Build) -> None:
+    create(meta)
+    supervisor, factory = build("a", PenstockError("SINK_UNWRITABLE", "no"))
+    supervisor.scan()
+    factory.next_run()
+    keeper_ended(supervisor)
+    supervisor.scan()
+    supervisor.scan()
+    assert factory.waiting() == 0
+    assert meta.resume("orders")
+    supervisor.scan()
+    assert factory.next_run().epoch == 2
+
+
+def test_a_server_that_can_run_nothing_any_more_says_nothing_about_its_feeds(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    """The error of a run whose Spark died is no error of the feed, and the next server has it at once."""
+    create(meta)
+    able = [True]
+    factory = ScriptedFeedRunFactory()
+    supervisor = Supervisor("a", meta, factory, SETTINGS, clock, random.Random(1), lambda: able[0])
+    supervisor.scan()
+    run = factory.next_run()
+    wait_until(lambda: meta.get_feed("orders").reached_state is ReachedState.RUNNING, "the feed runs", 60)
+    able[0] = False
+    run.end(PenstockError("FEED_FAILED", "ConnectionRefusedError"))
+    keeper_ended(supervisor)
+    supervisor.scan()
+    found = meta.get_feed("orders")
+    assert (found.owner, found.reached_state, found.error_code) == ("", ReachedState.RUNNING, "")
+    assert factory.waiting() == 0
+    supervisor.stop()
+
+
+def test_feeds_start_a_few_at_a_time(meta: MetaDatabase, build: Build) -> None:
+    for number in range(5):
+        create(meta, f"f{number}")
+    supervisor, factory = build()
+    factory.starting = True
+    supervisor.scan()
+    started = []
+    for _ in range(5 // SETTINGS.starts_at_once):
+        runs = [factory.next_run() for _ in range(SETTINGS.starts_at_once)]
+        assert factory.waiting() == 0
+        started += runs
+        for run in runs:
+            run.starting = False
+    started.append(factory.next_run())
+    assert sorted(run.feed.name for run in started) == [f"f{number}" for number in range(5)]
+
+
+def test_a_feed_that_waits_for_its_turn_stops_at_once(meta: MetaDatabase, build: Build) -> None:
+    for number in range(SETTINGS.starts_at_once + 1):
+        create(meta, f"f{number}")
+    supervisor, factory = build()
+    factory.starting = True
+    supervisor.scan()
+    for _ in range(SETTINGS.starts_at_once):
+        factory.next_run()
+    supervisor.stop()
+    assert {feed.owner for feed in meta.list_feeds()} == {""}
+    assert factory.waiting() == 0
+
+
+def test_feeds_of_another_source_are_left_alone(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    create(meta, "mine")
+    create(meta, "other")
+    factory = ScriptedFeedRunFactory()
+    supervisor = Supervisor("a", meta, factory, SETTINGS, clock, random.Random(1), accepts=lambda feed: feed.name == "mine")
+    supervisor.scan()
+    assert factory.next_run().feed.name == "mine"
+    clock.advance(60)
+    supervisor.scan()
+    assert {feed.name: feed.owner for feed in meta.list_feeds()} == {"mine": "a", "other": ""}
+    supervisor.stop()
+
+
+def owners(meta: MetaDatabase) -> str:
+    return "".join(sorted(feed.owner or "-" for feed in meta.list_feeds()))
+
+
+def test_new_feeds_are_shared(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    servers = [build(owner)[0] for owner in "abc"]
+    for server in servers:
+        server.scan()
+    for number in range(7):
+        create(meta, f"f{number}")
+    for _ in range(3):
+        for server in servers:
+            server.scan()
+        clock.advance(1)
+    assert owners(meta) in {"aaabbcc", "aabbbcc", "aabbccc", "aaabbbc"}
+
+
+def test_a_server_that_comes_later_is_given_its_part(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    for number in range(4):
+        create(meta, f"f{number}")
+    first, factory = build("a")
+    first.scan()
+    runs = [factory.next_run() for _ in range(4)]
+    second, _ = build("b")
+    for _ in range(20):
+        second.scan()
+        clock.advance(1)
+        first.scan()
+        for keeper in first._owned():
+            if keeper.stopping:
+                assert keeper.join(30)
+    assert owners(meta) == "aabb"
+    assert sum(run.stopped.is_set() for run in runs) == 2
+
+
+def test_what_others_leave_alone_is_taken(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    """The other server says that it lives and claims nothing."""
+    meta.announce(ServerRecord("b"), 9_000)
+    create(meta, "f1")
+    create(meta, "f2")
+    server, _ = build("a")
+    for _ in range(4):
+        server.scan()
+        clock.advance(1)
+        meta.announce(ServerRecord("b"), 9_000)
+    server.scan()
+    assert owners(meta) == "aa"
+
+
+def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
+    for number in range(3):
+        create(meta, f"f{number}")
+    first, factory = build("a")
+    first.scan()
+    runs = [factory.next_run() for _ in range(3)]
+    second, _ = build("b")
+    second.scan()
+    first.drain(True)
+    first.scan()
+    for keeper in first._owned():
+        assert keeper.join(30)
+    first.scan()
+    assert all(run.stopped.is_set() for run in runs)
+    assert {(s.owner, s.state) for s in first.servers} == {("a", ServerState.DRAINING), ("b", ServerState.ACTIVE)}
+    for _ in range(3):
+        second.scan()
+        first.scan()
+        clock.advance(1)
+    assert owners(meta) == "bbb"
+    first.drain(False)
+    create(meta, "f3")
+    first.scan()
+    assert owners(meta) == "abbb"

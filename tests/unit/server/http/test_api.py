@@ -10,6 +10,7 @@ import pytest
 from penstock.model.errors import CODES, PenstockError
 from penstock.server.http.answers import status_of
 from testing.servers.api_server import ApiServer
+from testing.servers.waiting import wait_until
 
 SECRET = "hunter2"
 
@@ -105,6 +106,34 @@ def test_every_code_has_a_status() -> None:
     statuses = {code: status_of(PenstockError(code, "")) for code in CODES}
     assert set(statuses.values()) <= {401, 403, 404, 409, 413, 429, 422, 424, 500, 503}
     assert statuses["UPSTREAM_UNREACHABLE"] == 503
+
+
+def test_a_failed_feed_is_resumed(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    client.post("/api/v1/feeds", json=tree(tmp_path))
+    server.runs.next_run().end(PenstockError("SINK_UNWRITABLE", "no"))
+    wait_until(lambda: client.get("/api/v1/feeds/orders").json()["state"] == "failed", "failed", 60)
+    assert client.post("/api/v1/feeds/orders/resume").json()["resumed"] is True
+    run = server.runs.next_run()
+    run.end(PenstockError("SINK_UNAVAILABLE", "503"))
+    wait_until(lambda: client.get("/api/v1/feeds/orders").json()["state"] == "retrying", "retrying", 60)
+    shown = client.get("/api/v1/feeds").json()["feeds"][0]
+    assert (shown["retry"]["failures"], shown["error"]["code"]) == (1, "SINK_UNAVAILABLE")
+    assert shown["retry"]["next_attempt_ms"] > shown["retry"]["since_ms"] > 0
+    assert client.post("/api/v1/feeds/orders/resume").json()["resumed"] is False
+    server.runs.next_run()
+    assert client.post("/api/v1/feeds/none/resume").status_code == 404
+
+
+def test_a_server_is_drained(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    client.post("/api/v1/feeds", json=tree(tmp_path))
+    run = server.runs.next_run()
+    assert client.get("/api/v1/server/drain").json() == {"owner": "test", "draining": False, "feeds": ["orders"]}
+    assert client.post("/api/v1/server/drain").json()["draining"] is True
+    wait_until(lambda: client.get("/api/v1/server/drain").json()["feeds"] == [], "drained", 60)
+    assert run.stopped.is_set()
+    wait_until(lambda: [s["state"] for s in client.get("/api/v1/servers").json()["servers"]] == ["draining"], "it says so", 60)
+    assert client.delete("/api/v1/server/drain").json()["draining"] is False
+    server.runs.next_run()
 
 
 def test_a_caller_reads_no_file_of_the_server(server: ApiServer, client: httpx.Client) -> None:

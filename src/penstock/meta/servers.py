@@ -1,0 +1,32 @@
+"""Which servers share the meta database: each says again and again that it lives, and whether it takes feeds.
+
+Invariants: a row is written by its own server alone; one that was not seen for longer than a lease counts as gone, whatever it says.
+Nothing about ownership hangs on these rows: they decide who *should* take a feed, the lease decides who may. Every function runs inside
+the caller's transaction. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from penstock.meta.records import ServerRecord, ServerState
+from penstock.meta.tables import server
+
+
+def announce(connection: sa.Connection, record: ServerRecord, now_ms: int) -> None:
+    """Say that a server lives."""
+    values = {"url": record.url, "state": record.state.value, "seen_ms": now_ms}
+    # A server writes its own row alone, so this needs no dialect's own upsert.
+    if not connection.execute(server.update().where(server.c.owner == record.owner).values(**values)).rowcount:
+        connection.execute(server.insert().values(owner=record.owner, **values))
+
+
+def withdraw(connection: sa.Connection, owner: str) -> None:
+    """Take a server out that ends."""
+    connection.execute(server.delete().where(server.c.owner == owner))
+
+
+def live(connection: sa.Connection, lease_ms: int, now_ms: int) -> list[ServerRecord]:
+    """Return the servers that were seen within a lease, by name."""
+    rows = connection.execute(sa.select(server).where(server.c.seen_ms > now_ms - lease_ms).order_by(server.c.owner))
+    return [ServerRecord(row.owner, row.url, ServerState(row.state), row.seen_ms) for row in rows]

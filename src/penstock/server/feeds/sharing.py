@@ -1,0 +1,46 @@
+"""How servers that share a meta database share its feeds: who should take one, who should give one up.
+
+Pure decisions from what the meta database says; the lease decides who may. Load is the number of feeds. Invariants: all servers compute
+the same share; a feed that the others leave alone is taken by any server after a while, so no wrong number keeps a feed from running;
+feeds move only where one server has at least two more than another, so they never go to and fro. Runs in the server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one server has and what it should have."""
+
+    mine: int
+    fair: int
+    """As many feeds as a server takes by itself: all of them divided by the servers that take feeds, rounded up."""
+    least: int
+    """How many the server with the fewest has."""
+
+    @property
+    def wants_more(self) -> bool:
+        """Return whether this server takes a feed that nobody has."""
+        return self.mine < self.fair
+
+    @property
+    def gives_away(self) -> bool:
+        """Return whether this server hands a feed over."""
+        return self.mine >= self.least + 2
+
+
+def share_of(owner: str, draining: bool, servers: Sequence[ServerRecord], feeds: Sequence[FeedRecord], kept: Collection[str]) -> Share:
+    """Return the share of a server in feeds that all of these servers could run; ``kept`` are those that it runs now."""
+    owned = Counter(feed.owner for feed in feeds if feed.owner and feed.name not in kept)
+    takers = {s.owner for s in servers if s.state is ServerState.ACTIVE and s.owner != owner}
+    counts = [owned[taker] for taker in takers]
+    if draining:
+        return Share(len(kept), 0, min(counts, default=len(kept)))
+    wanted = sum(feed.requested_state is RequestedState.RUNNING and feed.reached_state is not ReachedState.FAILED for feed in feeds)
+    return Share(len(kept), -(-wanted // (len(takers) + 1)), min([*counts, len(kept)]))

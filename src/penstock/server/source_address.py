@@ -1,0 +1,67 @@
+"""The address of a source: whether anybody listens there, under which name its positions are kept, which feeds are its own.
+
+Runs in the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from urllib.parse import urlsplit
+
+from penstock.meta.records import FeedRecord
+from penstock.model.errors import PenstockError
+from penstock.server.feeds.creation import FeedDocument
+from penstock.settings.masking import mask_uri
+
+log = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 3.0
+_DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
+
+
+def check_reachable(uri: str) -> None:
+    """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
+    parts = urlsplit(uri)
+    try:
+        address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
+    except ValueError:
+        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
+    if not address[0] or not address[1]:
+        raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} must name a host and a port, as dataserver://host:port")
+    try:
+        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise PenstockError("UPSTREAM_UNREACHABLE", f"source: {mask_uri(uri)}: {error.strerror or error}") from None
+
+
+def source_name(uri: str) -> str:
+    """Return under which name a source's positions are kept: its address, which a replica takes over that takes its place.
+
+    A PostgreSQL server has a log for each database, so the name tells which.
+    """
+    parts = urlsplit(uri)
+    database = parts.path if parts.scheme.startswith("postgres") else ""
+    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
+
+
+class SourceFeeds:
+    """Knows which feeds a server that captures one source can run; says once of any other that it is left alone."""
+
+    def __init__(self, uri: str) -> None:
+        self._name = _server_of(uri)
+        self._left: set[str] = set()
+
+    def accepts(self, feed: FeedRecord) -> bool:
+        """Return whether a feed's tables are in the source: its address counts, not with what credentials it is reached."""
+        source = FeedDocument.of(feed).source
+        if _server_of(source) == self._name:
+            return True
+        if feed.name not in self._left:
+            self._left.add(feed.name)
+            log.warning("feed of another source is left alone", extra={"feed": feed.name, "source": mask_uri(source)})
+        return False
+
+
+def _server_of(uri: str) -> str:
+    return source_name(uri).replace("mariadb://", "mysql://").replace("postgres://", "postgresql://")

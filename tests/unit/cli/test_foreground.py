@@ -1,0 +1,132 @@
+"""A server in the foreground ends in any phase when it is told to, and with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from penstock.cli.foreground import EXIT_INTERRUPTED, Foreground
+from penstock.model.errors import PenstockError
+from testing.twins.clock import SimulatedClock
+
+
+class ScriptedProcess:
+    """Starts and stops when the test lets it; abandoning ends a start only where it hears of it."""
+
+    def __init__(self, *, hears: bool = True, error: Exception | None = None) -> None:
+        self.starting, self.go_on, self.abandoned = threading.Event(), threading.Event(), threading.Event()
+        self.stops = 0
+        self._hears, self._error = hears, error
+
+    def start(self) -> None:
+        self.starting.set()
+        assert self.go_on.wait(60)
+        if self._error is not None:
+            raise self._error
+
+    def abandon(self) -> None:
+        self.abandoned.set()
+        if self._hears:
+            self._error = PenstockError("CANCELLED", "stopped")
+            self.go_on.set()
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class Left(Exception):  # noqa: N818 - not an error: the process has ended
+    """Where a process would have ended."""
+
+
+def leave(code: int) -> None:
+    raise Left(code)
+
+
+@pytest.fixture
+def foreground() -> Iterator[Foreground]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield Foreground(leave=leave)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run(foreground: Foreground, process: ScriptedProcess) -> str:
+    with foreground.running(process):  # type: ignore[arg-type]
+        return "ran"
+    return "never"
+
+
+def when_starting(process: ScriptedProcess, number: int) -> threading.Thread:
+    def send() -> None:
+        assert process.starting.wait(60)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_a_server_is_started_and_stopped(foreground: Foreground) -> None:
+    process = ScriptedProcess()
+    process.go_on.set()
+    assert run(foreground, process) == "ran"
+    assert process.stops == 1
+
+
+def test_a_server_that_does_not_start_says_why(foreground: Foreground) -> None:
+    process = ScriptedProcess(error=PenstockError("SPARK_UNAVAILABLE", "no Java"))
+    process.go_on.set()
+    with pytest.raises(PenstockError, match="no Java"):
+        run(foreground, process)
+    assert process.stops == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start(foreground: Foreground, number: int) -> None:
+    process = ScriptedProcess()
+    sender = when_starting(process, number)
+    with pytest.raises(click.exceptions.Exit) as caught:
+        run(foreground, process)
+    assert caught.value.exit_code == EXIT_INTERRUPTED
+    sender.join()
+
+
+def test_a_second_signal_ends_the_process_at_once(foreground: Foreground) -> None:
+    process = ScriptedProcess(hears=False)
+    first = when_starting(process, signal.SIGTERM)
+
+    def again() -> None:
+        assert process.abandoned.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    second = threading.Thread(target=again)
+    second.start()
+    with pytest.raises(Left) as caught:
+        run(foreground, process)
+    assert caught.value.args == (EXIT_INTERRUPTED,)
+    process.go_on.set()
+    first.join()
+    second.join()
+
+
+def test_a_start_that_hangs_is_left(foreground: Foreground) -> None:
+    clock, process = SimulatedClock(), ScriptedProcess(hears=False)
+    foreground._clock = clock
+    sender = when_starting(process, signal.SIGTERM)
+
+    def pass_time() -> None:
+        while not process.go_on.wait(0.05):
+            clock.advance(1)
+
+    time = threading.Thread(target=pass_time)
+    time.start()
+    with pytest.raises(Left):
+        run(foreground, process)
+    process.go_on.set()
+    sender.join()
+    time.join()
