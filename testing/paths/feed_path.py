@@ -87,6 +87,7 @@ class FeedPath:
             snapshot_ts=self.snapshot_ts,
             partitions=2,
             tables=self._tables,
+            source="path",
         )
         self.feed = LocalFeed(self.context, before_window=before_window)
 

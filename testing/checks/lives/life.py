@@ -22,7 +22,7 @@ from penstock.meta.table_states import TableState
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.readback.consumer import StorageConsumer
-from penstock.readback.replay_database import open_database
+from penstock.readback.replay_opening import open_database
 from testing.checks.lives.comparable import Row, comparable
 from testing.checks.lives.files import FileTable, read_target
 from testing.checks.lives.rows import RowGrammar
