@@ -18,6 +18,7 @@ from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.decoding import decoded
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
@@ -116,7 +117,7 @@ def to_records(after: Sequence[Dispatcher], before: Sequence[Dispatcher], ts: in
 
 def from_record(record: DispatcherRecord) -> Dispatcher:
     """Read what ``to_record`` made."""
-    return msgspec.json.decode(record.document, type=Dispatcher)
+    return decoded(record.document, Dispatcher)
 
 
 def live_dispatchers(context: FeedContext, meta: MetaDatabase, ts: int | None = None) -> tuple[Dispatcher, ...]:

@@ -21,6 +21,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
+from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
@@ -87,7 +88,7 @@ class WindowPlanner:
             pending = self._meta.pending_window(self._context.feed)
         if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
             raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
-        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        plan = decoded(pending.plan, WindowPlan)
         items: list[tuple[int, tuple[int, WorkItem]]] = []
         differs = is_resnapshot(plan)
         dispatchers = self._dispatchers(from_ts)
@@ -145,7 +146,7 @@ class WindowPlanner:
 
     def _go_on(self, pending: PendingWindow) -> int:
         """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""
-        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        plan = decoded(pending.plan, WindowPlan)
         of_state = pending.from_ts == TS_ZERO or is_resnapshot(plan)
         try:
             reached = self._resnapshots.readable(plan) if of_state else self._reached(pending)
@@ -168,7 +169,7 @@ class WindowPlanner:
         plan = self._plan(pending.from_ts, TS_MAX >> 1)
         if plan is None or plan.resolved_ts < pending.to_ts:
             return False
-        recorded = {s.span_id for s in msgspec.json.decode(pending.plan, type=WindowPlan).spans}
+        recorded = {s.span_id for s in decoded(pending.plan, WindowPlan).spans}
         missing = recorded - {s.span_id for s in plan.spans}
         ready = {s.span_id for s in self._known_state(missing, pending.to_ts) if s.resolved_ts >= pending.to_ts} if missing else set()
         return missing <= ready

@@ -7,11 +7,12 @@ which writes it, and wherever a table is read, if the file can be reached there.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from penstock.files.private_files import open_private
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
 NAME = "flight.json"
@@ -32,7 +33,7 @@ def write_address(store_dir: Path, address: FlightAddress) -> Path:
     file = store_dir / NAME
     partial = file.with_suffix(".new")
     partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as sink:
+    with open(partial, "xb", opener=open_private) as sink:
         sink.write(msgspec.json.encode(address))
     partial.replace(file)
     return file
@@ -42,7 +43,7 @@ def read_address(data_dir: Path) -> FlightAddress:
     """Return the address of the server that runs on a data directory; the store's own directory may be given as well."""
     for directory in (data_dir / "store", data_dir):
         try:
-            return msgspec.json.decode((directory / NAME).read_bytes(), type=FlightAddress)
+            return decoded((directory / NAME).read_bytes(), FlightAddress)
         except FileNotFoundError:
             continue
         except (OSError, msgspec.DecodeError) as error:

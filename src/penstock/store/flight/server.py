@@ -3,7 +3,8 @@
 ``get_flight_info`` answers a span and a window with endpoints: one per object, which the reader opens itself at the URI (or streams,
 where it cannot reach it), and one per side and table version of the rows in memory. A memory endpoint names its rows by ts, so it
 gives the same rows when they have been flushed meanwhile. Actions plan windows and tell schemas and status. Every call carries the
-token; every ticket is signed. Errors keep their ``[CODE]`` text. Runs in the log service.
+token; every ticket is signed. Errors keep their ``[CODE]`` text. gRPC takes a message whole before anybody is asked for the token, so
+where all readers are of this machine and user it listens on a socket of theirs, which no other user can open. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ import pyarrow.flight as fl
 
 from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.store.changes.changes import SpanState, open_changes, side_handles
 from penstock.store.changes.ordered_handle import TS_END, SideReader
@@ -95,19 +98,25 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         secret: bytes | None = None,
         clock: Clock | None = None,
         advertised_host: str | None = None,
+        socket: Path | None = None,
     ) -> None:
-        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses."""
+        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses.
+
+        With ``socket``, listen there and on no port; it lies where only this user comes.
+        """
         secret = secret or secrets.token_bytes(32)
         self.token = call_token(secret)
         self._store = store
         self._host = advertised_host or host
+        self._socket = socket
         self._signer = TicketSigner(secret, clock or SystemClock())
-        super().__init__(f"grpc://{host}:{port}", middleware={MIDDLEWARE: _TokenCheck(self.token)})
+        place = f"grpc://{host}:{port}" if socket is None else f"grpc+unix://{socket}"
+        super().__init__(place, middleware={MIDDLEWARE: _TokenCheck(self.token)})
 
     @property
     def location(self) -> str:
         """Return the URI that a client connects to."""
-        return f"grpc://{self._host}:{self.port}"
+        return f"grpc://{self._host}:{self.port}" if self._socket is None else f"grpc+unix://{self._socket}"
 
     def close(self) -> None:
         """Stop serving; streams that run are cancelled. May be called twice."""
@@ -116,7 +125,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> fl.FlightInfo:
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
-            request = msgspec.json.decode(descriptor.command, type=WindowRequest)
+            request = decoded(descriptor.command, WindowRequest)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
             self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
@@ -160,15 +169,15 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _act(self, name: str, body: bytes) -> bytes:
         if name == "plan_window":
-            request = msgspec.json.decode(body, type=PlanRequest)
+            request = decoded(body, PlanRequest)
             # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
             for span_id in request.span_ids if request.from_ts else ():
                 self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
             return msgspec.json.encode(self._store.plan_window(*msgspec.structs.astuple(request)))
         if name == "plan_resnapshot":
-            return msgspec.json.encode(self._plan_resnapshot(msgspec.json.decode(body, type=ResnapshotRequest)))
+            return msgspec.json.encode(self._plan_resnapshot(decoded(body, ResnapshotRequest)))
         if name == "schema_history":
-            return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
+            return msgspec.json.encode(self._store.schema_history(decoded(body, int)))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode(spans)
