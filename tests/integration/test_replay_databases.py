@@ -183,6 +183,20 @@ def test_a_server_that_is_not_there() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_rows_that_are_alike_in_a_new_key_do_not_stop_it(database: ReplayDatabase) -> None:
+    schema = f"rekeyed_{next(_schemas)}"
+    lab = StorageLab(f"memory://databases-{schema}-{database.dialect.name}/")
+    first = TableSchema(1, schema, "t", T0, (NAME,))
+    lab.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first, schema=schema)
+    lab.write(first, [(T0 + n, Op.INSERT, "a") for n in (1, 2, 3)])
+    keyed = TableSchema(1, schema, "t", T0 + 10, (NAME, Column(7, "id", ColumnType(K.BIGINT), False, True, initial_default="0")))
+    lab.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD id BIGINT AUTO_INCREMENT PRIMARY KEY", keyed, schema=schema)
+    lab.write(keyed, [(T0 + 20, Op.DELETE, "a", 0), *((T0 + 20, Op.INSERT, "a", n) for n in (1, 2, 3))])
+    lab.checkpoint(T0 + 30)
+    StorageConsumer(lab.reader(), database).run_round()
+    assert found(database, schema, "t", "id") == [("1",), ("2",), ("3",)]
+
+
 def test_nothing_of_a_schema_file_is_run_as_sql(database: ReplayDatabase) -> None:
     schema = f"hostile_{next(_schemas)}"
     lab = StorageLab(f"memory://hostile-{schema}-{database.dialect.name}/")

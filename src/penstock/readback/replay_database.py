@@ -147,14 +147,25 @@ class ReplayDatabase:
             self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {new}")
 
     def _move_rows(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
+        """Copy rows by column id.
+
+        Rows from before a key may be alike in it: the server gave them keys that no log tells. One of them stays, until the corrections
+        come that take it away and bring those that there are.
+        """
         known = {c.id: c for c in row_columns(before)}
         targets = [self.dialect.identifier(c.name) for c in row_columns(after)]
         fresh = [c for c in row_columns(after) if c.id not in known]
         marked = self.dialect.with_marks if fresh else str
         sources = [marked(self._converted(known[c.id], c)) if c.id in known else self.dialect.mark for c in row_columns(after)]
+        keyed = [c.id for c in after.handle_columns]
+        insert, ending = "INSERT INTO", ""
+        if keyed and keyed != [c.id for c in before.handle_columns]:
+            insert, ending = self.dialect.insert_first
+            named = [f"{self.dialect.identifier(known[i].name)} IS NOT NULL" for i in keyed if i in known]
+            ending = marked(f" WHERE {' AND '.join(named)}" if named else " WHERE 1 = 1") + ending
         self.execute(
-            f"INSERT INTO {marked(self._name(after))} ({marked(', '.join(targets))}) "
-            f"SELECT {', '.join(sources)} FROM {marked(self._name(before))}",
+            f"{insert} {marked(self._name(after))} ({marked(', '.join(targets))}) "
+            f"SELECT {', '.join(sources)} FROM {marked(self._name(before))}{ending}",
             [defaults.get(c.id) for c in fresh],
         )
 

@@ -36,6 +36,7 @@ class Dialect:
         null: what a column that may be NULL says.
         casts: whether a value must be cast to another type.
         note_key: the type of a text that is a key, compared byte by byte whatever the database does elsewhere.
+        insert_first: how an INSERT begins and ends that takes one of several rows with one key.
         exists: the query that tells whether a table is there, given its schema and name.
         system: the schemas that are the server's own.
     """
@@ -56,6 +57,7 @@ class Dialect:
     null: str = ""
     casts: bool = True
     note_key: str = ""
+    insert_first: tuple[str, str] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
     exists: str = ""
     system: frozenset[str] = frozenset()
 
@@ -152,6 +154,8 @@ DIALECTS = {
         # The server's own tables compare names without case.
         exists="SELECT 1 FROM information_schema.tables WHERE BINARY table_schema = %s AND BINARY table_name = %s",
         system=frozenset({_INFORMATION, "mysql", "performance_schema", "sys"}),
+        # IGNORE would let values through that do not fit as well.
+        insert_first=("REPLACE INTO", ""),
     ),
 }
 

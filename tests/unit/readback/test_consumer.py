@@ -289,6 +289,24 @@ def test_a_target_read_with_other_settings_is_an_error(database: ReplayDatabase,
     assert "date-separator" in wrong.value.hint
 
 
+def test_rows_that_are_alike_in_a_new_key_wait_for_their_corrections(database: ReplayDatabase) -> None:
+    """As after ``ADD id BIGINT AUTO_INCREMENT PRIMARY KEY``: rows show the column's default until the table was read again."""
+    source = lab("csv.output-old-value=true")
+    name = Column(2, "name", ColumnType(K.VARCHAR, length=40))
+    first = version(T0, name)
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first)
+    source.write(first, [(T0 + n, Op.INSERT, "a") for n in (1, 2, 3)])
+    keyed = version(T0 + 10, name, Column(3, "id", ColumnType(K.BIGINT), False, True, initial_default="0"))
+    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD id BIGINT AUTO_INCREMENT PRIMARY KEY", keyed)
+    source.checkpoint(T0 + 15)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == [("a", "0")]
+    source.write(keyed, [(T0 + 20, Op.DELETE, "a", 0), *((T0 + 20, Op.INSERT, "a", n) for n in (1, 2, 3))])
+    source.checkpoint(T0 + 30)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == rows_replayed(source, database) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
 def one_row(source: StorageLab, schema: str, table: str, number: int, *columns: Column) -> TableSchema:
     described = TableSchema(number, schema, table, T0, columns or (ID, NAME))
     source.write(described, [(T0 + 1, Op.INSERT, number, f"row of {number}")])

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import msgspec
 
 from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.ddl import DdlType
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -298,6 +299,8 @@ class SingleLogPuller:
             self._doubted.watch(followed.changes)
         self._routes.give(followed)
         self._doubted.note(step.doubts)
+        if step.ddls:
+            self._doubted.created([table for ddl in step.ddls if ddl.type is DdlType.CREATE_TABLE for table in ddl.tables])
         if step.position is None:
             self._place.is_between = self._place.is_between and not step.changes
             return

@@ -49,6 +49,9 @@ class DoubtedLog(Protocol):
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Note that a re-read failed."""
 
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
+
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
 
@@ -150,6 +153,10 @@ class DoubtedTables:
             raise PenstockError("TABLE_UNKNOWN", "the table is not in doubt", "Use resnapshot to have it read again in any case.")
         for table_id in found:
             self._hurry(table_id)
+
+    def look_again(self) -> None:
+        """Ask the source once more about tables of which no version is known; their rows are followed from the next one on."""
+        self._doubted.look_again()
 
     def scan(self) -> bool:
         """Open the doubts that a schedule asks for and settle the oldest one that is due; return whether there was one."""
