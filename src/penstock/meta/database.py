@@ -30,6 +30,7 @@ from penstock.meta.records import (
     SubscribeRecord,
 )
 from penstock.meta.sealing import Seal
+from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
 from penstock.meta.windows import Positions
 from penstock.model.clock import Clock, SystemClock
@@ -314,6 +315,11 @@ class MetaDatabase:
                 ts = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
             found = dispatchers.live_at(connection, name, ts or 0)
             return found if found or dispatchers.known(connection, name) else None
+
+    def table_states(self, source: str) -> list[TableState]:
+        """Return every table of a source that was ever in doubt; ``meta/table_states.py`` writes them."""
+        with self._engine.read() as connection:
+            return states_of(connection, source)
 
     def dispatchers_mark(self, name: str) -> tuple[int, ...]:
         """Return numbers that change whenever dispatchers of a feed begin or end: cheap to ask for, however many there are."""

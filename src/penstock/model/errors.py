@@ -84,8 +84,8 @@ CODES: dict[str, CodeEntry] = {
     ),
     "TABLE_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
-        "The log does not tell what rows a table has, and on-rewrite leaves it out.",
-        "Run penstock feed table resnapshot FEED TABLE when the table shall be delivered again.",
+        "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
+        "Run penstock feed table include FEED TABLE when the table shall be delivered again.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,

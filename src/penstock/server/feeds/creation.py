@@ -21,6 +21,7 @@ from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
 from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
@@ -53,7 +54,7 @@ class FeedDocument(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, feed: FeedRecord) -> FeedDocument:
         """Read the document of a stored feed."""
-        return msgspec.json.decode(feed.config, type=cls)
+        return decoded(feed.config, cls)
 
     def feed_config(self) -> FeedConfig:
         """Return the configuration as settings."""
