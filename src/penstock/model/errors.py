@@ -174,6 +174,11 @@ CODES: dict[str, CodeEntry] = {
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
     ),
+    "META_SEALED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The configuration of a feed is sealed with a key that this server does not have.",
+        "Give every server of the meta database the same PENSTOCK_META_KEY, or restore the key file beside an embedded one.",
+    ),
     "SERVER_UNREACHABLE": CodeEntry(
         ErrorKind.INVALID, "No Penstock server answers.", "Start one with `penstock server`, or pass --server."
     ),

@@ -21,6 +21,7 @@ from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.target.settings import StorageSinkSettings
@@ -75,7 +76,7 @@ class StorageMaintainer:
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=Owner)
+            return decoded(content, Owner)
         except msgspec.MsgspecError as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
 
