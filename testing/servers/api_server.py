@@ -21,9 +21,12 @@ from penstock.server.doubts.doubt_rules import FeedDoubtRules
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.feed_watch import FeedWatch
+from penstock.server.health.looks import meta_look
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector
 from penstock.server.verify.moving_verification import verify_standing
 from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
@@ -63,7 +66,12 @@ class ApiServer:
             self.doubts, self.doubts.job, rules, RereadSettings(delay_s=0.0), clock, random.Random(0), DoubtMetrics(registry)
         )
         registry.register(TableStateCollector(self.doubted.states))
-        self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock, self.doubted)
+        feeds = FeedWatch("test", self.meta, self.supervisor.status, lambda: "", lambda _: True, settings, clock)
+        self.health = ServerHealth(
+            {"meta": lambda: meta_look(self.meta)}, feeds, lambda: "" if self.supervisor.alive else "it ended", clock
+        )
+        registry.register(HealthCollector(self.health.components, self.health.problems))
+        self.app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, self.doubted)
         self._listener = HttpListener(self.app, "127.0.0.1", 0)
 
     @property
@@ -73,12 +81,14 @@ class ApiServer:
 
     def __enter__(self) -> ApiServer:
         self.supervisor.start()
+        self.health.start()
         self._listener.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._listener.stop()
         self.supervisor.stop()
+        self.health.stop()
         self.doubts.close()
         self.meta.close()
 

@@ -20,6 +20,8 @@ from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
+from penstock.feed.spark.load import spark_load
+from penstock.feed.spark.quiet_accumulators import quiet_accumulators
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm_session
 from penstock.meta.database import MetaDatabase
@@ -35,9 +37,12 @@ from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.feed_watch import FeedWatch
+from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector
 from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.verification import FeedVerifier
@@ -68,6 +73,7 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._jvm_exit_code: Callable[[], int | None] = lambda: None
         self._abandoned = threading.Event()
 
     def __enter__(self) -> ServerProcess:
@@ -121,9 +127,11 @@ class ServerProcess:
     def _open_spark(self) -> SparkSession:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
         settings = self._config.spark
-        session = open_session(SparkSettings(settings.master, settings.driver_memory, dict(settings.conf)))
+        quiet_accumulators()
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf))
+        self._jvm_exit_code = lambda: jvm_exit_code(session)
         self._parts.callback(close_session, session)
-        self._parts.callback(self._watch_spark(lambda: jvm_exit_code(session)))
+        self._parts.callback(self._watch_spark(self._jvm_exit_code))
         return session
 
     def _watch_spark(self, exit_code: Callable[[], int | None]) -> Callable[[], None]:
@@ -197,10 +205,12 @@ class ServerProcess:
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
         doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
+        health = self._open_health(session, meta, log_service, directory, supervisor)
+        own_metrics.register(HealthCollector(health.components, health.problems))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, health, doubted)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
@@ -211,11 +221,31 @@ class ServerProcess:
     def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        able, accepts = (lambda: self._spark_lost is None), SourceFeeds(config.source).accepts
+        able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
         supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         return supervisor
+
+    def _open_health(
+        self, session: SparkSession, meta: MetaDatabase, log_service: LogService, directory: DataDirectory, supervisor: Supervisor
+    ) -> ServerHealth:
+        settings, clock = self._config.supervisor, self._clock
+        spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
+        capture = CaptureLook(log_service.status, directory.path)
+        accepts = SourceFeeds(self._config.source).accepts
+        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock)
+        looks = {"meta": lambda: meta_look(meta), "upstream": capture.upstream, "store": capture.store, "spark": spark.look}
+
+        def why_dead() -> str:
+            if self._spark_lost is not None:
+                return f"Spark's JVM ended with {self._spark_lost}"
+            return "" if supervisor.alive else "the supervisor has ended"
+
+        health = ServerHealth(looks, feeds, why_dead, clock)
+        self._parts.callback(health.stop)
+        health.start()
+        return health
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts

@@ -24,6 +24,8 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
+from penstock.server.health.report import ServerHealth
+from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes, table_views
 from penstock.server.http.views import error_body, feed_detail, feed_summary, verdict_body
@@ -48,6 +50,7 @@ def build_api(
     supervisor: Liveness,
     registries: Sequence[CollectorRegistry],
     clock: Clock,
+    health: ServerHealth,
     doubted: DoubtedTables | None = None,
 ) -> FastAPI:
     """Return the application; ``doubted`` is None where the upstream's tables are never in doubt."""
@@ -55,19 +58,15 @@ def build_api(
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
     add_operation_routes(app, meta, supervisor)
-
-    @app.get("/api/v1/health")
-    def health() -> dict[str, Any]:
-        feeds = meta.list_feeds()
-        states: dict[str, int] = {}
-        for feed in feeds:
-            states[feed.reached_state.value] = states.get(feed.reached_state.value, 0) + 1
-        return {"status": "ok", "version": penstock.__version__, "feeds": states}
+    add_health_routes(app, meta, health)
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
         retries = meta.retries()
-        return {"feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name)) for f in meta.list_feeds()]}
+        told = health.problems()
+        return {
+            "feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name), told.get(f.name)) for f in meta.list_feeds()]
+        }
 
     @app.post("/api/v1/feeds", status_code=201)
     def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -78,7 +77,8 @@ def build_api(
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
-        return feed_detail(feed, meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views, retry)
+        status, problem = supervisor.status(name), health.problem(name)
+        return feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:
