@@ -30,9 +30,10 @@ from pyspark.sql import SparkSession
 from benchmarks.report import Bar, Report, say
 from benchmarks.workload import BASE_TS, ORDERS, changes, spans
 from penstock.feed.settings import FeedSettings
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.feed.window.assignment import Dispatcher, FeedContext
-from penstock.feed.window.run import SparkFeedRun
+from penstock.feed.window.run import FeedWindows
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
@@ -191,7 +192,7 @@ def feed_seconds(session: SparkSession, arena: Arena) -> float:
     meta = MetaDatabase(meta_url)
     gate = Span(ORDERS.table_id, b"\xff" * 9 + out.name.encode(), b"\xff" * 10)
     arena.store.register_span(gate.span_id, gate, BASE_TS)
-    run: SparkFeedRun | None = None
+    run: FeedWindows | None = None
     try:
         meta.create_feed(FeedRecord("bench", "bench", "{}", checkpoint_ts=BASE_TS), [])
         context = FeedContext(
@@ -211,9 +212,8 @@ def feed_seconds(session: SparkSession, arena: Arena) -> float:
             partitions=len(arena.spans),
         )
         (out / "files").mkdir()
-        run = SparkFeedRun(session, context, out / "spark")
+        run = FeedWindows(SparkJobs(session), context)
         run.start()
-        _wait(run, lambda: bool(run and run.ready))
         start = time.perf_counter()
         arena.store.advance_resolved_ts(gate.span_id, _RESOLVED_TS)
         _wait(run, lambda: meta.progress("bench").checkpoint_ts > BASE_TS)
@@ -229,7 +229,7 @@ def feed_seconds(session: SparkSession, arena: Arena) -> float:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _wait(run: SparkFeedRun, condition: Callable[[], bool]) -> None:
+def _wait(run: FeedWindows, condition: Callable[[], bool]) -> None:
     deadline_s = time.perf_counter() + _RUN_SECONDS_MAX
     while not condition():
         if run.wait(0.01) or time.perf_counter() > deadline_s:

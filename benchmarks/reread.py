@@ -22,14 +22,16 @@ from pyspark.sql import SparkSession
 
 from benchmarks.report import Bar, Report, say
 from benchmarks.source_servers import DATABASE, TRANSACTION_ROWS, Server, Workload, create_mysql_table, load_mysql, mariadb, run_mysql
-from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.settings import FeedSettings
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.span import Span
 from penstock.source.single_log import has_log
 from penstock.store.flight.address import FlightAddress
 from testing.paths.one_log_path import OneLogPath
+from testing.servers.waiting import meanwhile
 
 ROWS, ROWS_QUICK = 1_000_000, 200_000
 DIFFERING = 1_000
@@ -124,7 +126,7 @@ def _path(root: Path, server: Server, session: SparkSession, tables: list[str]) 
     chosen = FeedSettings(bootstrap_tasks=TASKS)
     path = OneLogPath(root, server.uri, [f"{DATABASE}.{table}" for table in tables], chosen, BootstrapSettings().page_rows)
     try:
-        path.tasks = SparkTasks(session)
+        path.tasks = JobTasks(SparkJobs(session))
         yield path
     finally:
         path.close()
@@ -165,7 +167,7 @@ def _reread(path: OneLogPath, server: Server, session: SparkSession, table: str)
     if not has_log(path.upstream):
         raise AssertionError("MariaDB has one log")
     address = FlightAddress(path.context.flight_location, path.context.flight_token)
-    job = Reread(SparkTasks(session), path.store, path.upstream, server.uri, path.log, address, BootstrapSettings(TASKS))
+    job = Reread(JobTasks(SparkJobs(session)), path.store, path.upstream, server.uri, path.log, address, BootstrapSettings(TASKS))
     table_id = _table_id(path, table)
     path.log.doubt_table(table_id, DATABASE, table, "the benchmark says so")
     began_s = time.monotonic()
@@ -189,21 +191,13 @@ def _commit(path: OneLogPath, server: Server) -> int:
     return path.log.settled_ts()
 
 
-@contextlib.contextmanager
-def _lags(path: OneLogPath, server: Server, found: list[float]) -> Iterator[None]:
+def _lags(path: OneLogPath, server: Server, found: list[float]) -> contextlib.AbstractContextManager[None]:
     """Measure lags, in another thread, while something else is done."""
-    stop = threading.Event()
 
-    def measure() -> None:
+    def measure(stop: threading.Event) -> None:
         while not stop.is_set():
             with contextlib.suppress(pymysql.MySQLError):
                 found.append(_lag_s(path, server))
             stop.wait(0.05)
 
-    thread = threading.Thread(target=measure, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(measure)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
+import generated_page
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,22 +131,6 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def main() -> int:
-    """Write or check; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the page or the chart is not current; write nothing")
-    options = parser.parse_args()
-    runs = load()
-    wanted = {PAGE: page(runs), CHART: chart(runs)}
-    if not options.check:
-        for path, text in wanted.items():
-            path.write_text(text, encoding="utf-8")
-        return 0
-    stale = [path.name for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    if stale:
-        print(f"{', '.join(stale)} is not current; run: make docs", file=sys.stderr)
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    found = load()
+    sys.exit(generated_page.run(__doc__, {PAGE: lambda: page(found), CHART: lambda: chart(found)}))

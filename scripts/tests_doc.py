@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from pathlib import Path
+
+import generated_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "penstock"
@@ -100,21 +101,5 @@ def _short(name: str) -> str:
     return name.removeprefix("penstock.").replace(".", "/") + ".py"
 
 
-def main() -> int:
-    """Write or check the page; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the page is not current; write nothing")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where the page is")
-    options = parser.parse_args()
-    page = render()
-    if not options.check:
-        options.page.write_text(page, encoding="utf-8")
-        return 0
-    if options.page.exists() and options.page.read_text(encoding="utf-8") == page:
-        return 0
-    print(f"{options.page.name} is not current; run: make docs", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.run(__doc__, {PAGE: render}))

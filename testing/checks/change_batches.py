@@ -6,18 +6,21 @@ the same form, so a test compares lists. Runs in tests.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch, Op
+from penstock.model.span import DDL_SPAN
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.store.changes.ordering import merge_step
-from penstock.store.contract import Changes, ChangesHandle, EndOfRange
+from penstock.store.contract import Changes, ChangesHandle, EndOfRange, EventStore
 
 Row = tuple[Any, ...]
+_WAIT_S = 60.0
 
 TABLE = TableSchema(
     table_id=7,
@@ -29,6 +32,17 @@ TABLE = TableSchema(
         Column(2, "note", ColumnType(TypeKind.VARCHAR)),
     ),
 )
+
+
+def state_table(*, keyed: bool = True) -> TableSchema:
+    """Return a table for comparing states: two columns that are its key or not, two of values."""
+    columns = (
+        Column(1, "id", ColumnType(TypeKind.BIGINT), nullable=False, primary_key=keyed),
+        Column(2, "part", ColumnType(TypeKind.VARBINARY, length=8), nullable=False, primary_key=keyed),
+        Column(3, "v", ColumnType(TypeKind.VARCHAR, length=9)),
+        Column(4, "w", ColumnType(TypeKind.VARCHAR, length=9)),
+    )
+    return TableSchema(1, "d", "t", 5, columns)
 
 
 def row_key(number: int) -> bytes:
@@ -56,6 +70,15 @@ def both_sides(span_id: int, rows: Sequence[Row], table: TableSchema = TABLE) ->
         BatchKind.TOMBSTONE: [r for r in rows if r[1] in (Op.DELETE, Op.BEFORE)],
     }
     return [change_batch(span_id, mine, kind, table) for kind, mine in sides.items() if mine]
+
+
+def append_durably(store: EventStore, span_id: int, rows: Sequence[Row], resolved_ts: int) -> None:
+    """Append mixed rows, wait until they are durable, and resolve the span and the DDLs."""
+    durable = threading.Event()
+    store.append(span_id, both_sides(span_id, rows), durable.set)
+    assert durable.wait(_WAIT_S)
+    for resolved in (span_id, DDL_SPAN.span_id):
+        store.advance_resolved_ts(resolved, resolved_ts)
 
 
 def read_steps(handle: ChangesHandle) -> list[Changes]:

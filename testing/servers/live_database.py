@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pymysql
 
-from penstock.source.mysql.connection import parse_uri
+from penstock.access.mysql_server import parse_uri
 from testing.servers.loopback_server import mariadb, postgres
 from testing.servers.mysql_lab import BINLOG
 

@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pymysql
 
+from penstock.access.mysql_server import parse_uri
 from penstock.meta.engine import sqlite_url
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -28,7 +29,6 @@ from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.puller.log_service import LogService, LogServiceSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange

@@ -1,7 +1,7 @@
-"""An upstream with one log, in memory: what a test commits is what its reader gives.
+"""A database with one log, in memory: all of ``LoggedUpstream``, with tables, snapshots and a log that can be given up.
 
-Every commit is one step with a position of its own. Failures can be put before a position: the reader raises them once when it comes there.
-Also a journal in memory that notes the order in which it is written. Runs in tests.
+Every commit is one step with a position and a ts of its own. ``twins/single_log.py`` is the log alone, with failures, marks and ts that are
+chained by its reader. Runs in tests.
 """
 
 from __future__ import annotations
@@ -17,23 +17,16 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span, cut
 from penstock.model.table import Column, TableSchema
+from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.contract import Capability, LogPosition, SnapshotTicket
 from penstock.source.single_log import LogStep
+from testing.twins.single_log import FIRST_TS, key_of, table_of
 
-FIRST_TS = 1_000
+_TS_APART = compose_ts(2_000)
+"""Leaves room between commits for marks, which so need not raise the next one."""
 _WAIT_S = 0.02
 _PIECE_ROWS = 4
-
-
-def table_of(table_id: int) -> TableSchema:
-    """Return a table with one BIGINT column, its key."""
-    return TableSchema(table_id, "shop", f"t{table_id}", 1, (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True),))
-
-
-def key_of(value: int) -> bytes:
-    """Return the row key of a value."""
-    return (value + (1 << 63)).to_bytes(8, "big")
 
 
 def _rows(span_id: int, table: TableSchema, ts: Sequence[int], op: Op, values: Sequence[int]) -> ChangeBatch:
@@ -53,41 +46,25 @@ def _rows(span_id: int, table: TableSchema, ts: Sequence[int], op: Op, values: S
 class MemoryDatabase:
     """A ``LoggedUpstream`` in memory. Thread safe.
 
-    Tables have one BIGINT column, their key, and come to be with their first commit. Capture that has no position yet begins at the log's
-    end, or where a test says, so that what it commits before its puller reads is captured too.
+    Tables have one BIGINT column, their key, and come to be with their first commit.
     """
 
     capabilities = Capability.LOG
 
-    def __init__(self, first: str | None = "0", ts_apart: int = 1) -> None:
-        """``ts_apart`` leaves room between commits for marks, which so need not raise the next one."""
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._first = first
-        self._ts_apart = ts_apart
         self._steps: list[LogStep] = []
-        self._failures: dict[int, PenstockError] = {}
         self._tables: dict[int, list[TableSchema]] = {}
         self._rows: dict[int, dict[int, int]] = {}
         self._released = 0
         """How much of the log is gone, because nobody needed it any more."""
         self._releases = 0
         self._closed = False
-        self.starts: list[LogPosition] = []
-        """Where each reader began."""
-        self.confirmed: list[LogPosition] = []
-        self.adopted: list[TableSchema] = []
 
     # The script of a test.
 
-    def commit(
-        self,
-        table_id: int,
-        values: Sequence[int] = (),
-        mark: bool = False,
-        ddls: Sequence[DdlEvent] = (),
-        gone: Sequence[int] = (),
-    ) -> int:
-        """Add a transaction that inserts and deletes values; return its ts."""
+    def commit(self, table_id: int, values: Sequence[int] = (), gone: Sequence[int] = ()) -> None:
+        """Add a transaction that inserts and deletes values."""
         with self._changed:
             ts = self._next_ts()
             table = self._tables.setdefault(table_id, [table_of(table_id)])[-1]
@@ -97,11 +74,10 @@ class MemoryDatabase:
                 del rows[value]
             sides = [(values, Op.INSERT), (gone, Op.DELETE)]
             changes = tuple(_rows(0, table, [ts] * len(side), op, side) for side, op in sides if side)
-            self._append(LogStep(changes, tuple(ddls), LogPosition(ts, str(len(self._steps) + 1)), mark))
-            return ts
+            self._append(LogStep(changes, (), LogPosition(ts, str(len(self._steps) + 1))))
 
-    def alter(self, table_id: int) -> int:
-        """Give a table a new version with one more column, of which the rows here show nothing; return its ts."""
+    def alter(self, table_id: int) -> None:
+        """Give a table a new version with one more column, of which the rows here show nothing."""
         with self._changed:
             ts, old = self._next_ts(), self._tables[table_id][-1]
             added = Column(len(old.columns) + 1, f"c{len(old.columns)}", ColumnType(TypeKind.BIGINT))
@@ -109,12 +85,6 @@ class MemoryDatabase:
             self._tables[table_id].append(newer)
             ddl = DdlEvent(ts, DdlType.ADD_COLUMN, f"ALTER TABLE {old.full_name} ADD COLUMN {added.name} BIGINT", old.schema, (newer,))
             self._append(LogStep((), (ddl,), LogPosition(ts, str(len(self._steps) + 1))))
-            return ts
-
-    def fail_before(self, ts: int, error: PenstockError) -> None:
-        """Let the reader fail once before it gives the step of a ts."""
-        with self._changed:
-            self._failures[ts] = error
 
     # What every upstream does.
 
@@ -178,15 +148,13 @@ class MemoryDatabase:
     # The log.
 
     def first_position(self) -> LogPosition:
-        """Return the end of the log, or where the test said."""
+        """Return the end of the log."""
         with self._changed:
             self._answer()
-            at = len(self._steps) if self._first is None else int(self._first)
-            return LogPosition(self._ts_of(at), str(at))
+            return LogPosition(self._ts_of(len(self._steps)), str(len(self._steps)))
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
-        """Note the versions."""
-        self.adopted = list(versions)
+        """Do nothing: every version is known."""
 
     def log_end(self) -> str:
         """Return the number of the last step."""
@@ -199,8 +167,7 @@ class MemoryDatabase:
         return int(position) >= int(end)
 
     def confirm(self, position: LogPosition) -> None:
-        """Note the position."""
-        self.confirmed.append(position)
+        """Keep the log all the same."""
 
     def release(self) -> None:
         """Give up the log up to now; readers end."""
@@ -213,7 +180,6 @@ class MemoryDatabase:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         """Yield the steps behind a position."""
-        self.starts.append(start)
         at, releases = int(start.text), self._releases
         while not stop.is_set():
             with self._changed:
@@ -223,22 +189,19 @@ class MemoryDatabase:
                 if at < self._released or releases != self._releases:
                     raise PenstockError("LOG_PURGED", f"the log before {self._released} is gone")
                 step = self._steps[at] if at < len(self._steps) else None
-                failure = self._failures.pop(step.position.ts, None) if step is not None and step.position is not None else None
             if step is None:
                 # The place where the reader stands, so that what it gave is resolved also where nothing comes after.
                 yield LogStep(position=LogPosition(self._ts_of(at), str(at)))
                 continue
-            if failure is not None:
-                raise failure
             at += 1
             kept = tuple(c for c in step.changes if wanted(c.header.table_id))
-            yield LogStep(kept, step.ddls, step.position, step.mark)
+            yield LogStep(kept, step.ddls, step.position)
 
     def _next_ts(self) -> int:
         return self._ts_of(len(self._steps) + 1)
 
     def _ts_of(self, step: int) -> int:
-        return FIRST_TS + self._ts_apart * step
+        return FIRST_TS + _TS_APART * step
 
     def _append(self, step: LogStep) -> None:
         self._steps.append(step)

@@ -19,7 +19,6 @@ import pytest
 from penstock.model.clock import SystemClock
 from penstock.model.row_key import encode_row_keys
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import compose_ts
 from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.postgres.slot import release_slot
@@ -80,7 +79,7 @@ class MemoryRig:
     upstream_holds_nothing = False
 
     def __init__(self) -> None:
-        self.upstream: Any = MemoryDatabase(first=None, ts_apart=compose_ts(2_000))
+        self.upstream: Any = MemoryDatabase()
         self._ids = {"t": 1, "other": 2}
         for table_id in self._ids.values():
             self.upstream.commit(table_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -418,6 +420,20 @@ class TestProcesses:
         assert errors == []
         with MetaDatabase(url) as database:
             assert [f.name for f in database.list_feeds()] == [f"f{n}" for n in range(6)]
+
+
+def test_a_new_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself would refuse to switch the file to its write-ahead log at once."""
+    path = tmp_path / "meta.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as plain, pytest.raises(sqlite3.OperationalError):
+            plain.execute("PRAGMA journal_mode=WAL")
+        letting_go = threading.Timer(0.2, other.execute, ("COMMIT",))
+        letting_go.start()
+        with MetaDatabase(sqlite_url(path)) as database:
+            assert database.list_feeds() == []
+        letting_go.join()
 
 
 def dispatcher(table_id: int, name: str, begin_ts: int = 0, end_ts: int = 0) -> DispatcherRecord:

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.batch import BatchKind
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.source.mysql.connection import Session, parse_uri
+from penstock.source.mysql.connection import Session
 from penstock.source.mysql.upstream import MySqlUpstream
 from testing.servers.loopback_server import mariadb
 from testing.servers.mysql_lab import BINLOG, connect, run

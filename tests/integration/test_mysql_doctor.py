@@ -7,8 +7,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.doctor import check
 from testing.servers.loopback_server import mariadb
 

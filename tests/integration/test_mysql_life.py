@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_ZERO
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.store.contract import EndOfRange
 from testing.servers.loopback_server import mariadb

@@ -11,11 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.source.contract import LogPosition, SnapshotTicket
-from penstock.source.mysql.connection import Session, parse_uri
+from penstock.source.mysql.connection import Session
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.snapshot.key_ranges import cut_keys, span_conditions
 from penstock.source.mysql.upstream import MySqlUpstream

@@ -11,9 +11,9 @@ from typing import Any
 import pymysql
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.batch import BatchKind
 from penstock.model.span import Span
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition
 from testing.servers.loopback_server import mariadb

@@ -24,6 +24,7 @@ from testing.checks.change_walk import ChangeWalk
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.live_database import Database, live_database
 from testing.servers.mysql_server import mysql
+from testing.servers.waiting import meanwhile
 
 pytestmark = pytest.mark.integration
 ROWS = 2_000
@@ -79,12 +80,11 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield LosingDatabase(request.param, found.uri)
 
 
-@contextlib.contextmanager
-def writing(database: LosingDatabase, schema: str, seed: int) -> Iterator[None]:
+def writing(database: LosingDatabase, schema: str, seed: int) -> contextlib.AbstractContextManager[None]:
     """Change rows all the time, in another thread."""
-    stop, rng = threading.Event(), random.Random(seed)
+    rng = random.Random(seed)
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
             for number in itertools.count():
                 if stop.is_set():
@@ -94,13 +94,7 @@ def writing(database: LosingDatabase, schema: str, seed: int) -> Iterator[None]:
                 cursor.execute(f"DELETE FROM {schema}.orders WHERE id = {rng.randrange(ROWS)}")
                 cursor.execute(f"INSERT INTO {schema}.orders VALUES ({seed * 1_000_000 + number}, 'meanwhile', 0)")
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(write)
 
 
 @contextlib.contextmanager

@@ -34,9 +34,7 @@ def test_the_last_feed_takes_slot_and_publication_with_it_and_a_new_one_begins_a
     path.drain()
     assert left(lab) == ([("penstock",)], [("penstock",)])
     address = FlightAddress("", "")
-    factory = SparkFeedRunFactory(
-        None, path.meta, path.meta_url, path.upstream, lab.uri, path.log, path.store, address, lambda _: None, tmp_path
-    )
+    factory = SparkFeedRunFactory(None, path.meta, path.meta_url, path.upstream, lab.uri, path.log, path.store, address, lambda _: None)
     # Another feed of this source is still there.
     other = FeedRecord("other", "u2", f'{{"source": "{lab.uri}", "dispatchers": [], "config": {{}}, "snapshot_ts": 0}}')
     path.meta.create_feed(other, [], [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from penstock.source.mysql.connection import parse_uri
+from penstock.access.mysql_server import parse_uri
 from penstock.source.mysql.upstream import MySqlUpstream
 from testing.paths.whole_path import WholePath
 from testing.servers.loopback_server import mariadb

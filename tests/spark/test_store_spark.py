@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings, JobTasks
 from penstock.feed.formats.table_reader import register_penstock
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
@@ -69,7 +70,7 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
             began.update(start_ts=start_ts, changed_ts=put(range(10), "changed"))
 
         settings = BootstrapSettings(tasks_max=2, page_rows=300)
-        job = Bootstrap(SparkTasks(session), store, upstream, upstream.uri, service.settled_ts, settings)
+        job = Bootstrap(JobTasks(SparkJobs(session)), store, upstream, upstream.uri, service.settled_ts, settings)
         done = job.run([span], capture)[span.span_id]
         start_ts, changed_ts = began["start_ts"], began["changed_ts"]
         assert (done.objects, done.rows, done.restarts) == (3, ROWS - 10, 0)
@@ -108,6 +109,25 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
         assert store.merge(span.span_id) >= 1
         again = {row["id"]: row for row in reader(session, flight, {"as-of": str(now)}).load().collect()}
         assert again == found
+
+        stream = session.readStream.format("penstock").options(**options_of(flight, {"from-ts": "0"})).load()
+
+        def follow() -> list[tuple[str, int]]:
+            """Run a query to the end of what is there; return all that has arrived so far."""
+            places = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+            query = stream.writeStream.format("parquet").options(**places).trigger(availableNow=True).start()
+            try:
+                assert query.awaitTermination(120)
+            finally:
+                query.stop()
+            return sorted((r["_op"], r["id"]) for r in session.read.parquet(places["path"]).collect())
+
+        rows = [("insert", n) for n in sorted(found)]
+        assert follow() == rows
+        put(range(3), "streamed")
+        later = upstream.current_ts()
+        waiting.until("resolved", lambda: min(store.resolved_ts(s.span_id) for s in (span, DDL_SPAN)) >= later)
+        assert follow() == [*rows, *(("update", n) for n in range(3))]
         for options, message in [
             ({"table": "d.unknown"}, "TABLE_UNKNOWN"),
             ({"as-of": "x"}, "CONFIG_INVALID"),
@@ -117,6 +137,9 @@ def test_a_bootstrap_and_the_typed_format(jvm, upstream, waiting, tmp_path: Path
                 reader(session, flight, options).load().collect()
 
 
+def options_of(flight: FlightService, options: dict[str, str]) -> dict[str, str]:
+    return {"location": flight.location, "token": flight.token, "table": "d.t"} | options
+
+
 def reader(session, flight: FlightService, options: dict[str, str]):
-    chosen = {"location": flight.location, "token": flight.token, "table": "d.t"} | options
-    return session.read.format("penstock").options(**chosen)
+    return session.read.format("penstock").options(**options_of(flight, options))

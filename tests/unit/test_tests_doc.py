@@ -1,26 +1,14 @@
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+
+import tests_doc
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load("tests_doc")
 PAGE = ROOT / "docs" / "internals" / "tests.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == SCRIPT.render()
+    assert PAGE.read_text(encoding="utf-8") == tests_doc.render()
 
 
 def test_the_tests_of_every_module_are_found_by_its_name_or_on_the_page() -> None:
@@ -30,7 +18,7 @@ def test_the_tests_of_every_module_are_found_by_its_name_or_on_the_page() -> Non
     package = ROOT / "src" / "penstock"
     for path in package.rglob("*.py"):
         module = path.relative_to(package).as_posix()
-        if "_pb2" in module or path.stem in SCRIPT.WITHOUT_TESTS:
+        if "_pb2" in module or path.stem in tests_doc.WITHOUT_TESTS:
             continue
         assert path.stem in named or on_page.get(module), f"no test of {module}"
     assert all((ROOT / "tests" / test).is_file() for tests in on_page.values() for test in tests)
@@ -38,8 +26,8 @@ def test_the_tests_of_every_module_are_found_by_its_name_or_on_the_page() -> Non
 
 def test_a_module_is_reached_through_the_nearest_that_a_test_imports() -> None:
     importers = {"a.deep": {"a.mid", "b.far"}, "a.mid": {"a.top"}, "a.top": set(), "b.far": set()}
-    here, there = SCRIPT.TESTS / "unit" / "test_here.py", SCRIPT.TESTS / "spark" / "test_there.py"
+    here, there = tests_doc.TESTS / "unit" / "test_here.py", tests_doc.TESTS / "spark" / "test_there.py"
     direct = {"a.deep": [], "a.mid": [], "a.top": [there, here], "b.far": []}
-    assert SCRIPT._nearest("a.deep", importers, direct) == ("a.top", [here, there])
-    assert SCRIPT._nearest("a.top", importers, direct) == ("", [here, there])
-    assert SCRIPT._nearest("b.far", importers, direct) == ("", [])
+    assert tests_doc._nearest("a.deep", importers, direct) == ("a.top", [here, there])
+    assert tests_doc._nearest("a.top", importers, direct) == ("", [here, there])
+    assert tests_doc._nearest("b.far", importers, direct) == ("", [])

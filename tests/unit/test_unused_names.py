@@ -1,24 +1,10 @@
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load("unused_names")
+import unused_names
 
 
 def test_no_public_name_is_unused_and_no_exception_is_stale() -> None:
-    assert {one.key for one in SCRIPT.unused()} == set(SCRIPT.ALLOWED)
+    assert {one.key for one in unused_names.unused()} == set(unused_names.ALLOWED)
 
 
 def test_what_counts_as_used(tmp_path: Path) -> None:
@@ -44,4 +30,4 @@ class Box:
     )
     (package / "two.py").write_text("from penstock.one import Box, used\nBox().put(); used(); getattr(Box(), 'by_name')")
     (tmp_path / "testing" / "three.py").write_text("from penstock.one import twin\ntwin()")
-    assert [one.name for one in SCRIPT.unused(tmp_path)] == ["alone", "twin", "LIMIT", "weight", "hand_on"]
+    assert [one.name for one in unused_names.unused(tmp_path)] == ["alone", "twin", "LIMIT", "weight", "hand_on"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -127,11 +128,11 @@ def _show(findings: Sequence[Finding]) -> None:
     width = max(len(f.name) for f in findings)
     for finding in findings:
         label = "ok" if finding.ok else finding.level.upper()
-        click.echo(f"{label:<6}  {finding.name:<{width}}  {finding.found}")
+        say(f"{label:<6}  {finding.name:<{width}}  {finding.found}")
         if not finding.ok:
-            click.echo(f"        {'':<{width}}  wanted: {finding.wanted}")
+            say(f"        {'':<{width}}  wanted: {finding.wanted}")
             if finding.statement:
-                click.echo(f"        {'':<{width}}  run:    {finding.statement}")
+                say(f"        {'':<{width}}  run:    {finding.statement}")
     counts = [f"{sum(not f.ok and f.level == level for f in findings)} {level}" for level in ("must", "should", "note")]
     shown = ", ".join(c for c in counts if not c.startswith("0 "))
     click.echo(f"{len(findings)} checked, {shown or 'all as they must be'}")

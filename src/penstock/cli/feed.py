@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.feed_table import table_group, table_line
+from penstock.cli.feed_table import table_group, table_line, verification_rows
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -83,7 +84,7 @@ def create(
         click.echo(json.dumps(created, indent=2))
         return
     names = ", ".join(table["name"] for table in created["tables"])
-    click.echo(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
+    say(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
 
 
 @feed.command("list")
@@ -188,6 +189,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
+    rows += verification_rows(found.get("verification"))
     rows += [("not captured", problem) for problem in found["capture_problems"]]
     problem = found.get("problem")
     if problem and problem["stage"] not in {"failed", "retrying"}:

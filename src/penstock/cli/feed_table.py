@@ -95,6 +95,23 @@ def table_line(table: dict[str, Any]) -> str:
     return f"{line}. {table['hint']}" if table.get("hint") else line
 
 
+def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Return what verification on a schedule found: one line, and one for each table that is not identical."""
+    if found is None:
+        return []
+    tables = found["tables"]
+    rows = sum(table["rows_checked"] for table in tables)
+    lines = [("verified", f"{found['rounds']:,} rounds, {sum(t['ranges_checked'] for t in tables):,} key ranges, {rows:,} rows identical")]
+    for one in tables:
+        if one["state"] == "differs":
+            counts = f"{one['missing']:,} rows missing, {one['unexpected']:,} unexpected, {one['different']:,} different"
+            keys = f", first keys: {', '.join(one['sample_keys'])}" if one["sample_keys"] else ""
+            lines.append(("differs", f"{one['name']}: {counts}{keys}. `penstock feed table resnapshot` delivers them"))
+        elif one["state"] == "unchecked":
+            lines.append(("not verified", f"{one['name']}: {one['unchecked']}"))
+    return lines
+
+
 def _ask(feed_name: str, table: str, what: str, server_url: str, output: str) -> None:
     with ServerClient(server_url) as client:
         found = client.ask_for_table(feed_name, table, what)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 import penstock
+from penstock.cli.shown.line import say
 from penstock.cli.shown.logs import configure_logging
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.settings.masking import mask_text
@@ -121,12 +122,12 @@ def show_error(error: PenstockError) -> None:
     """Write an error the way every verb does."""
     lines = mask_text(error.detail).splitlines() or [""]
     if len(lines) == 1:
-        click.echo(f"error: [{error.code}] {lines[0]}", err=True)
+        say(f"error: [{error.code}] {lines[0]}", err=True)
     else:
-        click.echo(f"error: [{error.code}] {len(lines)} problems", err=True)
+        say(f"error: [{error.code}] {len(lines)} problems", err=True)
         for line in lines:
-            click.echo(f"  {line}", err=True)
-    click.echo(f"hint: {mask_text(error.hint)}", err=True)
+            say(f"  {line}", err=True)
+    say(f"hint: {mask_text(error.hint)}", err=True)
 
 
 if __name__ == "__main__":

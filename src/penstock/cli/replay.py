@@ -6,6 +6,7 @@ import threading
 
 import click
 
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text
@@ -45,7 +46,7 @@ def replay(source: str, target: str, assignments: tuple[str, ...], follow: bool,
     try:
         consumer = StorageConsumer(reader, database)
         while True:
-            done = consumer.run_round(lambda text: click.echo(mask_text(text)))
+            done = consumer.run_round(lambda text: say(mask_text(text)))
             if done.ddls or done.files or not follow:
                 click.echo(f"replayed to ts {done.checkpoint_ts}: {done.ddls} table versions, {done.files} files, {done.rows} changes")
             if not follow:

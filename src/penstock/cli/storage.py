@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments
 from penstock.settings.loader import merge
 
@@ -50,7 +51,7 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
     click.echo(f"checkpoint {reader.checkpoint_ts() if reader.checkpoint_ts() is not None else 'none'}")
     for t in tables:
         dates = f", {t.first_date} to {t.last_date}" if t.first_date else ""
-        click.echo(f"{t.schema}.{t.table}: {t.versions} versions, {t.files} files{dates}")
+        say(f"{t.schema}.{t.table}: {t.versions} versions, {t.files} files{dates}")
 
 
 @storage.command()
@@ -67,7 +68,7 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
         click.echo(json.dumps([{"path": f.path, "what": f.what} for f in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(str(finding))
+            say(str(finding))
         click.echo(f"{len(findings)} problems" if findings else "sound")
     sys.exit(1 if findings else 0)
 
@@ -94,7 +95,7 @@ def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run:
     else:
         paths = delete_expired(opened, settings, keep)
     for path in paths:
-        click.echo(path)
+        say(path)
     click.echo(f"{len(paths)} files {'would be deleted' if dry_run else 'deleted'}")
 
 

@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.shown.line import say
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def check(data_dir: Path, span_id: int | None, output: str) -> None:
         click.echo(json.dumps(body, indent=2))
     else:
         for problem in problems:
-            click.echo(f"span {problem.span_id}: {problem.path}: [{problem.code}] {problem.what}")
+            say(f"span {problem.span_id}: {problem.path}: [{problem.code}] {problem.what}")
         click.echo(f"checked: {len(spans)} spans, {objects} objects, {len(problems)} problems")
     if problems:
         raise PenstockError("OBJECT_CORRUPT", f"{len(problems)} problems in {len({p.path for p in problems})} objects")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import say
 from penstock.config.loader import read_assignments
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -100,7 +101,7 @@ def _show(verdict: Verdict, output: str, *, repaired: bool = False) -> int:
         click.echo(json.dumps(verdict_body(verdict), indent=2))
     else:
         for table in verdict.tables:
-            click.echo(str(table))
+            say(str(table))
     try:
         verdict.check()
     except PenstockError as error:
@@ -109,7 +110,7 @@ def _show(verdict: Verdict, output: str, *, repaired: bool = False) -> int:
         hint = "The tables were read again, so the files themselves are not what was delivered: create a feed into an empty prefix."
         raise PenstockError(error.code, error.detail, hint) from None
     if output == "table":
-        click.echo(verdict.summary())
+        say(verdict.summary())
     return EXIT_UNCHECKED if verdict.unchecked else 0
 
 
@@ -169,7 +170,7 @@ def _watch(feed: str, server_url: str, done: threading.Event) -> None:
 
 def _tell(line: str) -> None:
     """Show how far the comparison is; the result alone goes to standard output."""
-    click.echo(line, err=True)
+    say(line, err=True)
 
 
 def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple[str, ...]) -> Verdict:

@@ -1,15 +1,16 @@
 """DDLs written as text, in MySQL's dialect, in which schema files show them: for tables and changes that have no statement of their own.
 
 Owns how a column, a table and its parts stand in a statement. Names are quoted always; a constant default is a text in quotes, a computed
-one and a string of bits stand as they are. The same table always gives the same text. Runs anywhere.
+one and a string of bits stand as they are, unless more than one expression is in them: no name, element or default of an upstream ends
+the part of the statement that it stands in. The same table always gives the same text. Runs anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from penstock.ddl.tokens import TableName, literal, quoted
-from penstock.ddl.type_names import mysql_type
+from penstock.ddl.tokens import TableName, is_one_expression, literal, quoted
+from penstock.ddl.type_names import statement_type
 from penstock.model.projection import constant
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
@@ -19,7 +20,7 @@ TypeText = Callable[[ColumnType], str]
 
 def full_type(kind: ColumnType) -> str:
     """Return a type as ``SHOW CREATE TABLE`` does."""
-    return mysql_type(kind, full=True)
+    return statement_type(kind)
 
 
 def short_type(kind: ColumnType) -> str:
@@ -61,10 +62,12 @@ def names_text(names: Iterable[str]) -> str:
 
 
 def _default_text(column: Column, text: str) -> str:
-    if text == "NULL" or (column.type.kind is TypeKind.BIT and not text.isdigit()):
-        return text
-    try:
-        constant(column, text)
-    except ValueError:
-        return text
-    return literal(text)
+    bits = column.type.kind is TypeKind.BIT and not text.isdigit()
+    if not bits and text != "NULL":
+        try:
+            constant(column, text)
+        except ValueError:
+            pass
+        else:
+            return literal(text)
+    return text if is_one_expression(text) else literal(text)

@@ -71,6 +71,20 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
+def is_one_expression(text: str) -> bool:
+    """Return whether a text stays one expression wherever it stands in a statement, whatever a backslash means there."""
+    return all(_is_closed([m.group() for m in pattern.finditer(text)]) for pattern in (_ESCAPED, _PLAIN))
+
+
+def _is_closed(words: Sequence[str]) -> bool:
+    depth = 0
+    for word in words:
+        depth += (word == "(") - (word == ")")
+        if depth < 0 or word in {";", "'", '"', "`", "\\"} or word.startswith(("/*", "--", "#", "*/")) or (word == "," and depth == 0):
+            return False
+    return bool(words) and depth == 0
+
+
 class Reader:
     """Reads a statement word by word. Keywords are compared without case; beyond the end there are empty words."""
 

@@ -1,1 +1,1 @@
-"""Everything that imports pyspark: source, writer, window planner, barrier."""
+"""Everything that imports pyspark: the window's job, planner, barrier, bootstraps, formats."""

@@ -36,6 +36,8 @@ class FeedSettings:
         on_rewrite_tables: the same for the tables that a pattern matches; the first pattern counts.
         recheck_interval_s: how often the tables of ``recheck_tables`` are read again without being in doubt; 0 for never.
         recheck_tables: patterns of tables that the server changes without logging it, such as children of cascading foreign keys.
+        verify_interval_s: how often the server compares one key range of each table with the source, another one each time; 0 for never.
+        verify_repair: whether a table that is found to differ is read again, and the difference delivered.
     """
 
     flush_interval_s: float = 5.0
@@ -51,10 +53,12 @@ class FeedSettings:
     on_rewrite_tables: dict[str, str] = field(default_factory=dict)
     recheck_interval_s: float = 0.0
     recheck_tables: tuple[str, ...] = ()
+    verify_interval_s: float = 0.0
+    verify_repair: bool = False
 
     @property
     def trigger_interval_s(self) -> float:
-        """Return how often Spark asks for a window: more often than one is due, because a feed that is behind does not wait."""
+        """Return how often a run asks for a window: more often than one is due, because a feed that is behind does not wait."""
         return max(0.05, self.flush_interval_s / 20)
 
     def rewrite_rule(self, schema: str, table: str) -> OnRewrite:
@@ -90,4 +94,8 @@ class FeedSettings:
             found.append(("recheck-interval", "must be 0 (never) or between 1 s and a year"))
         if bool(self.recheck_interval_s) != bool(self.recheck_tables):
             found.append(("recheck-tables", "and recheck-interval are given together"))
+        if self.verify_interval_s and not 1 <= self.verify_interval_s <= 366 * 86_400:
+            found.append(("verify-interval", "must be 0 (never) or between 1 s and a year"))
+        if self.verify_repair and not self.verify_interval_s:
+            found.append(("verify-repair", "needs a verify-interval; what is to be repaired now: penstock verify FEED --repair"))
         return found

@@ -24,6 +24,11 @@ from penstock.model.batch import read_ipc, write_ipc
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 
+DECODED_BYTES_MAX = 2 << 30
+"""What a column of Arrow can hold at most; a file whose rows need more cannot be read at all."""
+_INFLATE_BYTES = 1 << 20
+_LARGER_HINT = "If the feed that wrote it has a larger file-size, give it: --set file-size=512MiB."
+
 
 class Buffer(Space, Protocol):
     """Where a file is filled: a growing run of bytes."""
@@ -89,19 +94,34 @@ def compress(content: bytes | memoryview, compression: Compression) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decompress(content: bytes, compression: Compression, path: str) -> bytes:
-    """Return what ``compress`` was given; a damaged stream is an error."""
+def decompress(content: bytes, compression: Compression, path: str, bytes_max: int = DECODED_BYTES_MAX) -> bytes:
+    """Return what ``compress`` was given; a damaged stream is an error, and so is one that grows to more than it may."""
+    plain = bytearray()
     try:
         with pa.CompressedInputStream(pa.BufferReader(content), compression.value) as stream:
-            return bytes(stream.read())
+            while piece := stream.read(_INFLATE_BYTES):
+                plain += piece
+                if len(plain) > bytes_max:
+                    raise PenstockError("FILE_MALFORMED", f"{path}: inflates to more than {bytes_max} bytes", _LARGER_HINT)
+        return bytes(plain)
     except (pa.ArrowException, OSError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: not whole {compression.value} data") from error
 
 
-def decode_file(content: bytes, table: TableSchema, data_format: DataFormat, path: str) -> pl.DataFrame:
-    """Return the rows of a data file as change batches hold them, in the order in which they stand in it."""
+def decode_file(content: bytes, table: TableSchema, data_format: DataFormat, path: str, bytes_max: int = DECODED_BYTES_MAX) -> pl.DataFrame:
+    """Return the rows of a data file as change batches hold them, in the order in which they stand in it.
+
+    Whatever else than rows is in a file makes it ``FILE_MALFORMED``; one that inflates to more bytes than allowed is not read to its end.
+    """
     if data_format.compression is not Compression.NONE:
-        content = decompress(content, data_format.compression, path)
+        content = decompress(content, data_format.compression, path, bytes_max)
+    try:
+        return _decode(content, table, data_format, path, bytes_max)
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+        raise PenstockError("FILE_MALFORMED", f"{path}: cannot be read as rows ({type(error).__name__})") from error
+
+
+def _decode(content: bytes, table: TableSchema, data_format: DataFormat, path: str, bytes_max: int) -> pl.DataFrame:
     if data_format.protocol is DataProtocol.CANAL_JSON:
         from penstock.format.json import canal_decoder
 
@@ -113,7 +133,7 @@ def decode_file(content: bytes, table: TableSchema, data_format: DataFormat, pat
     if data_format.protocol is DataProtocol.PARQUET:
         from penstock.format import parquet_file
 
-        return parquet_file.decode(content, table, path)
+        return parquet_file.decode(content, table, path, bytes_max)
     from penstock.format.csv import decoder as csv_decoder
 
     return csv_decoder.decode(content, table, data_format.csv, path)

@@ -149,9 +149,13 @@ def text_of(column: Column, typed: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(typed, pa.string())
 
 
-def decode(content: bytes, table: TableSchema, path: str = "Parquet") -> pl.DataFrame:
+def decode(content: bytes, table: TableSchema, path: str = "Parquet", bytes_max: int | None = None) -> pl.DataFrame:
     """Return the rows of a data file as change batches hold them; an update with old values is a BEFORE and an UPDATE row."""
     try:
+        about = pq.read_metadata(pa.BufferReader(content))
+        size = sum(about.row_group(at).total_byte_size for at in range(about.num_row_groups))
+        if bytes_max is not None and size > bytes_max:
+            raise PenstockError("FILE_MALFORMED", f"{path}: its rows take {size} bytes, more than {bytes_max}")
         rows = pq.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: not a Parquet file: {str(error).splitlines()[0]}") from error

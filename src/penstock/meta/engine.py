@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,10 +188,26 @@ def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()
     try:
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _use_write_ahead_log(cursor)
         cursor.execute("PRAGMA synchronous=FULL")
     finally:
         cursor.close()
+
+
+def _use_write_ahead_log(cursor: Any) -> None:
+    """Switch a new database to its write-ahead log.
+
+    SQLite does not wait where another connection does the same at that moment or holds the write lock: it answers "locked", whatever
+    the time limit of the connection is. A write transaction waits as it should, and whoever had it has switched the database.
+    """
+    while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("COMMIT")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -77,6 +77,12 @@ def open_doubt(known: TableState | None, doubt: TableState, now_ms: int) -> Tabl
     )
 
 
+def identified(known: TableState, table_id: int, there: TableState | None, now_ms: int) -> TableState | None:
+    """Return the state of a table whose doubt had only its name; None where what is known of it (``there``) covers the doubt."""
+    doubt = msgspec.structs.replace(known, table_id=table_id)
+    return doubt if there is None else open_doubt(there, doubt, now_ms)
+
+
 def begin_reread(known: TableState, now_ms: int) -> TableState:
     """Return the state of a table that is being read again."""
     if not known.is_open:
@@ -151,9 +157,9 @@ class TableStates:
             if known is None:
                 return
             there = self._find(connection, TableState(table_id, schema, table, TableCondition.OK))
-            if there is None or (known.is_open and not there.is_open):
-                newest = msgspec.structs.replace(known, table_id=table_id, doubt_ts=max(known.doubt_ts, there.doubt_ts if there else 0))
-                self._put(connection, there, newest)
+            named = identified(known, table_id, there, self._clock.now_ms())
+            if named is not None:
+                self._put(connection, there, named)
             connection.execute(table_state.delete().where(*self._key(known)))
 
     def forget(self, table_id: int) -> None:

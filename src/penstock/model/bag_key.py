@@ -54,6 +54,12 @@ def key_grid(keys: pa.Array) -> U8 | None:
     return np.frombuffer(keys.buffers()[2], dtype=np.uint8, count=width * len(keys), offset=start).reshape(len(keys), width)
 
 
+def has_bag_keys(keys: pa.Array) -> bool:
+    """Return whether all of some keys tell the content of their rows."""
+    grid = key_grid(keys)
+    return len(keys) == 0 or (grid is not None and grid.shape[1] == BAG_KEY_BYTES)
+
+
 def content_words(grid: U8) -> tuple[U64, U64]:
     """Return the hashes of content of keys as two numbers each, in the order of their bytes."""
     words = np.ascontiguousarray(grid[:, :CONTENT_BYTES]).view(">u8").astype(np.uint64)

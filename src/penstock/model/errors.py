@@ -163,7 +163,7 @@ CODES: dict[str, CodeEntry] = {
     ),
     "WORKER_LOST": CodeEntry(
         ErrorKind.TRANSIENT,
-        "A process that worked for the feed ended in the middle: an executor, its Python worker, or the planner beside the driver.",
+        "A process that worked for the feed ended in the middle: an executor or its Python worker.",
         "The window is done again. If it comes back, look whether the machine runs out of memory.",
     ),
     "FENCED": CodeEntry(ErrorKind.FENCED, "Another owner holds the lease.", "Nothing to do: the other owner goes on."),

@@ -6,7 +6,7 @@ are is its own: whoever opens it is told how to decode them. ``puller/catalog.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -50,11 +50,14 @@ class DoubtControl(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys of a table its log changes."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool) -> Settlement:
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None]) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable."""
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up."""
+
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
 
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""

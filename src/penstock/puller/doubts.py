@@ -8,17 +8,21 @@ The interface, in the order in which it is used (all of it on ``LogService``; se
 - ``begin_watch(table_id) -> Watch``: the state becomes ``rereading``; from L = (``Watch.ts``, ``Watch.text``) on, the keys that the log
   changes in this table are remembered. Begin the snapshot *after* it returns. ``Watch.spans`` are the captured spans of the table:
   corrections must be made for each of them, against that span's own state at a resolved ts H >= ``Watch.ts``.
-- ``settle(table_id, corrections: Iterable[Corrections], bag: bool = False) -> Settlement``: called when the whole table was read. Each
+- ``settle(table_id, corrections: Iterable[Corrections], bag: bool = False, check = ...) -> Settlement``: called when the whole table was
+  read. ``check`` runs where the corrections will stand, before anything is done, and may raise. Each
   ``Corrections`` is a piece of one span: ``tombstones`` (the store's rows that are not so; op DELETE, or BEFORE of an update) and ``data``
   (the table's rows; op INSERT or UPDATE). Both sides of one key stand in one piece, in the span's batch schema. Whatever ``_ts`` and
-  ``span_id`` they carry is replaced. ``bag``: the table has no key. Blocks until N is durable. Raises ``CONGESTED`` where the watch was
+  ``span_id`` they carry is replaced. ``bag``: the table has no key. Blocks until N is durable; the corrections are
+  read and handed over in the caller's thread, while the reader goes on. Raises ``CONGESTED`` where the watch was
   given up (it grew too large, or the process was started again): call ``fail_round`` and try later.
 - ``fail_round(table_id, error, retry_s) -> None``: the re-read failed. The watch ends; with an error that is not TRANSIENT the table is
   ``quarantined`` with its code and hint, else ``doubtful``; no attempt before ``retry_s`` seconds. A table that is quarantined with
   ``TABLE_PAUSED`` is left out of the log until a re-read of it begins.
+- ``look_again() -> None``: the reader begins again where it is, and asks the source once more about tables of which no version is known.
+  A doubt about such a table has only its name, until the log tells a first version: from then on it is a doubt about that table.
 - ``forget_table(table_id) -> None``: the table is gone, and its doubts with it.
 
-A doubt is durable before the position that covers it. Corrections are applied between two steps, at a place M that the reader reached for
+A doubt is durable before the position that covers it. Corrections stand between two steps, at a place M that the reader reached for
 the first time and that lies at or behind the log's end as of the call: so every change up to the end of the snapshot is in the watch, and
 no commit of the log was or will be given the ts N. A crash at any point leaves the doubt open. Runs in the log service.
 """
@@ -43,6 +47,9 @@ class DoubtBook(Protocol):
 
     def open(self, doubt: TableState) -> bool:
         """Keep a doubt; False where a doubt at or above its ``doubt_ts`` is known already."""
+
+    def identify(self, schema: str, table: str, table_id: int) -> None:
+        """Give a doubt of which only the name was known the id of its table."""
 
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""

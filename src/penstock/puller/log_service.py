@@ -196,16 +196,22 @@ class LogService:
         """Remember from now on which keys of a table its log changes; a snapshot that corrects it begins after this returns."""
         return self._doubts().begin_watch(table_id)
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+    def settle(
+        self, table_id: int, corrections: Iterable[Corrections], bag: bool = False, check: Callable[[], None] = lambda: None
+    ) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
 
-        ``bag``: the table has no key, so another round is due where the log overtook a correction.
+        ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check`` as in ``puller/doubts.py``.
         """
-        return self._doubts().settle(table_id, corrections, bag)
+        return self._doubts().settle(table_id, corrections, bag, check)
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
         self._doubts().fail_round(table_id, error, retry_s)
+
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
+        self._doubts().look_again()
 
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""

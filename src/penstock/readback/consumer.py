@@ -67,6 +67,7 @@ class StorageConsumer:
         limit = self._reader.limit_ts()
         if self._reader.checkpoint_ts() is None:
             raise PenstockError("CHECKPOINT_MISSING", "the target has no metadata yet")
+        self._reader.require_whole({item.removeprefix("file/") for item in self._notes if item.startswith("file/")})
         ddls = files = rows = 0
         steps = self._steps(limit)
         for step in steps:

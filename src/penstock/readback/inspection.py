@@ -2,7 +2,8 @@
 
 ``check`` looks for everything that a reader would trip over: gaps in file numbers, index files that name what is not there, data files
 that no index names, schema files whose checksum or version is not that of their name, directories without a schema file, files that do not
-decode, rows out of commit order. Invariant: looking changes nothing. Runs anywhere.
+decode, rows out of commit order, links out of the target. Invariants: looking changes nothing; whatever a target holds is a finding,
+never an error, and takes bounded memory and time. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from penstock.format.data_file import DECODED_BYTES_MAX
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, parse_schema_path
@@ -20,8 +22,8 @@ from penstock.format.layout.schema_file import check_schema_name, parse_schema_f
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.readback.reader import StorageReader
-from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import ObjectTarget
+from penstock.target.settings import Atomicity, StorageSinkSettings
+from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,16 @@ def list_tables(reader: StorageReader) -> Iterator[TableSummary]:
 def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_rows: bool = True) -> Iterator[Finding]:
     """Yield everything that is wrong with a target, schema files first; without ``read_rows`` no data file is opened."""
     layout = settings.layout
-    paths = sorted(target.paths())
+    try:
+        paths, strangers = target.own_paths()
+    except PenstockError as error:
+        if error.code != "SINK_UNWRITABLE":
+            raise
+        yield Finding("/", error.detail)
+        return
+    yield from (Finding(path, what) for path, what in strangers)
     own = OWNER_PATH in paths
-    checkpoint = target.find(METADATA_PATH)
-    if checkpoint is None:
-        yield Finding(METADATA_PATH, "there is none, so readers read nothing")
-    else:
-        try:
-            parse_checkpoint(checkpoint)
-        except PenstockError as error:
-            yield Finding(METADATA_PATH, error.detail)
+    yield from _check_checkpoint(target)
     versions: dict[tuple[str, str, int], TableSchema] = {}
     numbers: dict[tuple[DataDir, str], set[int]] = defaultdict(set)
     indexed: dict[tuple[DataDir, str], int] = {}
@@ -77,20 +79,33 @@ def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_ro
         data, index = layout.parse_data(path), layout.parse_index(path)
         try:
             if name is not None:
-                file = parse_schema_file(target.get(path), path)
+                file = parse_schema_file(target.get(path, SMALL_BYTES_MAX), path)
                 check_schema_name(file, name, path)
                 columns = stand_ins(file.columns or (), as_names=settings.data_format.has_element_names)
                 versions[name.schema, name.table, name.version] = file.to_table(columns)
             elif data is not None:
                 numbers[data.dir, data.dispatcher].add(data.number)
             elif index is not None:
-                indexed[index.dir, index.dispatcher] = parse_index(layout, target.get(path), path, index.dispatcher)
+                indexed[index.dir, index.dispatcher] = parse_index(layout, target.get(path, SMALL_BYTES_MAX), path, index.dispatcher)
             elif path != METADATA_PATH and not path.startswith(f"{OWNER_DIR}/"):
                 yield Finding(path, "not a file of this layout and these settings")
         except PenstockError as error:
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
+        except FileNotFoundError:
+            yield Finding(path, "went away while it was looked at")
     for key in sorted({*numbers, *indexed}):
         yield from _check_directory(target, settings, key, numbers.get(key, set()), indexed.get(key, 0), versions, read_rows, own)
+
+
+def _check_checkpoint(target: ObjectTarget) -> Iterator[Finding]:
+    try:
+        checkpoint = target.find(METADATA_PATH)
+        if checkpoint is None:
+            yield Finding(METADATA_PATH, "there is none, so readers read nothing")
+        else:
+            parse_checkpoint(checkpoint)
+    except PenstockError as error:
+        yield Finding(METADATA_PATH, error.detail)
 
 
 def _check_directory(
@@ -108,14 +123,14 @@ def _check_directory(
     table = versions.get((directory.schema, directory.table, directory.version))
     if table is None:
         yield Finding(layout.dir_path(directory), "no schema file describes this version")
-    for number in range(1, last + 1):
-        if number not in numbers:
-            yield Finding(layout.data_path(DataPath(directory, dispatcher, number)), "missing, though the index names it")
+    for first, gap_end in _gaps(numbers, last):
+        more = f", and so are the {gap_end - first} after it" if gap_end > first else ""
+        yield Finding(layout.data_path(DataPath(directory, dispatcher, first)), f"missing, though the index names it{more}")
     for number in sorted(n for n in numbers if n > last):
         yield Finding(layout.data_path(DataPath(directory, dispatcher, number)), "no index names it")
     if table is None or not read_rows:
         return
-    reader = StorageReader(target, settings, look=False)
+    reader = StorageReader(target, settings, look=False, file_bytes_max=_file_bytes_max(settings))
     before = 0
     for number in sorted(n for n in numbers if n <= last):
         path = layout.data_path(DataPath(directory, dispatcher, number))
@@ -134,6 +149,20 @@ def _check_directory(
         # Other writers divide files by the date of writing.
         if own and {layout.date_text(int(ts[0])), layout.date_text(int(ts[-1]))} != {directory.date}:
             yield Finding(path, "rows of another commit date")
+
+
+def _gaps(numbers: set[int], last: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of each run of numbers up to the last one that are not there."""
+    before = 0
+    for number in [*sorted(n for n in numbers if n <= last), last + 1]:
+        if number > before + 1:
+            yield before + 1, number - 1
+        before = number
+
+
+def _file_bytes_max(settings: StorageSinkSettings) -> int:
+    """Return more than a file of these settings can have: a file is cut behind its size, at the next row."""
+    return DECODED_BYTES_MAX if settings.transaction_atomicity is Atomicity.TABLE else 4 * settings.file_size + SMALL_BYTES_MAX
 
 
 def _first_drop(ts: pl.Series) -> int:

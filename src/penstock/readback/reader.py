@@ -8,14 +8,14 @@ versions of a table (by name, or by the rename that a DDL's text states), so row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import msgspec
 import polars as pl
 
 from penstock.ddl.statement import column_origins
-from penstock.format.data_file import decode_file
+from penstock.format.data_file import DECODED_BYTES_MAX, decode_file
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
@@ -27,7 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import ObjectTarget
+from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
 CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
 """DDLs that leave no row of before."""
@@ -46,8 +46,11 @@ class TableVersion:
 class StorageReader:
     """A view of a target, taken when it is made; ``refresh`` takes a new one. Not thread safe."""
 
-    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, *, look: bool = True) -> None:
+    def __init__(
+        self, target: ObjectTarget, settings: StorageSinkSettings, *, look: bool = True, file_bytes_max: int = DECODED_BYTES_MAX
+    ) -> None:
         self._target = target
+        self._file_bytes_max = file_bytes_max
         self._settings = settings
         self._layout = settings.layout
         self._checkpoint_ts: int | None = None
@@ -61,9 +64,11 @@ class StorageReader:
         self._schema_paths: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._indexes: dict[tuple[str, str], list[tuple[str, IndexPath]]] = defaultdict(list)
         self._partitions: dict[tuple[str, str], list[PartitionRecord]] = defaultdict(list)
+        self._first_files: dict[str, DataPath] = {}
+        self._others: list[str] = []
         for path in sorted(self._target.paths()):
             if is_partition_record(path):
-                record = parse_partition_record(self._target.get(path), path)
+                record = parse_partition_record(self._target.get(path, SMALL_BYTES_MAX), path)
                 self._partitions[record.schema, record.table].append(record)
             schema = parse_schema_path(path)
             index = self._layout.parse_index(path)
@@ -71,6 +76,36 @@ class StorageReader:
                 self._schema_paths[schema.schema, schema.table].append(path)
             elif index is not None:
                 self._indexes[index.dir.schema, index.dir.table].append((path, index))
+            elif (data := self._layout.parse_data(path)) is not None:
+                self._first_files.setdefault(self._layout.index_path(data.dir, data.dispatcher), data)
+            elif self._layout.is_other(path):
+                self._others.append(path)
+
+    def require_whole(self, applied: Container[str]) -> None:
+        """Raise unless everything up to the checkpoint can be found: what is missing must not look like nothing to read.
+
+        ``applied`` are the paths of indexes whose files were read before; they may have expired since.
+        """
+        if self._others:
+            shown = f"{self._others[0]} and {len(self._others) - 1} others are"
+            hint = "Give the settings with which the target was written, as in --set date-separator=month."
+            raise PenstockError("FILE_MALFORMED", f"{shown} not files of these settings", hint)
+        indexed = {path: index.dir for found in self._indexes.values() for path, index in found}
+        for path, directory in {**{path: data.dir for path, data in self._first_files.items()}, **indexed}.items():
+            if directory.version > self.limit_ts() or path in applied:
+                continue
+            if not self._schema_paths.get((directory.schema, directory.table)):
+                raise PenstockError("FILE_MALFORMED", f"{self._layout.dir_path(directory)}: no schema file describes this table")
+            if path not in indexed and self._has_begun(self._first_files[path]):
+                raise PenstockError("OBJECT_MISSING", f"{path} is gone, though there are files that it should name")
+
+    def _has_begun(self, data: DataPath) -> bool:
+        """Return whether a data file has rows up to the checkpoint; one that has none may still lack its index."""
+        table = next((v.table for v in self.versions(data.dir.schema, data.dir.table) if v.table.version == data.dir.version), None)
+        if table is None or not self.stops_at_checkpoint:
+            return table is not None and bool(data.dir.date) and data.dir.date < self._layout.date_text(self.limit_ts())
+        first = self.read_file(self._layout.data_path(data), table)[COMMIT_TS].min()
+        return first is not None and int(first) <= self.limit_ts()  # type: ignore[arg-type]
 
     def checkpoint_ts(self) -> int | None:
         """Return the published checkpoint; None where there is none yet."""
@@ -186,13 +221,13 @@ class StorageReader:
     def read_file(self, path: str, table: TableSchema, index_path: str = "its index") -> pl.DataFrame:
         """Return the rows of one data file."""
         try:
-            content = self._target.get(path)
+            content = self._target.get(path, self._file_bytes_max)
         except FileNotFoundError:
             raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names it") from None
-        return decode_file(content, table, self._settings.data_format, path)
+        return decode_file(content, table, self._settings.data_format, path, self._file_bytes_max)
 
     def _numbered(self, index_path: str, index: IndexPath, after: int = 0) -> Iterator[tuple[int, str]]:
-        last = parse_index(self._layout, self._target.get(index_path), index_path, index.dispatcher)
+        last = parse_index(self._layout, self._target.get(index_path, SMALL_BYTES_MAX), index_path, index.dispatcher)
         for number in range(after + 1, last + 1):
             yield number, self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
 
@@ -209,7 +244,7 @@ class StorageReader:
             name = parse_schema_path(path)
             if name is None or name.version > self.limit_ts():
                 continue
-            file = parse_schema_file(self._target.get(path), path)
+            file = parse_schema_file(self._target.get(path, SMALL_BYTES_MAX), path)
             check_schema_name(file, name, path)
             files.append(file)
         return sorted(files, key=lambda f: f.table_version)
@@ -217,7 +252,7 @@ class StorageReader:
     def data_files(self, schema: str, table: str) -> list[tuple[DataDir, str, int]]:
         """Return (directory, dispatcher, last number) of every index of a table."""
         return [
-            (index.dir, index.dispatcher, parse_index(self._layout, self._target.get(path), path, index.dispatcher))
+            (index.dir, index.dispatcher, parse_index(self._layout, self._target.get(path, SMALL_BYTES_MAX), path, index.dispatcher))
             for path, index in self._indexes[schema, table]
         ]
 

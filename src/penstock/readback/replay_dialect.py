@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from penstock.ddl.type_names import mysql_type
+from penstock.ddl.type_names import statement_type
 from penstock.format.column_texts import text_values
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TypeKind
@@ -84,7 +84,7 @@ class _MySqlDialect(Dialect):
         ctype = column.type
         if ctype.kind is TypeKind.VARCHAR and ctype.length is None:
             return "VARCHAR(255)" if in_key or column.primary_key else "LONGTEXT"
-        return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else mysql_type(ctype, full=True)
+        return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else statement_type(ctype)
 
 
 DIALECTS = {

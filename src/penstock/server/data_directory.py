@@ -41,11 +41,6 @@ class DataDirectory:
         """Return where the event store lies."""
         return self.path / "store"
 
-    @property
-    def work(self) -> Path:
-        """Return where disposable files of running queries lie."""
-        return self.path / "work"
-
     def owner(self, name: str | None, fresh_id: str) -> str:
         """Return the name under which this directory's server holds leases: stable, so that its successor recognises them."""
         file = self.path / "server-id"

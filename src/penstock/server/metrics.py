@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -35,6 +35,9 @@ TABLE_STATE = "penstock_table_state"
 REREADS = "penstock_rereads"
 REREAD_SECONDS = "penstock_reread_seconds"
 CORRECTIONS = "penstock_corrections"
+VERIFIED_RANGES = "penstock_verified_ranges"
+VERIFIED_ROWS = "penstock_verified_rows"
+DIFFERENCES = "penstock_table_differences"
 
 
 class FeedCollector(Collector):
@@ -126,6 +129,19 @@ class DoubtMetrics:
         self.rereads = Counter(REREADS, "Re-reads of doubted tables: settled, again, failed, gone.", ["outcome"], registry=registry)
         self.corrections = Counter(CORRECTIONS, "Rows that a re-read found to differ and that were corrected.", registry=registry)
         self.seconds = Histogram(REREAD_SECONDS, "How long a re-read took.", registry=registry, buckets=(1, 10, 60, 600, 3600, 36000))
+
+
+class VerifyMetrics:
+    """What verification on a schedule found."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ranges = Counter(VERIFIED_RANGES, "Key ranges compared: identical, differs, unchecked.", ["outcome"], registry=registry)
+        self.rows = Counter(VERIFIED_ROWS, "Rows found identical.", registry=registry)
+        self.differences = Gauge(DIFFERENCES, "Rows found to differ from the source.", ["feed", "table"], registry=registry)
+
+    def forget(self, feed: str) -> None:
+        """Show nothing of a feed any more."""
+        self.differences.remove_by_labels({"feed": feed})
 
 
 class TableStateCollector(Collector):

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from penstock.config.server_tree import ServerConfig
 from penstock.config.tree import SinkConfig
-from penstock.feed.bootstrap.bootstrap import BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
+from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.load import spark_load
 from penstock.feed.spark.quiet_accumulators import quiet_accumulators
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
-from penstock.feed.spark.warming import warm_session
+from penstock.feed.spark.warming import warm
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -32,7 +33,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
-from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
@@ -42,9 +43,11 @@ from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
 from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
 from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
@@ -158,16 +161,15 @@ class ServerProcess:
         config, clock, parts = self._config, self._clock, self._parts
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
-        # Left behind where the process was killed; nothing in it is ever read again.
-        shutil.rmtree(directory.work, ignore_errors=True)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
         self._go_on()
         session = self._open_spark()
+        jobs = SparkJobs(session)
         self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
-        warming = threading.Thread(target=warm_session, args=(session,), name="warming", daemon=True)
+        warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             warming.start()
         upstream = open_upstream(config.source)
@@ -186,7 +188,7 @@ class ServerProcess:
         log_service = self._open_log_service(upstream, store, pins)
         self._log_service = log_service
         factory = SparkFeedRunFactory(
-            session,
+            jobs,
             meta,
             config.effective_meta_url,
             upstream,
@@ -195,7 +197,6 @@ class ServerProcess:
             store,
             address,
             _open_target,
-            directory.work,
         )
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
@@ -204,13 +205,14 @@ class ServerProcess:
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
-        doubted = self._settle_doubts(session, meta, upstream, store, log_service, flight, own_metrics)
+        doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         health = self._open_health(session, meta, log_service, directory, supervisor)
         own_metrics.register(HealthCollector(health.components, health.problems))
         creator = FeedCreator(meta, upstream, config.source, _open_target)
+        scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, health, doubted)
+        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, health, doubted, scheduled)
         self._listener = HttpListener(app, config.http_host, config.http_port)
         parts.callback(self._listener.stop)
         self._listener.start()
@@ -263,7 +265,7 @@ class ServerProcess:
 
     def _settle_doubts(
         self,
-        session: SparkSession,
+        jobs: SparkJobs,
         meta: MetaDatabase,
         upstream: Upstream,
         store: ColumnarEventStore,
@@ -278,7 +280,7 @@ class ServerProcess:
         settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
 
         def job() -> Reread:
-            return Reread(SparkTasks(session), store, upstream, config.source, log_service, flight, settings, self._clock)
+            return Reread(JobTasks(jobs), store, upstream, config.source, log_service, flight, settings, self._clock)
 
         metrics.register(TableStateCollector(log_service.table_states))
         rules = FeedDoubtRules(meta, config.source)
@@ -286,6 +288,33 @@ class ServerProcess:
         self._parts.callback(doubted.stop)
         doubted.start()
         return doubted
+
+    def _verify_on_schedule(
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        store: ColumnarEventStore,
+        log_service: LogService,
+        supervisor: Supervisor,
+        doubted: DoubtedTables | None,
+        metrics: CollectorRegistry,
+    ) -> Callable[[str], dict[str, Any] | None]:
+        """Begin to verify the feeds that wish it; return what shows the result. Nothing where tables are never in doubt."""
+        if doubted is None:
+            return lambda _: None
+
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(meta, self._config.source) if supervisor.status(w.feed) is not None]
+
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
+
+        check = RangeCheck(upstream, store, log_service.settled_ts, self._clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, self._clock, system_random(), VerifyMetrics(metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled.view
 
 
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:

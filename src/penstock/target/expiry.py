@@ -1,7 +1,7 @@
 """Lets files of a storage target expire: by the commit date of their directory, when a cron specification says so.
 
-Invariants: what is deleted lies in a date directory that is older than the checkpoint by more than the days allowed; schema files never
-expire. Runs anywhere.
+Invariants: what is deleted lies in the target itself, not behind a link, in a date directory that is older than the checkpoint by more
+than the days allowed; schema files never expire. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def expired_paths(target: ObjectTarget, settings: StorageSinkSettings, before_da
     if settings.date_separator is not DateSeparator.DAY:
         raise PenstockError("CONFIG_INVALID", "files expire by the date of their directory; that needs date-separator day")
     data, indexes = [], []
-    for path in target.paths():
+    for path in target.own_paths()[0]:
         found, index = settings.layout.parse_data(path), settings.layout.parse_index(path)
         if index is not None and index.dir.date and index.dir.date < before_date:
             indexes.append(path)

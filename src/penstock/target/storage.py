@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -35,9 +36,12 @@ from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
+from penstock.target.local_tree import is_linked, walk
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
+SMALL_BYTES_MAX = 64 << 20
+"""No schema file, index or checkpoint is as large as this."""
 _RESERVED = b"penstock: being uploaded in parts\n"
 
 _T = TypeVar("_T")
@@ -114,14 +118,21 @@ class ObjectTarget:
         content = self._own(content)
         self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=len(content) >= MULTIPART_BYTES))
 
-    def get(self, path: str) -> bytes:
-        """Return an object's bytes; FileNotFoundError where there is none."""
-        return self._run("read", path, lambda: bytes(obstore.get(self._store, path).bytes()))
+    def get(self, path: str, bytes_max: int | None = None) -> bytes:
+        """Return an object's bytes; FileNotFoundError where there is none. One that is larger than it may be is not read."""
+
+        def read() -> bytes:
+            found = obstore.get(self._store, path)
+            if bytes_max is not None and found.meta["size"] > bytes_max:
+                raise PenstockError("FILE_MALFORMED", f"{path}: {found.meta['size']} bytes, which is more than such an object has")
+            return bytes(found.bytes())
+
+        return self._run("read", path, read)
 
     def find(self, path: str) -> bytes | None:
-        """Return an object's bytes, or None."""
+        """Return the bytes of a small object, or None."""
         try:
-            return self.get(path)
+            return self.get(path, SMALL_BYTES_MAX)
         except FileNotFoundError:
             return None
 
@@ -177,6 +188,15 @@ class ObjectTarget:
         for page in pages:
             yield from page
 
+    def own_paths(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """Return the paths of all objects that lie in the target itself, and what is there besides: where, and what it is.
+
+        In a directory of this machine nothing behind a link counts; ``paths``, for readers, follows links.
+        """
+        if isinstance(self._store, LocalStore):
+            return self._run("list", "/", lambda: walk(Path(str(self._store.prefix))))
+        return sorted(self.paths()), []
+
     def children(self, prefix: str = "") -> list[str]:
         """Return the paths of the objects and directories that lie directly in a directory."""
 
@@ -188,6 +208,8 @@ class ObjectTarget:
 
     def delete(self, path: str) -> None:
         """Delete an object; one that is gone already counts as deleted."""
+        if isinstance(self._store, LocalStore) and is_linked(Path(str(self._store.prefix)), path):
+            raise PenstockError("SINK_UNWRITABLE", f"{self.name}: {path} lies behind a link, and nothing outside of a target is deleted")
         try:
             self._run("delete", path, lambda: obstore.delete(self._store, path))
         except FileNotFoundError:

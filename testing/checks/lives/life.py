@@ -226,6 +226,9 @@ class Life:
         self._come_up()
 
     def _restart_server(self) -> None:
+        for session in self._sessions.values():
+            with contextlib.suppress(*REFUSED):
+                session.close()
         self._server.restart()
         self._sessions.clear()
         self._open.clear()

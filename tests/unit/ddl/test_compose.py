@@ -2,11 +2,13 @@
 
 import pytest
 
-from penstock.ddl.compose import column_text, create_text, rename_text, short_type
+from penstock.ddl.compose import TypeText, column_text, create_text, full_type, rename_text, short_type
 from penstock.ddl.statement import renamed_tables
+from penstock.ddl.tokens import statements, tokens
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.dataserver.engine.schemas import Schemas
+from penstock.source.mysql.tables.composed import compose_alter
 
 INT = ColumnType(TypeKind.INT)
 TEXT = ColumnType(TypeKind.VARCHAR, length=20)
@@ -26,6 +28,38 @@ MOMENT = ColumnType(TypeKind.DATETIME, scale=3)
 )
 def test_columns(column: Column, text: str) -> None:
     assert column_text(column, short_type) == text
+
+
+VICTIM = "; DROP TABLE victim; -- "
+HOSTILE = [
+    Column(1, "a", INT, default=f"7){VICTIM}"),
+    Column(1, "a", INT, default="nullable text) /* "),
+    Column(1, "a", INT, default="f('x"),
+    Column(1, "a", INT, default="1, ADD COLUMN b INT"),
+    Column(1, "a", MOMENT, default=f"current_timestamp(3)){VICTIM}"),
+    Column(1, "a", TEXT, default=f"\\'{VICTIM}"),
+    Column(1, "a", TEXT, default=f"null{VICTIM}"),
+    Column(1, "a", ColumnType(TypeKind.BIT, length=3), default=f"b'1'{VICTIM}"),
+    Column(1, "a", ColumnType(TypeKind.ENUM, elems=("x\\", f"){VICTIM}"))),
+    Column(1, f"a`{VICTIM}", INT),
+]
+
+
+@pytest.mark.parametrize("column", HOSTILE)
+@pytest.mark.parametrize("form", [short_type, full_type])
+def test_nothing_of_a_column_ends_its_definition(column: Column, form: TypeText) -> None:
+    for text in (
+        f"ALTER TABLE t ADD COLUMN {column_text(column, form)}, ADD COLUMN z INT",
+        compose_alter(TableSchema(1, "s", "t", 1, ()), TableSchema(1, "s", "t", 2, (column,))) + ", ADD COLUMN z INT",
+    ):
+        assert len(statements(text)) == 1, text
+        assert tokens(text)[-5:] == [",", "ADD", "COLUMN", "z", "INT"], text
+        assert tokens(text).count("ADD") == 2, text
+
+
+@pytest.mark.parametrize("text", ["CURRENT_TIMESTAMP(3)", "(uuid())", "concat('a,b', \"it''s\")", "b'101'", "(json_array(1, 2))", "NULL"])
+def test_what_is_computed_stays_as_it_is(text: str) -> None:
+    assert column_text(Column(1, "a", MOMENT, default=text), short_type) == f"`a` DATETIME(3) DEFAULT {text}"
 
 
 def test_a_table_is_read_back_as_it_was_written() -> None:

@@ -14,8 +14,10 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.consumer import StorageConsumer
+from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
 from penstock.readback.replay_database import ReplayDatabase, open_database, shown
+from penstock.target.settings import from_uri
 from testing.paths.storage_lab import StorageLab
 
 K = TypeKind
@@ -238,3 +240,49 @@ def test_tables_carry_their_primary_key(database: ReplayDatabase) -> None:
     key = database._fetch(f"SELECT id FROM {name} LIMIT 1", ())[0][0]
     with pytest.raises(PenstockError, match=r"(?i)unique|duplicate|primary"):
         database.execute(f"INSERT INTO {name} (id) VALUES ({key})")
+
+
+def removed(source: StorageLab, part: str) -> None:
+    for path in [p for p in source.target.paths() if part in p]:
+        source.target.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "code"), [("CDC.index", "OBJECT_MISSING"), ("schema_", "FILE_MALFORMED"), ("CDC00000000000000000001.csv", "OBJECT_MISSING")]
+)
+def test_what_is_missing_is_an_error_and_not_nothing_to_read(database: ReplayDatabase, part: str, code: str) -> None:
+    source = lab()
+    table = version(T0, ID, NAME)
+    source.write(table, [(T0 + 1, Op.INSERT, 1, "a")])
+    source.checkpoint(T0 + 10)
+    removed(source, part)
+    with pytest.raises(PenstockError, match=code):
+        StorageConsumer(source.reader(), database).run_round()
+
+
+def test_what_expired_after_it_was_applied_and_what_is_not_published_yet_is_no_error(database: ReplayDatabase) -> None:
+    source = lab()
+    table = version(T0, ID, NAME)
+    source.write(table, [(T0 + 1, Op.INSERT, 1, "a")])
+    source.checkpoint(T0 + 10)
+    assert StorageConsumer(source.reader(), database).run_round().rows == 1
+    removed(source, "CDC.index")
+    assert StorageConsumer(source.reader(), database).run_round().rows == 0
+    other = version(T0, ID, NAME, table="u", table_id=2)
+    source.write(other, [(T0 + 11, Op.INSERT, 1, "a")])
+    removed(source, "s/u/" + str(T0) + "/2023-11-14/meta")
+    assert StorageConsumer(source.reader(), database).run_round().rows == 0
+    source.checkpoint(T0 + 11)
+    with pytest.raises(PenstockError, match="OBJECT_MISSING"):
+        StorageConsumer(source.reader(), database).run_round()
+
+
+@pytest.mark.parametrize(("written", "read"), [("date-separator=month", ""), ("", "date-separator=month"), ("", "date-separator=none")])
+def test_a_target_read_with_other_settings_is_an_error(database: ReplayDatabase, written: str, read: str) -> None:
+    source = lab(written)
+    source.write(version(T0, ID, NAME), [(T0 + 1, Op.INSERT, 1, "a")])
+    source.checkpoint(T0 + 10)
+    reader = StorageReader(source.target, from_uri(f"memory://x/?{read}")[1])
+    with pytest.raises(PenstockError, match="FILE_MALFORMED") as wrong:
+        StorageConsumer(reader, database).run_round()
+    assert "date-separator" in wrong.value.hint

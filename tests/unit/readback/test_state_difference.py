@@ -14,23 +14,13 @@ from hypothesis import strategies as st
 
 from penstock.model.batch import COMMIT_TS, KEY, OP, Op
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType, TypeKind
+from penstock.model.table import TableSchema
 from penstock.readback.state_difference import StateDifference, bucket_of
+from testing.checks.change_batches import state_table
 
 TS = 77
 VALUES = st.one_of(st.none(), st.sampled_from(["", "a", "b", "\x00", "ü"]))
 STATE = st.dictionaries(st.tuples(st.integers(-3, 3), st.sampled_from([b"", b"\x00", b"\xff/"])), st.tuples(VALUES, VALUES), max_size=12)
-
-
-def table(*, keyed: bool = True) -> TableSchema:
-    columns = (
-        Column(1, "id", ColumnType(TypeKind.BIGINT), nullable=False, primary_key=keyed),
-        Column(2, "part", ColumnType(TypeKind.VARBINARY, length=8), nullable=False, primary_key=keyed),
-        Column(3, "v", ColumnType(TypeKind.VARCHAR, length=9)),
-        Column(4, "w", ColumnType(TypeKind.VARCHAR, length=9)),
-    )
-    return TableSchema(1, "d", "t", 5, columns)
 
 
 def old_batch(shown: TableSchema, rows: list[tuple]) -> pa.RecordBatch:
@@ -62,7 +52,7 @@ def test_a_keyed_difference_turns_the_old_state_into_the_new_one(older: dict, ol
     history = [(int(Op.INSERT), *key, *row) for key, row in older.items()]
     history += [(int(Op.DELETE), *key, *older[key]) for key in older if key not in old]
     history += [(int(Op.UPDATE if key in older else Op.INSERT), *key, *row) for key, row in old.items()]
-    changes = difference(table(), history, [(*key, *row) for key, row in new.items()], buckets, ["c1", "c2"])
+    changes = difference(state_table(), history, [(*key, *row) for key, row in new.items()], buckets, ["c1", "c2"])
     state, before = dict(old), {}
     for change in changes:
         key, row = (change["c1"], change["c2"]), (change["c3"], change["c4"])
@@ -83,13 +73,13 @@ def test_a_keyed_difference_turns_the_old_state_into_the_new_one(older: dict, ol
     assert not before
     ops = [change[OP] for change in changes]
     assert ops == sorted(ops, key=lambda op: op != Op.DELETE), "deletes come first"
-    assert difference(table(), history, [(*key, *row) for key, row in new.items()], buckets, ["c1", "c2"]) == changes
+    assert difference(state_table(), history, [(*key, *row) for key, row in new.items()], buckets, ["c1", "c2"]) == changes
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 1), VALUES)), st.lists(st.tuples(st.integers(0, 1), VALUES)), st.integers(1, 4))
 def test_rows_without_a_key_are_counted(old: list, new: list, buckets: int) -> None:
-    shown = table(keyed=False)
+    shown = state_table(keyed=False)
     rows = [(int(Op.INSERT), i, b"x", v, None) for i, v in old]
     changes = difference(shown, rows, [(i, b"x", v, None) for i, v in new], buckets, [])
     state = Counter(old)
@@ -101,20 +91,20 @@ def test_rows_without_a_key_are_counted(old: list, new: list, buckets: int) -> N
 
 def test_updates_of_rows_without_a_key_are_explained_by_their_old_values_wherever_those_lie() -> None:
     """The old and the new row of an update have hashes of their own."""
-    shown = table(keyed=False)
+    shown = state_table(keyed=False)
     old = [(int(op), n, b"x", v, None) for n in range(20) for op, v in ((Op.INSERT, "a"), (Op.BEFORE, "a"), (Op.UPDATE, "b"))]
     assert difference(shown, old, [(n, b"x", "b", None) for n in range(20)], 5, []) == []
 
 
 def test_updates_without_old_values_of_a_table_without_a_key_are_refused() -> None:
-    shown = table(keyed=False)
+    shown = state_table(keyed=False)
     with pytest.raises(PenstockError, match="no primary key") as raised:
         difference(shown, [(int(Op.UPDATE), 1, b"", "a", None)], [], 1, [])
     assert raised.value.code == "TYPE_UNSUPPORTED"
 
 
 def test_columns_that_the_target_does_not_hold_are_not_compared() -> None:
-    shown = table()
+    shown = state_table()
     held = TableSchema(1, "d", "t", 5, shown.columns[:3])
     with tempfile.TemporaryDirectory() as directory:
         found = StateDifference(shown, held, ["c1", "c2"], Path(directory), 2)

@@ -1,6 +1,5 @@
 """Bulk objects, retention, and what recovery cleans up."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +11,12 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.bulk import write_bulk
-from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from testing.checks.change_batches import TABLE, append_durably, change_batch, read_rows
 from testing.checks.looked_inside import object_rows
 from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
-
-
-def append(store: ColumnarEventStore, rows: list[Row], resolved_ts: int) -> None:
-    durable = threading.Event()
-    store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
-    assert durable.wait(20)
-    for span_id in (SPAN_ID, DDL_SPAN.span_id):
-        store.advance_resolved_ts(span_id, resolved_ts)
 
 
 @pytest.fixture
@@ -38,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
 
 
 def test_a_span_that_began_later_has_no_state_until_bulk_objects_are_committed(store: ColumnarEventStore, tmp_path: Path) -> None:
-    append(store, [(110, Op.DELETE, 2, "two"), (110, Op.INSERT, 7, "seven")], 120)
+    append_durably(store, SPAN_ID, [(110, Op.DELETE, 2, "two"), (110, Op.INSERT, 7, "seven")], 120)
     with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
         store.collect_changes(SPAN_ID, 0, 120)
     parts = [[(100, Op.INSERT, 1, "one"), (100, Op.INSERT, 2, "two")], [(100, Op.INSERT, 5, "five")]]
@@ -79,7 +70,7 @@ def test_history_that_is_old_and_not_pinned_goes(tmp_path: Path) -> None:
     store.register_span(SPAN_ID, SPAN, start - 1)
     store.register_span(DDL_SPAN.span_id, DDL_SPAN, start - 1)
     for row in rows:
-        append(store, [row], row[0])
+        append_durably(store, SPAN_ID, [row], row[0])
         store.flush(SPAN_ID)
     store.close()
     clock.advance(5 * 3600 + 1)
@@ -100,7 +91,7 @@ def test_history_that_is_old_and_not_pinned_goes(tmp_path: Path) -> None:
 
 
 def test_objects_without_a_manifest_are_removed_on_opening(store: ColumnarEventStore, tmp_path: Path) -> None:
-    append(store, [(110, Op.INSERT, 7, "seven")], 120)
+    append_durably(store, SPAN_ID, [(110, Op.INSERT, 7, "seven")], 120)
     store.flush(SPAN_ID)
     left = f"spans/{SPAN_ID}/objects/000000000002-00000000-data.arrow"
     store.objects.put_new(left, [b"half an object"])
@@ -115,7 +106,7 @@ def test_memory_is_flushed_when_it_has_grown(tmp_path: Path) -> None:
         store.register_span(SPAN_ID, SPAN, 100)
         rows = [(ts, Op.INSERT, ts, "x" * 50) for ts in range(101, 1_001)]
         for at in range(0, len(rows), 50):
-            append(store, rows[at : at + 50], rows[at : at + 50][-1][0])
+            append_durably(store, SPAN_ID, rows[at : at + 50], rows[at : at + 50][-1][0])
         store.flush(SPAN_ID)
         stats = next(s for s in store.stats().spans if s.span_id == SPAN_ID)
         assert object_rows(store, SPAN_ID) == {"appendable": 900}
@@ -130,13 +121,13 @@ def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) 
         store.register_span(SPAN_ID, SPAN, 100)
         rows = [(101 + n // 7, Op.INSERT, n, "x" * 50) for n in range(20_000)]
         for at in range(0, len(rows), 2_000):
-            append(store, rows[at : at + 2_000], 100)
+            append_durably(store, SPAN_ID, rows[at : at + 2_000], 100)
         span = store._spans[SPAN_ID]
         span.spill(tmp_path / "spill")
         assert span.heap_nbytes == 0
         assert span.memory_nbytes > 1_000_000
         assert list((tmp_path / "spill").iterdir()) == []
-        append(store, [(9_000, Op.INSERT, 1, "last")], 2_000)
+        append_durably(store, SPAN_ID, [(9_000, Op.INSERT, 1, "last")], 2_000)
         assert read_rows(store.collect_changes(SPAN_ID, 100, 2_000)) == [r for r in rows if r[0] <= 2_000]
         assert store.flush(SPAN_ID)
         store.advance_resolved_ts(SPAN_ID, 9_000)
@@ -150,7 +141,7 @@ def test_a_large_flush_writes_several_objects_in_order(tmp_path: Path) -> None:
     rows = [(101 + n // 30_000, Op.INSERT, n, "x" * 5) for n in range(70_000)]
     with ColumnarEventStore(tmp_path, StoreSettings(object_bytes=400_000)) as store:
         store.register_span(SPAN_ID, SPAN, 100)
-        append(store, rows, 200)
+        append_durably(store, SPAN_ID, rows, 200)
         assert store.flush(SPAN_ID)
         objects = store.view(SPAN_ID).state.objects
         assert len(objects) >= 5

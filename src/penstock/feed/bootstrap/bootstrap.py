@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
 from penstock.feed.bootstrap.reread_part import ComparedPart, RereadPart, compare_encoded
+from penstock.feed.spark.jobs import Job, Jobs
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
-from penstock.model.table import SchemaHistory
+from penstock.model.table import SchemaHistory, TableSchema
 from penstock.source.contract import LogPosition, SnapshotTicket, Upstream
 from penstock.store.history import HistoryNeeds
 from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
@@ -98,12 +98,12 @@ class TaskRunner(Protocol):
         """Stop what runs, and whatever is asked for later; ``run`` then raises ``CANCELLED``."""
 
 
-class SparkTasks:
-    """Runs each part as a Spark job of one task, so that each is done, tried again and put on record by itself."""
+class JobTasks:
+    """Runs each part as a job of one task, so that each is done, tried again and put on record by itself."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._context = session.sparkContext
-        self._group = f"penstock-bootstrap-{id(self):x}"
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._group = f"penstock bootstrap {id(self):x}"
         self._stopped = threading.Event()
 
     def run(self, part: BootstrapPart) -> PulledPart:
@@ -117,23 +117,96 @@ class SparkTasks:
         return msgspec.json.decode(answer, type=ComparedPart)
 
     def _do(self, work: Callable[[bytes], bytes], part: bytes, shown: str) -> bytes:
-        self._context.setJobGroup(self._group, shown, interruptOnCancel=True)
+        if self._stopped.is_set():
+            raise PenstockError("CANCELLED", f"{shown}: stopped")
         try:
-            answers: list[bytes] = self._context.parallelize([part], 1).map(work).collect()
-        except Exception as error:
+            (answer,) = self._jobs.run(Job(self._group, "penstock bootstrap", shown, work, [part]))
+        except PenstockError as error:
             if self._stopped.is_set():
                 raise PenstockError("CANCELLED", f"{shown}: stopped") from error
-            raise PenstockError.from_text(str(error)) from error
-        return answers[0]
+            raise
+        return answer
 
     def cancel(self) -> None:
         """Cancel the jobs that run."""
         self._stopped.set()
-        self._context.cancelJobGroup(self._group)
+        self._jobs.cancel(self._group)
 
 
-class Bootstrap:
-    """Bootstraps spans whose log is captured or about to be. One thread calls ``run``; ``progress`` and ``cancel`` may be called by any."""
+class PartReader:
+    """Reads spans in parts, by tasks: what bootstrap and re-read share. Any thread may call ``progress`` and ``cancel``."""
+
+    def __init__(
+        self,
+        tasks: TaskRunner,
+        objects: ObjectSpace,
+        upstream: Upstream,
+        source: str,
+        settings: BootstrapSettings | None,
+        clock: Clock | None,
+    ) -> None:
+        """``source`` is the upstream's URI for executors."""
+        self._tasks = tasks
+        self._objects = objects
+        self._upstream = upstream
+        self._source = source
+        self._settings = settings or BootstrapSettings()
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._progress = BootstrapProgress(0, 0, 0)
+
+    def progress(self) -> BootstrapProgress:
+        """Return how far it is."""
+        with self._lock:
+            return self._progress
+
+    def cancel(self) -> None:
+        """Stop; ``run`` raises ``CANCELLED``. What is on record stays there."""
+        self._stop.set()
+        self._tasks.cancel()
+
+    def _expect(self, progress: BootstrapProgress) -> None:
+        with self._lock:
+            self._progress = progress
+
+    def _count(self, rows: int) -> None:
+        with self._lock:
+            old = self._progress
+            self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + rows)
+
+    def _part(self, span: Span, number: int, piece: Span, ticket: SnapshotTicket, table: TableSchema) -> BootstrapPart:
+        return BootstrapPart(
+            source=self._source,
+            span=span,
+            piece=piece,
+            ticket=ticket,
+            table=table,
+            objects_uri=self._objects.uri,
+            storage_options=dict(self._settings.storage_options or {}),
+            number=number,
+            page_rows=self._settings.page_rows,
+            rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
+        )
+
+    def _patiently(self, work: Callable[[], R], part: BootstrapPart) -> R:
+        """Do a part's work, again after transient failures, a bounded number of times; raises ``CANCELLED`` once it is stopped."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            if self._stop.is_set():
+                break
+            try:
+                return work()
+            except PenstockError as error:
+                if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
+                    raise
+                shown = {"span_id": part.span.span_id, "part": part.number, "code": error.code, "attempt": attempt}
+                log.warning("part of a table will be read again", extra=shown)
+                self._clock.wait(self._stop, RETRY_S * attempt)
+        raise PenstockError("CANCELLED", "reading was stopped")
+
+
+class Bootstrap(PartReader):
+    """Bootstraps spans whose log is captured or about to be. One thread calls ``run``."""
 
     def __init__(
         self,
@@ -146,31 +219,14 @@ class Bootstrap:
         clock: Clock | None = None,
         doubt: Callable[[Span], None] = lambda _: None,
     ) -> None:
-        """``source`` is the upstream's URI for executors; ``settled_ts`` gives a ts that covers everything acknowledged before the call.
+        """``settled_ts`` gives a ts that covers everything acknowledged before the call.
 
         ``doubt`` is told, before it is read, of a span whose rows are not all seen at one moment.
         """
-        self._tasks = tasks
+        super().__init__(tasks, store.objects, upstream, source, settings, clock)
         self._store = store
-        self._upstream = upstream
-        self._source = source
         self._settled_ts = settled_ts
-        self._settings = settings or BootstrapSettings()
-        self._clock = clock or SystemClock()
         self._doubt = doubt
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._progress = BootstrapProgress(0, 0, 0)
-
-    def progress(self) -> BootstrapProgress:
-        """Return how far it is."""
-        with self._lock:
-            return self._progress
-
-    def cancel(self) -> None:
-        """Stop; ``run`` raises ``CANCELLED``. What is done stays on record."""
-        self._stop.set()
-        self._tasks.cancel()
 
     def run(self, spans: Sequence[Span], capture: Callable[[Span, int], None]) -> dict[int, Bootstrapped]:
         """Bring spans to a known state; return what was committed by span id.
@@ -218,9 +274,8 @@ class Bootstrap:
     def _read(self, planned: Sequence[tuple[Span, BootstrapPlan]]) -> dict[int, Bootstrapped]:
         """Read all missing parts, several at once, and commit each span when its last part is done."""
         done = {span.span_id: BootstrapLog(self._store.objects, span.span_id).finished(plan) for span, plan in planned}
-        with self._lock:
-            rows = sum(part.rows for parts in done.values() for part in parts.values())
-            self._progress = BootstrapProgress(sum(len(p.pieces) for _, p in planned), sum(map(len, done.values())), rows)
+        rows = sum(part.rows for parts in done.values() for part in parts.values())
+        self._expect(BootstrapProgress(sum(len(p.pieces) for _, p in planned), sum(map(len, done.values())), rows))
         with ThreadPoolExecutor(self._settings.tasks_max, "bootstrap") as pool:
             reads = [(span, plan, self._submit(pool, span, plan, done[span.span_id])) for span, plan in planned]
             try:
@@ -241,30 +296,13 @@ class Bootstrap:
         history = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id))
         # A table whose first version the log has not told yet is read as it is now.
         table = history.at(max(plan.start_ts, history.versions()[0].version))
-        return [
-            BootstrapPart(
-                source=self._source,
-                span=span,
-                piece=piece,
-                ticket=ticket,
-                table=table,
-                objects_uri=self._store.objects.uri,
-                storage_options=dict(self._settings.storage_options or {}),
-                number=number,
-                page_rows=self._settings.page_rows,
-                rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
-            )
-            for number, piece in enumerate(plan.pieces)
-        ]
+        return [self._part(span, number, piece, ticket, table) for number, piece in enumerate(plan.pieces)]
 
     def _pull(self, plan: BootstrapPlan, part: BootstrapPart) -> PulledPart:
         """Have one part pulled by a Spark task, again after a transient failure, and record it."""
-        shown = {"span_id": part.span.span_id, "part": part.number}
-        pulled = patiently(lambda: self._run(part), self._stop, self._clock, shown)
+        pulled = self._patiently(lambda: self._run(part), part)
         recorded = BootstrapLog(self._store.objects, part.span.span_id).finish(plan, part.number, pulled)
-        with self._lock:
-            old = self._progress
-            self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + recorded.rows)
+        self._count(recorded.rows)
         return recorded
 
     def _run(self, part: BootstrapPart) -> PulledPart:
@@ -299,21 +337,6 @@ class Bootstrap:
         committed = Bootstrapped(base_ts, len(objects), sum(o.rows for o in objects), sum(p.restarts for p in pulled))
         log.info("span bootstrapped", extra={"span_id": span.span_id, "rows": committed.rows, "base_ts": base_ts})
         return committed
-
-
-def patiently(work: Callable[[], R], stop: threading.Event, clock: Clock, shown: dict[str, int]) -> R:
-    """Do a task's work, again after transient failures, a bounded number of times; raises ``CANCELLED`` once ``stop`` is set."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        if stop.is_set():
-            break
-        try:
-            return work()
-        except PenstockError as error:
-            if error.kind is not ErrorKind.TRANSIENT or attempt == ATTEMPTS_MAX:
-                raise
-            log.warning("part of a table will be read again", extra=shown | {"code": error.code, "attempt": attempt})
-            clock.wait(stop, RETRY_S * attempt)
-    raise PenstockError("CANCELLED", "reading was stopped")
 
 
 def _holder(span: Span) -> str:

@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 
-from penstock.feed.window.opaque import RowKind, batch_row, opaque_row
+from penstock.feed.window.steps import WorkEnd, WorkStep
 from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -30,10 +29,10 @@ def read_difference(
     span_id: int,
     nbytes: int,
     needs_before: Callable[[TableSchema], bool],
-) -> Iterator[pa.RecordBatch]:
-    """Yield one dispatcher's opaque rows, from OPEN to CLOSE. ``nbytes`` is the size of the state, as the plan has it."""
-    name, table = str(work.dispatcher), work.table
-    yield opaque_row(name, RowKind.OPEN, msgspec.json.encode(work))
+) -> Iterator[WorkStep]:
+    """Yield one dispatcher's steps. ``nbytes`` is the size of the state, as the plan has it."""
+    table = work.table
+    yield work
     keep_before = needs_before(table)
     with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
         difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets_for(nbytes))
@@ -46,8 +45,8 @@ def read_difference(
         for records in difference.changes(work.to_ts):
             shown = records if keep_before else without_before(records).drop_columns([KEY])
             if shown.num_rows:
-                yield batch_row(name, shown)
-    yield opaque_row(name, RowKind.CLOSE)
+                yield shown
+    yield WorkEnd()
 
 
 def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:

@@ -10,16 +10,14 @@ files live as long as their round. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
-from penstock.feed.bootstrap.bootstrap import BootstrapProgress, BootstrapSettings, TaskRunner, patiently
-from penstock.feed.bootstrap.part import BootstrapPart
+from penstock.feed.bootstrap.bootstrap import BootstrapProgress, BootstrapSettings, PartReader, TaskRunner
 from penstock.feed.bootstrap.reread_part import ComparedPart, CorrectionObjects, RereadPart
 from penstock.model.batch import ChangeBatch
-from penstock.model.clock import Clock, SystemClock
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
@@ -41,7 +39,7 @@ class WatchedLog(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None]) -> Settlement:
         """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key."""
 
     def settled_ts(self) -> int:
@@ -76,8 +74,8 @@ class FlightPlace(Protocol):
         """Return its secret."""
 
 
-class Reread:
-    """Reads one table again, once. One thread calls ``run``; ``progress`` and ``cancel`` may be called by any."""
+class Reread(PartReader):
+    """Reads one table again, once. One thread calls ``run``; the doubt stays open where it is stopped."""
 
     def __init__(
         self,
@@ -90,28 +88,10 @@ class Reread:
         settings: BootstrapSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``source`` is the upstream's URI for executors."""
-        self._tasks = tasks
+        super().__init__(tasks, store.objects, upstream, source, settings, clock)
         self._store = store
-        self._upstream = upstream
-        self._source = source
         self._watched = watched
         self._flight = flight
-        self._settings = settings or BootstrapSettings()
-        self._clock = clock or SystemClock()
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._progress = BootstrapProgress(0, 0, 0)
-
-    def progress(self) -> BootstrapProgress:
-        """Return how far it is."""
-        with self._lock:
-            return self._progress
-
-    def cancel(self) -> None:
-        """Stop; ``run`` raises ``CANCELLED``, and the doubt stays open."""
-        self._stop.set()
-        self._tasks.cancel()
 
     def run(self, table_id: int) -> Settlement | None:
         """Read a table once and settle what differs; None where the table is gone. Whoever calls ends the watch after an error."""
@@ -152,7 +132,8 @@ class Reread:
             objects += [meta for _, part in compared for meta in part.objects()]
             if self._is_gone(watch.table_id):
                 raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
-            return self._watched.settle(watch.table_id, self._corrections(table, compared), bag=not table.key_columns)
+            found = self._corrections(compared)
+            return self._watched.settle(watch.table_id, found, not table.key_columns, lambda: self._check_version(table))
         finally:
             self._upstream.end_snapshot(ticket)
             self._store.needs.unpin(name)
@@ -187,9 +168,9 @@ class Reread:
 
     def _compare(self, spans: Sequence[Span], ticket: SnapshotTicket, table: TableSchema, held_ts: int) -> list[tuple[int, ComparedPart]]:
         """Have every range of every span compared, several at once; return what was found by span, in key order."""
-        parts = [self._part(span, at, piece, ticket, table, held_ts) for span in spans for at, piece in self._pieces(span)]
-        with self._lock:
-            self._progress = BootstrapProgress(len(parts), 0, 0)
+        reads = [self._part(span, at, piece, ticket, table) for span in spans for at, piece in enumerate(self._upstream.divide(span))]
+        parts = [RereadPart(read, held_ts, self._flight.location, self._flight.token) for read in reads]
+        self._expect(BootstrapProgress(len(parts), 0, 0))
         with ThreadPoolExecutor(self._settings.tasks_max, "reread") as pool:
             futures = [pool.submit(self._compare_part, part) for part in parts]
             try:
@@ -208,39 +189,18 @@ class Reread:
                 for meta in future.result().objects():
                     self._store.objects.delete(meta.path)
 
-    def _pieces(self, span: Span) -> Iterable[tuple[int, Span]]:
-        return enumerate(self._upstream.divide(span))
-
-    def _part(self, span: Span, number: int, piece: Span, ticket: SnapshotTicket, table: TableSchema, held_ts: int) -> RereadPart:
-        read = BootstrapPart(
-            source=self._source,
-            span=span,
-            piece=piece,
-            objects_uri=self._store.objects.uri,
-            storage_options=dict(self._settings.storage_options or {}),
-            number=number,
-            page_rows=self._settings.page_rows,
-            rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,
-            ticket=ticket,
-            table=table,
-        )
-        return RereadPart(read, held_ts, self._flight.location, self._flight.token)
-
     def _compare_part(self, part: RereadPart) -> ComparedPart:
-        shown = {"span_id": part.read.span.span_id, "part": part.read.number}
-        compared = patiently(lambda: self._tasks.compare(part), self._stop, self._clock, shown)
-        with self._lock:
-            old = self._progress
-            self._progress = BootstrapProgress(old.parts, old.parts_done + 1, old.rows + compared.rows)
+        compared = self._patiently(lambda: self._tasks.compare(part), part.read)
+        self._count(compared.rows)
         return compared
 
-    def _corrections(self, table: TableSchema, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
-        """Yield what differs piece by piece, read when it is asked for: that is where the reader of the log has passed what was read.
-
-        By then the store knows every version that the table had meanwhile.
-        """
+    def _check_version(self, table: TableSchema) -> None:
+        """Raise where the schema changed meanwhile: the reader of the log has passed what was read, so the store knows every version."""
         if self._version(table.table_id, TS_MAX).version != table.version:
             raise _changed(table.table_id)
+
+    def _corrections(self, compared: Sequence[tuple[int, ComparedPart]]) -> Iterator[Corrections]:
+        """Yield what differs piece by piece, read when it is asked for."""
         for span_id, part in compared:
             for pair in part.corrections:
                 yield self._correction(span_id, pair)

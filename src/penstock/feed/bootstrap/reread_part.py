@@ -82,7 +82,7 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
     with tempfile.TemporaryDirectory(prefix="penstock-reread-") as name:
         directory = Path(name)
         shown = pa.schema([field for field in table.batch_schema() if field.name != COMMIT_TS])
-        held, fresh = _Spool(directory / "held.arrow", shown), _Spool(directory / "table.arrow", shown)
+        held, fresh = RowSpool(directory / "held.arrow", shown), RowSpool(directory / "table.arrow", shown)
         client = FlightStoreClient(part.flight_location, part.flight_token, read.storage_options)
         try:
             view = range_view(client.view(read.span.span_id, TS_ZERO, part.held_ts), read.piece)
@@ -127,13 +127,14 @@ def _meets(meta: ObjectMeta, piece: Span) -> bool:
     return unknown or (meta.max_key >= piece.start_key and (not piece.end_key or meta.min_key < piece.end_key))
 
 
-class _Spool:
+class RowSpool:
     """Rows on disk: how many buckets the comparison needs is known once all of them are there."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.nbytes = 0
         self._path = path
         self._writer = pa.ipc.new_file(path.as_posix(), schema)
-        self.nbytes = 0
 
     def add(self, records: pa.RecordBatch) -> None:
         """Write rows."""

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from penstock.feed.formats.stream_columns import end_before_new_columns
 from penstock.feed.formats.typed_rows import op_names, typed_columns, typed_schema
 from penstock.format.layout.paths import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
@@ -204,9 +205,6 @@ def _shape(table: TableSchema) -> list[Column]:
 class StorageStreamReader(DataSourceStreamReader):
     """Follows the checkpoint; the columns are those of the newest version when the query began.
 
-    It gives everything before a version with columns that it does not show, or shows with another type, and then stops: a query that is
-    started again on the same checkpoint location goes on there, with the columns of the newest version. Vanished columns need no restart.
-
     An offset is the checkpoint, the file numbers seen with it, and those seen with the offset before. The writer publishes no file of a
     later window before the checkpoint of an earlier one, so files seen before an offset hold no row after it and are not read again. A
     target of another writer gives no such promise; there every file from the start's date on is read each time.
@@ -227,7 +225,8 @@ class StorageStreamReader(DataSourceStreamReader):
         end = reader.limit_ts(self._request.to_ts)
         if end <= int(start["ts"]):
             return start
-        reachable = self._end_before_new_columns(reader, int(start["ts"]), end)
+        versions = [v.table for v in reader.versions(self._request.schema, self._request.table)]
+        reachable = end_before_new_columns(self._table, versions, int(start["ts"]), end)
         if reachable < end:
             # This is no checkpoint, so what was seen with it says nothing of what lies behind it.
             return {"ts": reachable, "seen": {}, "done": {}}
@@ -239,20 +238,6 @@ class StorageStreamReader(DataSourceStreamReader):
         from_ts, to_ts = int(start["ts"]), int(end["ts"])
         files = list_files(self._request.reader(), self._request, from_ts, to_ts, start["done"], end["seen"])
         return group_files(self._request, files, self._table, from_ts, to_ts)
-
-    def _end_before_new_columns(self, reader: StorageReader, start_ts: int, end_ts: int) -> int:
-        """Return how far the query can go with the columns that it shows; raise where that is nowhere."""
-        for version in reader.versions(self._request.schema, self._request.table):
-            table = version.table
-            if not self._table.version < table.version <= end_ts:
-                continue
-            new = [c.name for c in table.columns if not any(c.id == k.id and c.type.arrow() == k.type.arrow() for k in self._table.columns)]
-            if new and table.version - 1 > start_ts:
-                return table.version - 1
-            if new:
-                names = ", ".join(new)
-                raise PenstockError("SCHEMA_CHANGED", f"{table.full_name} has new or changed columns from ts {table.version} on: {names}")
-        return end_ts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the typed rows of one task. Runs on an executor."""

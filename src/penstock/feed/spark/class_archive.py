@@ -1,6 +1,6 @@
 """The class archive: what Spark's JVM loads, prepared once, so that sessions start in a third of the time.
 
-A JVM that starts Spark and its first query reads and checks some fifteen thousand classes; from an archive (Java's class data sharing) it
+A JVM that starts Spark and its first job reads and checks some fifteen thousand classes; from an archive (Java's class data sharing) it
 maps them. The archive belongs to one Java, one Spark and one environment, and lies in the environment. Invariants: without an archive,
 or with one that does not fit, everything works, only slower; a half-written archive is never under the final name. ``python -m
 penstock.feed.spark.class_archive`` makes it, at set-up. Runs there, and in the driver.
@@ -41,14 +41,15 @@ def archive_options() -> str:
 
 
 def make_archive() -> Path | None:
-    """Start Spark, run a feed's empty query, and archive what was loaded; return the archive, or None where it could not be made."""
+    """Start Spark, run an empty job, and archive what was loaded; return the archive, or None where it could not be made."""
     path = archive_path()
     if path is None or path.is_file():
         return path
     from pyspark import SparkContext
 
+    from penstock.feed.spark.jobs import SparkJobs
     from penstock.feed.spark.session import SparkSettings, open_session
-    from penstock.feed.spark.warming import warm_session
+    from penstock.feed.spark.warming import warm
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -56,7 +57,7 @@ def make_archive() -> Path | None:
         session = open_session(
             SparkSettings("local[2]"), "penstock class archive", more_java_options=f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
         )
-        warm_session(session)
+        warm(SparkJobs(session))
         gateway = SparkContext._gateway
         session.stop()
         if gateway is not None:

@@ -20,23 +20,9 @@ from penstock.model.errors import PenstockError
 
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
-# An opaque row is a whole batch of changes: a handful of them is as much as one Arrow message between JVM and Python should hold.
-_OPAQUE_ROWS_PER_MESSAGE = 2
-
-
-# The JVM only passes batches on, so it neither profits from its second compiler nor from collecting garbage at the side: on two cores both
-# took more CPU time than the batches themselves.
+# The JVM only hands out tasks, so it neither profits from its second compiler nor from collecting garbage at the side: on two cores both
+# took more CPU time than the windows themselves.
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-
-# Spark's own checkpoint of a query is disposable (progress is in the meta database), and is written twice per window. The usual file
-# manager starts a program for every rename and writes checksums beside each file; this one only renames, a tenth of a second faster.
-_CHECKPOINT = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-}
 
 # For the Python workers. Batches of a few MiB come and go all the time: memory that goes back to the system each time costs a page fault
 # for every 4 KiB when it is needed again, which is no small part of a feed's work on a virtual machine.
@@ -90,11 +76,9 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "penstock.feed.spark.worker_daemon",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(_OPAQUE_ROWS_PER_MESSAGE),
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        **_CHECKPOINT,
+        # Feeds take turns: a feed with much to do does not make the others wait until it is done.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.metricsEnabled": "false",
         **settings.conf,
     }
     for key, value in conf.items():

@@ -15,11 +15,7 @@ from types import ModuleType
 
 _LOADED = (
     "pyspark.worker",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.sql.worker.write_into_data_source",
-    "penstock.feed.window.source",
-    "penstock.feed.window.writer",
-    "penstock.feed.window.work_reader",
+    "penstock.feed.spark.jobs",
     "penstock.feed.window.delivery",
     "penstock.sink.storage.sink",
 )

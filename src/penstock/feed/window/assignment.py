@@ -2,8 +2,8 @@
 
 The first assignment is made when the feed is created; DDLs change it (``feed/window/following.py``), and the meta database keeps which
 dispatchers there are as of a ts. The division of a table in dispatchers is part of the file names, so a replay must find the same one, and
-a table that is divided stays so. ``FeedContext`` travels to the planner process and to executors inside the pickled
-data source, never through Spark options, which Spark prints. Runs anywhere; imports no Spark.
+a table that is divided stays so. ``FeedContext`` travels to executors inside what a task is told, never through Spark options, which Spark
+prints. Runs anywhere; imports no Spark.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in
 the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads
-progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs beside the
-driver.
+progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import msgspec
 
 from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
 from penstock.feed.window.assignment import FeedContext
-from penstock.feed.window.fence import OwnerFence, shared_meta
+from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.records import PendingWindow
 from penstock.model.errors import PenstockError
@@ -28,9 +27,7 @@ def commit_recorded_window(
     context: FeedContext, to_ts: int, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()
 ) -> None:
     """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again."""
-    meta = shared_meta(context.meta_url)
-    if meta is None:
-        raise PenstockError("META_UNAVAILABLE", "the meta database is a file that is not on the driver's machine")
+    meta = driver_meta(context.meta_url)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)

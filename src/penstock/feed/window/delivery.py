@@ -1,49 +1,60 @@
-"""Hands the opaque rows of a partition to a sink. Runs on executors."""
+"""A task of a window: reads the changes of its dispatchers and hands them to a sink, in one process. Runs on executors.
+
+Everything of the task is durable in the target when it answers. It is attempted again with the same bytes after any failure, at the same
+time even, and writes the same names with the same content.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable
+from contextlib import closing
 
 import msgspec
 import pyarrow as pa
 
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.fence import task_fence
-from penstock.feed.window.opaque import RowKind
-from penstock.model.batch import read_ipc
+from penstock.feed.window.packing import PlannedPartition
+from penstock.feed.window.steps import WorkStep
+from penstock.feed.window.work_reader import read_items
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink, TaskReport
 from penstock.sink.wake_gate import WakeGate
+from penstock.store.flight.client import FlightStoreClient
 
 
-def write_partition(context: FeedContext, iterator: Iterator[pa.RecordBatch]) -> tuple[list[DispatcherResult], TaskReport, int]:
-    """Deliver the dispatchers of one partition; return their results, what the sink counted, and the window's end, everything durable."""
+class WindowTask(msgspec.Struct, frozen=True):
+    """What a task is told. Holds secrets: never print it."""
+
+    context: FeedContext
+    part: PlannedPartition
+
+
+class WindowPart(msgspec.Struct, frozen=True):
+    """What a task answers, the commit message of its dispatchers: their results, and what its sink counted."""
+
+    results: list[DispatcherResult]
+    report: TaskReport
+
+
+def deliver_part(task: bytes) -> bytes:
+    """Do a ``WindowTask``; return the ``WindowPart``."""
+    told = msgspec.json.decode(task, type=WindowTask)
+    context = told.context
     sink = open_sink(context.sink_uri, context.sink_options, task_fence(context))
     try:
-        to_ts, rows = take_window(iterator)
-        results = deliver(sink, rows)
-        return results, sink.report(), to_ts
+        with closing(FlightStoreClient(context.flight_location, context.flight_token)) as client:
+            results = deliver(sink, read_items(context, client, told.part.items))
+        return msgspec.json.encode(WindowPart(results, sink.report()))
     finally:
         sink.close()
 
 
-def take_window(iterator: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """Return the end of the window that a partition is part of, 0 where it is of none, and the rows after the one that says so."""
-    first = next((rows for rows in iterator if rows.num_rows), None)
-    if first is None:
-        return 0, iter(())
-    if first.column("kind")[0].as_py() != RowKind.WINDOW:
-        return 0, itertools.chain([first], iterator)
-    to_ts = msgspec.json.decode(first.column("payload")[0].as_buffer(), type=int)
-    return to_ts, itertools.chain([first.slice(1)], iterator)
-
-
-def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherResult]:
-    """Hand the opaque rows of one partition to a sink; return the results of its dispatchers, everything durable.
+def deliver(sink: Sink, steps: Iterable[WorkStep]) -> list[DispatcherResult]:
+    """Hand the steps of a task to a sink; return the results of its dispatchers, everything durable.
 
     Only so many events are handed over before the sink has woken them. A dispatcher that has all its rows is sealed, and the next begins
     while its files are still on their way.
@@ -53,30 +64,24 @@ def deliver(sink: Sink, iterator: Iterator[pa.RecordBatch]) -> list[DispatcherRe
     sink.on_failure(gate.open)
     work: DispatcherWork | None = None
     table: TableSchema | None = None
-    for rows in iterator:
-        kinds, payloads = rows.column("kind").to_numpy(), rows.column("payload")
-        for index, kind in enumerate(kinds):
-            payload = payloads[index].as_buffer()
-            if kind == RowKind.OPEN:
-                work = msgspec.json.decode(payload, type=DispatcherWork)
-                table = work.table
-                sink.open_dispatcher(work)
-            elif work is None or table is None:
-                raise InvariantError("an opaque row outside OPEN and CLOSE")
-            elif kind == RowKind.SCHEMA:
-                table = TableSchema.from_json(bytes(payload))
-            elif kind == RowKind.BATCH:
-                wake = gate.enter(payload.size)
-                sink.add_dml_event(DmlEvent(work.dispatcher, table, read_ipc(payload), wake))
-            elif kind == RowKind.DDL:
-                # Only this dispatcher is involved: drain it, write the DDL, and go on, while the others never stop.
-                ddl = DdlEvent.from_json(bytes(payload))
-                sink.pass_block_event(work.dispatcher, ddl)
-                sink.write_block_event(work.dispatcher, ddl)
-            else:
-                sink.seal_dispatcher(work.dispatcher)
-                sealed.append(work.dispatcher)
-                work = table = None
+    for step in steps:
+        if isinstance(step, DispatcherWork):
+            work, table = step, step.table
+            sink.open_dispatcher(work)
+        elif work is None or table is None:
+            raise InvariantError("a step outside the work of a dispatcher")
+        elif isinstance(step, pa.RecordBatch):
+            sink.add_dml_event(DmlEvent(work.dispatcher, table, step, gate.enter(step.nbytes)))
+        elif isinstance(step, TableSchema):
+            table = step
+        elif isinstance(step, DdlEvent):
+            # Only this dispatcher is involved: drain it, write the DDL, and go on, while the others never stop.
+            sink.pass_block_event(work.dispatcher, step)
+            sink.write_block_event(work.dispatcher, step)
+        else:
+            sink.seal_dispatcher(work.dispatcher)
+            sealed.append(work.dispatcher)
+            work = table = None
     if work is not None:
         raise InvariantError(f"dispatcher {work.dispatcher} was not closed")
     return [sink.close_dispatcher(dispatcher) for dispatcher in sealed]

@@ -3,7 +3,7 @@
 Every write to the target asks first whether the feed's epoch is still the run's own; an answer counts for a moment, so that many small
 files cost few questions. What slips through that moment, or where an executor does not reach the meta database (an SQLite file on
 another machine), is harmless all the same: a task writes only the window that is on record, and the next owner's attempt of it has the same
-names and bytes. Runs on executors and beside the driver.
+names and bytes. Runs on executors and in the driver.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def task_fence(context: FeedContext) -> OwnerFence | None:
     return None if meta is None else OwnerFence(context.feed, context.epoch, meta.check_owner)
 
 
+def driver_meta(url: str) -> MetaDatabase:
+    """Return the driver's connections for windows, which all its feeds share. They are not those that leases are renewed by."""
+    meta = shared_meta(url)
+    if meta is None:
+        raise PenstockError("META_UNAVAILABLE", "the meta database is a file that is not on the driver's machine")
+    return meta
+
+
 _shared: dict[str, MetaDatabase] = {}
 _shared_lock = threading.Lock()
 
@@ -67,7 +75,7 @@ _shared_lock = threading.Lock()
 def shared_meta(url: str) -> MetaDatabase | None:
     """Return the process's connections to a meta database, or None where it is a file that is not on this machine.
 
-    A Python worker of Spark lives through many tasks, and the process that commits through many windows. Nobody closes them.
+    A Python worker of Spark lives through many tasks, and the server through many windows. Nobody closes them.
     """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():

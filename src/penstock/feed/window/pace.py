@@ -2,8 +2,8 @@
 
 Windows begin a flush interval apart; at once where the last one ended before all that there was (a DDL, its size), and where the feed
 is behind what is captured, because then every wait is lag. While capture itself is behind they stay apart, ever more up to the interval:
-more comes anyway, and every window costs. Nothing here must survive: a planner that is opened again begins with a new pace. Runs
-in the planner process beside the driver.
+more comes anyway, and every window costs. Nothing here must survive: the next run of the feed begins with a new pace. Runs in
+the driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WindowPace:
 
     def __init__(self, settings: FeedSettings, clock: Clock) -> None:
         self._interval_s = settings.flush_interval_s
-        # Spark asks at multiples of its interval, never at exactly the right moment.
+        # The run asks at multiples of its interval, never at exactly the right moment.
         self._early_s = settings.trigger_interval_s / 2
         self._clock = clock
         self._opened_s = clock.monotonic_s()
@@ -34,7 +34,7 @@ class WindowPace:
         self._more_waits = False
 
     def looks(self, from_ts: int) -> bool:
-        """Return whether it is time to look for the window after a ts. While the feed is behind, some of Spark's questions are enough."""
+        """Return whether it is time to look for the window after a ts. While the feed is behind, some of the run's questions are enough."""
         now_s = self._clock.monotonic_s()
         again = now_s - self._looked_s >= self._interval_s / LOOKS_PER_INTERVAL
         if self._waited(self._began_s, self._interval_s) or self._more_waits or (again and self._behind(from_ts)):

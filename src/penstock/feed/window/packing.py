@@ -1,7 +1,7 @@
 """The tasks of a window: dispatchers and their work, packed into partitions by bytes.
 
 Packing is deterministic: the same sizes give the same partitions. Apart from the planner, because tasks need none of what planning needs.
-Runs beside the driver and on executors.
+Runs in the driver and on executors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class WorkItem(msgspec.Struct, frozen=True):
 
 
 class PlannedPartition(msgspec.Struct, frozen=True):
-    """The dispatchers of one Spark task, and the end of the window; 0 where the batch is no window."""
+    """The dispatchers of one task, and how many bytes they are expected to read."""
 
     items: tuple[WorkItem, ...]
-    to_ts: int = 0
+    nbytes: int = 0
 
 
 def pack_by_bytes(items: Sequence[tuple[int, T]], partitions: int) -> list[list[T]]:

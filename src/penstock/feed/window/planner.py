@@ -2,7 +2,7 @@
 
 A window is recorded in the meta database before anything of it is written, so every attempt, after any crash and on any server,
 has the same end and therefore the same files. When one begins is decided by ``feed/window/pace.py``; beside that the planner holds no
-state, and can be opened again at any time. Runs in the planner process beside the driver.
+state, and can be made again at any time. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -75,19 +75,13 @@ class WindowPlanner:
         return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
-        """Return the work of the recorded window, packed by bytes; one part without work where it is empty.
-
-        Spark also runs a batch that is no window: its first, while nothing is there to begin with. Its part says so, and its commit is
-        not taken for that of a window which an earlier run left.
-        """
+        """Return the work of the recorded window, packed by bytes; none where no dispatcher has any."""
         progress = self._meta.progress(self._context.feed)
-        if from_ts == to_ts or progress.checkpoint_ts >= to_ts:
-            return [PlannedPartition(())]
         pending = self._meta.pending_window(self._context.feed)
         if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
             raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
         plan = msgspec.json.decode(pending.plan, type=WindowPlan)
-        items: list[tuple[int, WorkItem]] = []
+        items: list[tuple[int, tuple[int, WorkItem]]] = []
         differs = is_resnapshot(plan)
         dispatchers = live_dispatchers(self._context, self._meta, from_ts)
         if differs:
@@ -96,10 +90,10 @@ class WindowPlanner:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
             position = (plan.positions or progress.positions).get(str(dispatcher.id), {})
             work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
-            items.append((size.nbytes, WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)))
-        if not items:
-            return [PlannedPartition((), to_ts)]
-        return [PlannedPartition(tuple(group), to_ts) for group in pack_by_bytes(items, self._context.partitions)]
+            item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)
+            items.append((size.nbytes, (size.nbytes, item)))
+        groups = pack_by_bytes(items, self._context.partitions)
+        return [PlannedPartition(tuple(item for _, item in group), sum(nbytes for nbytes, _ in group)) for group in groups]
 
     def _begin_snapshot(self) -> int:
         to_ts = self._context.snapshot_ts

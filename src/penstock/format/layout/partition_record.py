@@ -50,7 +50,7 @@ def parse_partition_record(content: bytes, path: str) -> PartitionRecord:
     """Read what ``render`` wrote."""
     try:
         return msgspec.json.decode(content, type=PartitionRecord)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error}") from error
 
 

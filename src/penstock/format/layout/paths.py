@@ -27,11 +27,11 @@ INDEX_WIDTH_MAX = 20
 DAY_MS = 86_400_000
 
 _RESERVED_SCHEMAS = frozenset({METADATA_PATH, OWNER_DIR})
-_SCHEMA_FILE = re.compile(r"schema_(\d+)_(\d{10})\.json\Z")
-_DATA_FILE = re.compile(r"CDC(?:_(\d+)_)?(\d{6,20})(\.[a-z0-9.]+)\Z")
-_INDEX_FILE = re.compile(r"CDC(?:_(\d+))?\.index\Z")
+_SCHEMA_FILE = re.compile(r"schema_(\d+)_(\d{10})\.json\Z", re.ASCII)
+_DATA_FILE = re.compile(r"CDC(?:_(\d+)_)?(\d{6,20})(\.[a-z0-9.]+)\Z", re.ASCII)
+_INDEX_FILE = re.compile(r"CDC(?:_(\d+))?\.index\Z", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]|%(?=[0-9A-Fa-f]{2})")
-_DIGITS = re.compile(r"\d+\Z")
+_DIGITS = re.compile(r"\d+\Z", re.ASCII)
 
 
 class DateSeparator(StrEnum):
@@ -160,6 +160,13 @@ class Layout:
             return None
         return DataPath(directory, match.group(1) or "", int(match.group(2)))
 
+    def is_other(self, path: str) -> bool:
+        """Return whether a path is that of a data or index file under other settings than these."""
+        name = path.rpartition("/")[2]
+        if path.startswith(f"{OWNER_DIR}/") or not (_DATA_FILE.match(name) or _INDEX_FILE.match(name)):
+            return False
+        return self.parse_data(path) is None and self.parse_index(path) is None
+
     def parse_index(self, path: str) -> IndexPath | None:
         """Return what an index file's path says, or None where the path is something else."""
         *levels, meta, name = ["", *path.split("/")]
@@ -176,7 +183,11 @@ class Layout:
         date = rest.pop() if rest and _DATE_TEXT[self.date_separator].match(rest[-1]) else ""
         if len(rest) > 1 or (rest and not _DIGITS.match(rest[0])):
             return None
-        return DataDir(unescape_name(levels[0]), unescape_name(levels[1]), int(levels[2]), int(rest[0]) if rest else 0, date)
+        try:
+            schema, table = unescape_name(levels[0]), unescape_name(levels[1])
+        except UnicodeDecodeError:
+            return None
+        return DataDir(schema, table, int(levels[2]), int(rest[0]) if rest else 0, date)
 
 
 def dispatcher_text(table_id: int, span: int, spans: int) -> str:
@@ -201,8 +212,11 @@ def parse_schema_path(path: str) -> SchemaPath | None:
     match = _SCHEMA_FILE.match(levels[-1])
     if match is None or not 3 <= len(levels) <= 4 or levels[-2] != "meta":
         return None
-    table = unescape_name(levels[1]) if len(levels) == 4 else ""
-    return SchemaPath(unescape_name(levels[0]), table, int(match.group(1)), int(match.group(2)))
+    try:
+        schema, table = unescape_name(levels[0]), unescape_name(levels[1]) if len(levels) == 4 else ""
+    except UnicodeDecodeError:
+        return None
+    return SchemaPath(schema, table, int(match.group(1)), int(match.group(2)))
 
 
 def escape_name(name: str) -> str:
@@ -215,7 +229,7 @@ def escape_name(name: str) -> str:
 
 
 def unescape_name(level: str) -> str:
-    """Return the name that ``escape_name`` made this path level of."""
+    """Return the name that ``escape_name`` made this path level of; UnicodeDecodeError where it made none like this."""
     return "" if level == "%" else unquote(level, errors="strict") if "%" in level else level
 
 

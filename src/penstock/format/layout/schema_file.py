@@ -143,7 +143,7 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
         total = int(document.get("TableColumnsTotal", len(columns or ())))
     except json.JSONDecodeError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line {error.lineno}: {error.msg}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: not a schema file: {type(error).__name__} {error}") from error
     if total != len(columns or ()):
         raise PenstockError("FILE_MALFORMED", f"{path}: TableColumnsTotal is {total}, but {len(columns or ())} columns are listed")

@@ -20,5 +20,7 @@ class SingleLogPullerSettings:
     settle_timeout_s: float = 120.0
     confirm_interval_s: float = 5.0
     """How often the upstream is told what is durable here; a store makes a resolved ts durable well within this time."""
+    hand_over_bytes_max: int = 16 << 20
+    """How much of a table's corrections is on its way to the store at once."""
     watch_keys_max: int = 4_000_000
     """How many changed keys of a table are remembered while it is read again; with more, that round is given up."""

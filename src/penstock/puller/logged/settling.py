@@ -1,9 +1,9 @@
-"""Settling doubted tables beside a reader: the watch begins, and corrections come in, between two of its steps.
+"""Settling doubted tables beside a reader: the watch begins, and the mark of corrections is put, between two of its steps.
 
 Invariants: corrections stand at the ts of a mark that is journaled before them, at a place that the reader reached for the first time; the
-reader begins again there, so that its chain is raised before it gives another commit. A doubt is closed only when its corrections are
-durable for every span of the table. Called by whoever reads tables again, from any thread; what touches the reader runs as its errand.
-Runs in the log service.
+reader begins again there, so that its chain is raised before it gives another commit. It does not wait for the corrections: they are handed
+over beside it (``hand_over.py``). A doubt is closed only when its corrections are durable for every span of the table. Called by whoever
+reads tables again, from any thread; what touches the reader runs as its errand. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.puller.contract import SpanState
 from penstock.puller.doubts import Corrections, Settlement, Watch
-from penstock.puller.logged.doubted_tables import DoubtedTables, corrected
+from penstock.puller.logged.doubted_tables import DoubtedTables
 from penstock.puller.logged.errands import Errands
+from penstock.puller.logged.hand_over import HandOver
 from penstock.puller.logged.journal_keeper import JournalKeeper
 from penstock.puller.logged.reader_place import ReaderPlace
+from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.span_routes import SpanRoutes, Subscription
-from penstock.puller.logged.span_step import SpanStep
 from penstock.source.single_log import LoggedUpstream, LogPosition
 
 
@@ -44,13 +45,16 @@ class BetweenSteps:
 class TableSettler:
     """What the log service gives to those who read a doubted table again; see ``doubts.py``. Thread safe."""
 
-    def __init__(self, upstream: LoggedUpstream, reader: BetweenSteps, doubted: DoubtedTables, timeout_s: float, clock: Clock) -> None:
+    def __init__(
+        self, upstream: LoggedUpstream, reader: BetweenSteps, doubted: DoubtedTables, settings: SingleLogPullerSettings, clock: Clock
+    ) -> None:
         self.lacking: set[int] = set()
         """Spans whose rows were found missing: a re-read corrects them, and they are not asked again."""
         self._upstream = upstream
         self._reader = reader
         self._doubted = doubted
-        self._timeout_s = timeout_s
+        self._settings = settings
+        self._timeout_s = settings.settle_timeout_s
         self._clock = clock
 
     def table_states(self) -> list[TableState]:
@@ -72,17 +76,26 @@ class TableSettler:
         """Remember from now on which keys of a table the log changes."""
         return self._reader.errands.ask(lambda: self._begin_between(table_id), self._timeout_s)
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool = False) -> Settlement:
+    def settle(
+        self, table_id: int, corrections: Iterable[Corrections], bag: bool = False, check: Callable[[], None] = lambda: None
+    ) -> Settlement:
         """Give corrections to the table's spans at a ts of their own; returns when they are durable."""
         end = self._upstream.log_end()
-        settled, spans = self._reader.errands.ask(lambda: self._settle_between(table_id, corrections, end, bag), self._timeout_s)
-        self._wait_durable(spans, settled.ts)
-        again = "the log changed rows that cannot be told from others" if bag and settled.left_out else self._uncovered(table_id)
-        return Settlement(settled.ts, settled.rows, settled.left_out, closed=self._doubted.close(table_id, settled.ts, again))
+        over = self._reader.errands.ask(lambda: self._mark_between(table_id, end, check), self._timeout_s)
+        with over:
+            for piece in corrections:
+                over.give(piece, bag)
+        self._wait_durable(over.spans, over.ts)
+        again = "the log changed rows that cannot be told from others" if bag and over.left_out else self._uncovered(table_id)
+        return Settlement(over.ts, over.rows, over.left_out, closed=self._doubted.close(table_id, over.ts, again))
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """End a re-read without corrections."""
         self._doubted.fail(table_id, error, retry_s)
+
+    def look_again(self) -> None:
+        """Have the reader begin again where it is: the source forgets then which tables it could not tell."""
+        self._reader.begin_again()
 
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
@@ -100,36 +113,28 @@ class TableSettler:
         self._doubted.begin_watch(begun)
         return begun
 
-    def _settle_between(
-        self, table_id: int, corrections: Iterable[Corrections], end: str, bag: bool
-    ) -> tuple[Settlement, list[Subscription]] | None:
-        """Put a mark where the reader is and hand over corrections at its ts; None while the reader is not where that may be done."""
+    def _mark_between(self, table_id: int, end: str, check: Callable[[], None]) -> HandOver | None:
+        """Put a mark where the reader is and begin to hand over at its ts; None while the reader is not where that may be done."""
         reader, position = self._reader, self._reader.place.position
         if position is None or not reader.place.is_between or not self._upstream.reached(position.text, end):
             return None
         if not reader.keeper.is_first_reading(position):
             return None
+        self._doubted.watch_of(table_id).end()
         watch = self._doubted.watch_of(table_id)
         spans = {s.span.span_id: s for s in reader.routes.of_table(table_id)}
         behind = [s for s in spans.values() if s.state is not SpanState.RUNNING or not s.joined]
         if behind:
             raise PenstockError("CONGESTED", f"table {table_id}: {len(behind)} of its spans are not captured now")
+        check()
         mark = LogPosition(max(position.ts, reader.keeper.furthest_ts) + 1, position.text)
         reader.keeper.put_mark(mark)
         # Whatever happens from here on: the reader's chain must be raised before it gives another commit.
         reader.begin_again()
-        rows = left_out = 0
-        for piece in corrections:
-            kept, out = corrected(piece, watch, mark.ts, bag)
-            left_out += out
-            if piece.span_id not in spans:
-                raise PenstockError("CONGESTED", f"table {table_id}: span {piece.span_id} is not captured now")
-            if kept:
-                rows += sum(b.header.rows for b in kept)
-                reader.routes.enqueue(spans[piece.span_id], SpanStep(kept, nbytes=sum(b.header.nbytes for b in kept)))
+        over = HandOver(reader.routes, spans, watch, mark.ts, self._settings.hand_over_bytes_max, self._clock, reader.stopped)
         reader.routes.handed(mark.ts, emit=True)
         reader.place.move(mark)
-        return Settlement(mark.ts, rows, left_out, closed=False), list(spans.values())
+        return over
 
     def _wait_durable(self, spans: Sequence[Subscription], ts: int) -> None:
         stopped, deadline_s = self._reader.stopped, self._clock.monotonic_s() + self._timeout_s

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import msgspec
 
 from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.ddl import DdlType
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -76,7 +77,7 @@ class SingleLogPuller:
         self._errands = Errands(self._wake.set)
         self._doubted = DoubtedTables(doubts, self._clock, self.settings.watch_keys_max)
         between = BetweenSteps(self._place, self._keeper, self._routes, self._errands, self._again.set, self._stop)
-        self.doubts = TableSettler(upstream, between, self._doubted, self.settings.settle_timeout_s, self._clock)
+        self.doubts = TableSettler(upstream, between, self._doubted, self.settings, self._clock)
         """What those need who read a doubted table again."""
         self.metrics.resolved_lag.set_function(self._lag_s)
         upstream.adopt_schemas(journal.schemas())
@@ -298,6 +299,8 @@ class SingleLogPuller:
             self._doubted.watch(followed.changes)
         self._routes.give(followed)
         self._doubted.note(step.doubts)
+        if step.ddls:
+            self._doubted.created([table for ddl in step.ddls if ddl.type is DdlType.CREATE_TABLE for table in ddl.tables])
         if step.position is None:
             self._place.is_between = self._place.is_between and not step.changes
             return

@@ -3,7 +3,8 @@
 Owns the subscribed spans and their way to the pipeline. A span gets the rows of its table and key range above the ts that it has already,
 and the resolved ts of every position behind them. After a start the rows between its journaled place and its ts come once more, because
 the store can tell then whether it lacks one. ``handed_ts`` moves only when everything of a step was taken: a refusal raises, and the step
-counts as never given. Subscribing and unsubscribing come from any thread, the rest from the reader's. Runs in the log service.
+counts as never given. Subscribing and unsubscribing come from any thread, the rest from the reader's; a span that is held gets corrections
+from another one (``hand_over.py``). Runs in the log service.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.contract import SpanState
 from penstock.puller.logged.span_step import SpanStep
-from penstock.puller.span_pipeline import Advance, Consume, OnError, Registration, SpanPipeline
+from penstock.puller.span_pipeline import Advance, Consume, Finish, OnError, Registration, SpanPipeline
 from penstock.source.single_log import LogStep
 
 
@@ -44,6 +45,8 @@ class Subscription:
         self.state = SpanState.RUNNING
         self.last_error: PenstockError | None = None
         self.joined = False
+        self.held = False
+        """Whether nothing is resolved for now, because corrections are on their way."""
         self.checked_from_ts: int | None = None
         """Rows above this ts, up to where the span began, are given once more when they are read again: the store tells if it lacks one."""
         self._on_failed = on_failed
@@ -71,6 +74,7 @@ class SpanRoutes:
     def __init__(self, pipeline: SpanPipeline) -> None:
         self._pipeline = pipeline
         self._lock = threading.Lock()
+        self._resolving = threading.Lock()
         self._spans: dict[int, Subscription] = {}
         self._by_table: dict[int, tuple[Subscription, ...]] = {}
 
@@ -85,7 +89,18 @@ class SpanRoutes:
             advance(ts)
             subscription.advanced_ts = ts
 
-        subscription.registration = self._pipeline.register(span.span_id, consume, advanced, subscription.fail)
+        def taken(step: SpanStep, finish: Finish) -> bool:
+            noted = step.on_persisted
+            if noted is None:
+                return consume(step, finish)
+
+            def persisted() -> None:
+                finish()
+                noted()
+
+            return consume(step, persisted)
+
+        subscription.registration = self._pipeline.register(span.span_id, taken, advanced, subscription.fail)
         with self._lock:
             self._spans[span.span_id] = subscription
 
@@ -161,9 +176,24 @@ class SpanRoutes:
         for subscriptions in self._by_table.values():
             for subscription in subscriptions:
                 subscription.handed_ts = max(subscription.handed_ts, ts)
-                if emit and ts > subscription.emitted_ts and subscription.state is SpanState.RUNNING:
-                    subscription.emitted_ts = ts
-                    self._pipeline.enqueue_resolved(subscription.registration, ts)
+        if emit:
+            with self._resolving:
+                for subscriptions in self._by_table.values():
+                    for subscription in subscriptions:
+                        if not subscription.held:
+                            self._resolve(subscription, ts)
+
+    def let_go(self, subscription: Subscription, resolve: bool) -> None:
+        """Hold a span no longer; where its corrections are all there, resolve what the reader could not meanwhile."""
+        with self._resolving:
+            subscription.held = False
+            if resolve:
+                self._resolve(subscription, subscription.handed_ts)
+
+    def _resolve(self, subscription: Subscription, ts: int) -> None:
+        if ts > subscription.emitted_ts and subscription.state is SpanState.RUNNING:
+            subscription.emitted_ts = ts
+            self._pipeline.enqueue_resolved(subscription.registration, ts)
 
     def _route(self) -> None:
         """Recompute who wants which table; under the lock."""

@@ -5,6 +5,8 @@ Runs in the log service: the reader's thread makes it, the span's pipeline worke
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from penstock.model.batch import ChangeBatch
@@ -17,3 +19,5 @@ class SpanStep(msgspec.Struct, frozen=True):
     changes: tuple[ChangeBatch, ...] = ()
     ddls: tuple[DdlEvent, ...] = ()
     nbytes: int = 1
+    on_persisted: Callable[[], None] | None = None
+    """Called when the store has it; perhaps more than once, from any thread."""

@@ -1,9 +1,9 @@
 """Settles doubted tables: has each read again, one at a time, and goes on with those that failed after a growing pause.
 
-A doubt waits a little, so that several of one table are settled by one re-read. What the log doubts obeys ``on-rewrite``; what an operator
-or a schedule asks for is done in any case. A table that cannot be read is quarantined with its error and tried again; other tables go on
-meanwhile, because nothing here holds up the log. All that must survive is in the table states: a process that comes back finds a re-read
-that was under way open, and begins it again. Runs in the server, in a thread of its own.
+A doubt waits a little, so that several of one table are settled by one re-read. What the log doubts obeys ``on-rewrite``; what an operator,
+a schedule or a verification asks for is done in any case. A table that cannot be read is quarantined with its error and tried again; other
+tables go on meanwhile, because nothing here holds up the log. All that must survive is in the table states: a process that comes back
+finds a re-read that was under way open, and begins it again. Runs in the server, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from penstock.settings.masking import mask_text
 log = logging.getLogger(__name__)
 ASKED = "asked for by an operator"
 SCHEDULED = "due by recheck-interval"
+FOUND = "a verification found rows that differ"
 PAUSED = "TABLE_PAUSED"
 _LOOK_INTERVAL_S = 1.0
 _STOP_WAIT_S = 60.0
@@ -47,6 +48,9 @@ class DoubtedLog(Protocol):
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Note that a re-read failed."""
+
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
 
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
@@ -137,9 +141,9 @@ class DoubtedTables:
         """Return whether a table in doubt is read again without an operator's word."""
         return state.table_id in self._asked or (state.table_id != 0 and self._wish(state) == "resnapshot")
 
-    def resnapshot(self, table_id: int, schema: str, table: str) -> None:
-        """Have a table read again, in doubt or not, as soon as possible."""
-        self._doubted.doubt_table(table_id, schema, table, ASKED)
+    def resnapshot(self, table_id: int, schema: str, table: str, reason: str = ASKED) -> None:
+        """Have a table read again, in doubt or not, as soon as possible; ``reason`` is ``ASKED`` or ``FOUND``."""
+        self._doubted.doubt_table(table_id, schema, table, reason)
         self._hurry(table_id)
 
     def retry(self, table_ids: Sequence[int]) -> None:
@@ -149,6 +153,10 @@ class DoubtedTables:
             raise PenstockError("TABLE_UNKNOWN", "the table is not in doubt", "Use resnapshot to have it read again in any case.")
         for table_id in found:
             self._hurry(table_id)
+
+    def look_again(self) -> None:
+        """Ask the source once more about tables of which no version is known; their rows are followed from the next one on."""
+        self._doubted.look_again()
 
     def scan(self) -> bool:
         """Open the doubts that a schedule asks for and settle the oldest one that is due; return whether there was one."""
@@ -209,7 +217,7 @@ class DoubtedTables:
     def _wish(self, state: TableState) -> OnRewrite:
         if state.code == PAUSED and state.state is TableCondition.QUARANTINED:
             return "pause-table"
-        if state.reason in {ASKED, SCHEDULED} or state.attempts:
+        if state.reason in {ASKED, SCHEDULED, FOUND} or state.attempts:
             return "resnapshot"
         rule = self._rules.rule(state.schema, state.table)
         # Of a table with a code the log tells nothing at all: keeping it as it is would lose every change from now on.

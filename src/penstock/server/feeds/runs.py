@@ -1,27 +1,24 @@
-"""Makes Spark runs of feeds out of their documents: captures their spans, claims their target, starts their query.
+"""Makes runs of feeds out of their documents: captures their spans, claims their target, starts their windows.
 
-Invariants: a span stays captured as long as any feed needs it; a query whose spans are not captured yet waits for them. The query is up
-before capture begins, so that the first changes find it waiting. Runs in the server, beside the driver.
+Invariants: a span stays captured as long as any feed needs it; windows whose spans are not captured yet wait for them. Runs in the
+server, which is Spark's driver.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from penstock.config.tree import SinkConfig
-from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, SparkTasks
+from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, JobTasks
 from penstock.feed.settings import FeedSettings
+from penstock.feed.spark.jobs import Jobs
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import live_dispatchers
-from penstock.feed.window.run import SparkFeedRun
+from penstock.feed.window.run import FeedWindows
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
-from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
@@ -38,20 +35,15 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
 from penstock.target.storage import Guard
 
-_READY_S_MAX = 30.0
-"""A query that is not up by then is not waited for: capture must not hang on Spark."""
-_READY_POLL_S = 0.05
-
 
 class CapturedFeedRun:
-    """A Spark run whose spans this server's log service captures. Implements ``FeedRun``.
+    """Windows whose spans this server's log service captures. Implements ``FeedRun``.
 
-    Beginning takes its time, because the state of its tables may have to be read first and the query's processes start: it goes on in a
-    thread of its own.
+    Beginning takes its time, because the state of its tables may have to be read first: it goes on in a thread of its own.
     """
 
     def __init__(
-        self, run: SparkFeedRun, context: FeedContext, meta: MetaDatabase, capture: FeedCapture, log_service: LogService, store: EventStore
+        self, run: FeedWindows, context: FeedContext, meta: MetaDatabase, capture: FeedCapture, log_service: LogService, store: EventStore
     ) -> None:
         self._run = run
         self._context = context
@@ -60,13 +52,12 @@ class CapturedFeedRun:
         self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
         self._log_service = log_service
         self._store = store
-        self._clock = SystemClock()
         self._stop = threading.Event()
         self._error: PenstockError | None = None
         self._beginning = threading.Thread(target=self._begin, name=f"begin-{context.feed}", daemon=True)
 
     def start(self) -> None:
-        """Begin: start the query and capture the spans. That goes on after this returns."""
+        """Begin: start the windows and capture the spans. That goes on after this returns."""
         self._beginning.start()
 
     def stop(self) -> None:
@@ -119,10 +110,6 @@ class CapturedFeedRun:
         if self._stop.is_set():
             return
         self._run.start()
-        deadline_s = self._clock.monotonic_s() + _READY_S_MAX
-        while not self._run.ready and self._clock.monotonic_s() < deadline_s:
-            if self._clock.wait(self._stop, _READY_POLL_S):
-                return
         self._watcher.start()
 
     def _capture_problems(self, dispatchers: Sequence[Dispatcher]) -> tuple[str, ...]:
@@ -145,7 +132,7 @@ class SparkFeedRunFactory:
 
     def __init__(
         self,
-        session: SparkSession,
+        jobs: Jobs,
         meta: MetaDatabase,
         meta_url: str,
         upstream: Upstream,
@@ -154,9 +141,8 @@ class SparkFeedRunFactory:
         store: ColumnarEventStore,
         address: FlightAddress,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
-        work_dir: Path,
     ) -> None:
-        self._session = session
+        self._jobs = jobs
         self._meta = meta
         self._meta_url = meta_url
         self._upstream = upstream
@@ -165,7 +151,6 @@ class SparkFeedRunFactory:
         self._store = store
         self._address = address
         self._open_target = open_target
-        self._work_dir = work_dir
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""
@@ -185,10 +170,10 @@ class SparkFeedRunFactory:
             dispatchers=document.dispatchers,
             settings=config.settings,
             snapshot_ts=document.snapshot_ts,
-            partitions=config.settings.partitions or self._session.sparkContext.defaultParallelism,
+            partitions=config.settings.partitions or self._jobs.parallelism,
             tables=tuple(config.tables),
         )
-        run = SparkFeedRun(self._session, context, self._work_dir)
+        run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
         capture = FeedCapture(
             config.settings.start_ts,
@@ -202,7 +187,7 @@ class SparkFeedRunFactory:
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)
-        tasks, doubt = SparkTasks(self._session), doubt_counted(self._upstream, self._log_service)
+        tasks, doubt = JobTasks(self._jobs), doubt_counted(self._upstream, self._log_service)
         return Bootstrap(tasks, self._store, self._upstream, self._source, self._log_service.settled_ts, chosen, doubt=doubt)
 
     def forget(self, feed: FeedRecord) -> None:

@@ -7,7 +7,7 @@ Runs in the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
@@ -52,8 +52,12 @@ def build_api(
     clock: Clock,
     health: ServerHealth,
     doubted: DoubtedTables | None = None,
+    verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
 ) -> FastAPI:
-    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt."""
+    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt.
+
+    ``verification`` gives what verification on a schedule found of a feed.
+    """
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url="/api/docs", openapi_url="/api/openapi.json")
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
@@ -78,7 +82,8 @@ def build_api(
     def show_feed(name: str) -> dict[str, Any]:
         feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
         status, problem = supervisor.status(name), health.problem(name)
-        return feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
+        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
+        return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(name: str) -> dict[str, Any]:

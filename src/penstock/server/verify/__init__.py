@@ -1,1 +1,1 @@
-"""Verification: the rows of a target against those of its upstream."""
+"""Verification: the rows of a target, or of the event store, against those of the upstream."""

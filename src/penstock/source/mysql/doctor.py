@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import match_name
 from penstock.source.contract import Finding, Level
-from penstock.source.mysql.connection import Session, parse_uri
+from penstock.source.mysql.connection import Session
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.tables.columns import ServerTable, read_tables
 

@@ -133,6 +133,11 @@ class EventScan:
         return bool(self._state[framing.CUT])
 
     @property
+    def piece(self) -> int:
+        """Return the number of the piece in which the open transaction is, by the bytes of the log alone: 0 for one that is small."""
+        return int(self._state[framing.PIECE])
+
+    @property
     def time_ms(self) -> int:
         """Return when the open transaction committed."""
         return int(self._state[framing.TIME_MS])
@@ -151,7 +156,7 @@ class EventScan:
         entry[0, framing.TXN_SERVER] = self._state[framing.SERVER]
         entry[0, framing.TXN_SEQUENCE] = self._state[framing.SEQUENCE]
         entry[0, framing.TXN_END] = self.end_offset
-        entry[0, framing.TXN_CUT] = self._state[framing.CUT]
+        entry[0, framing.TXN_PIECE] = self._state[framing.PIECE]
         return entry
 
     def end_transaction(self, is_noted: bool) -> None:
@@ -174,7 +179,7 @@ class EventScan:
         self._counts[framing.COUNT_TXNS] = 0
 
     def finished_piece(self) -> I64:
-        """Return the rows events of the first piece of the open transaction, none where it is not finished."""
+        """Return the rows events of the first piece of the transaction that is open or the only one, none where it is not finished."""
         rows = self._rows[: self._counts[framing.COUNT_ROWS]]
         pieces = rows[:, framing.ROW_PIECE]
         if len(rows) == 0 or pieces[0] == pieces[-1]:
@@ -182,7 +187,7 @@ class EventScan:
         return rows[: int(np.searchsorted(pieces, pieces[0], side="right"))]
 
     def take_piece(self, rows: int) -> None:
-        """Forget a piece of the open transaction."""
+        """Forget a piece of a transaction."""
         self._state[framing.CUT] = 1
         self._take_rows(rows)
 

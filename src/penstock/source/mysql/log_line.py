@@ -90,6 +90,10 @@ class LogLine:
         """Return one more ts inside a transaction."""
         return self._chain.next(time_ms)
 
+    def raise_to(self, ts: int) -> None:
+        """Let what comes be above a ts that a transaction used."""
+        self._chain.raise_to(ts)
+
     def coming_ts(self, time_ms: int) -> int:
         """Return what ``next_ts`` would give here, without taking it."""
         self._pass_marks(self.place)

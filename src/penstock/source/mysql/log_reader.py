@@ -163,27 +163,67 @@ class LogReader:
             return
         txns, rows = self._scan.whole_transactions()
         after = self._line.after(txns)
-        is_cut = bool(txns[0, framing.TXN_CUT])
-        ts = np.array([self._pieces.ts], dtype=np.uint64) if is_cut else self._line.chained(txns, after)
+        last_piece = int(txns[0, framing.TXN_PIECE])
+        if last_piece:
+            yield from self._flush_pieces(last_piece, after)
+            return
+        ts = self._line.chained(txns, after)
         self._doubts.date(ts)
         changes = self._decoded(rows, ts[rows[:, framing.ROW_TXN]])
-        if is_cut:
-            changes = self._separated(changes)
         self._line.place = after
         self._scan.take_transactions(len(rows))
         yield self._step(changes, self._given_position())
 
+    def _flush_pieces(self, last_piece: int, after: LogPlace) -> Iterator[LogStep]:
+        """Give what is left of a transaction of several pieces, the only one that is whole."""
+        yield from self._give_pieces()
+        self._begin_pieces()
+        _, rows = self._scan.whole_transactions()
+        changes = self._piece(rows)
+        ts = self._pieces.ts_of(last_piece)
+        self._line.raise_to(ts)
+        self._doubts.date(np.array([ts], dtype=np.uint64))
+        self._pieces.end()
+        self._line.place = after
+        self._scan.take_transactions(len(rows))
+        yield self._step(changes, self._given_position())
+
+    def _flush_alone(self) -> Iterator[LogStep]:
+        """Give a transaction of several pieces that just ended, before others are noted behind it."""
+        if self._scan.piece and not self._scan.is_open:
+            yield from self._flush()
+
     def _give_pieces(self) -> Iterator[LogStep]:
-        """Give the finished pieces of a transaction that does not end yet."""
+        """Give the finished pieces of a transaction."""
         while len(rows := self._scan.finished_piece()):
-            if not self._scan.is_cut:
-                self._pieces.begin(self._line.next_ts(self._scan.time_ms))
-            changes = self._separated(self._decoded(rows, np.full(len(rows), self._pieces.ts, dtype=np.uint64)))
+            changes = self._piece(rows)
             self._scan.take_piece(len(rows))
             yield self._step(changes)
 
-    def _separated(self, changes: list[ChangeBatch]) -> list[ChangeBatch]:
-        return self._pieces.separated(changes, lambda: self._line.further_ts(self._scan.time_ms), self._is_bag)
+    def _give_open(self) -> Iterator[LogStep]:
+        """Give everything of the open transaction, which has several pieces, up to here."""
+        self._raise_to_piece()
+        yield from self._give_pieces()
+        rows = self._scan.open_rows()
+        changes = self._piece(rows)
+        self._scan.take_piece(len(rows))
+        yield self._step(changes)
+
+    def _piece(self, rows: I64) -> list[ChangeBatch]:
+        """Decode rows events of one piece, or of none."""
+        self._begin_pieces()
+        number = int(rows[0, framing.ROW_PIECE]) if len(rows) else 0
+        changes = self._decoded(rows, np.full(len(rows), self._pieces.ts_of(number), dtype=np.uint64))
+        return self._pieces.separated(changes, number, self._is_bag)
+
+    def _raise_to_piece(self) -> None:
+        """Let what comes be above everything of the open transaction up to here."""
+        self._begin_pieces()
+        self._line.raise_to(self._pieces.ts_of(self._scan.piece))
+
+    def _begin_pieces(self) -> None:
+        if not self._pieces.is_begun:
+            self._pieces.begin(self._line.next_ts(self._scan.time_ms))
 
     def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Told | None = None) -> LogStep:
         """Return a step with the doubts that came up; those about tables that nobody captures are kept to ourselves."""
@@ -245,13 +285,18 @@ class LogReader:
         if not self._slots.unchecked(slot):
             return
         yield from self._flush()
-        time_ms = self._scan.time_ms
+        time_ms, piece = self._scan.time_ms, self._scan.piece
+        if piece:
+            self._raise_to_piece()
         told = self._tables.revise(self._slots.map_of(slot), self._line.coming_ts(time_ms))
         if told.event is not None:
+            if piece:
+                # What came before it in the transaction has its ts already.
+                yield from self._give_open()
             self._line.next_ts(time_ms)
             self._slots.unbind()
-            if self._scan.is_cut:
-                self._pieces.begin(self._line.further_ts(time_ms))
+            if piece:
+                self._pieces.begin(self._line.further_ts(time_ms), piece)
             yield self._step(told=told)
         else:
             self._doubts.add_undated(self._scan.whole, told.doubts)
@@ -317,6 +362,7 @@ class LogReader:
         if inside and words[:1] == ["ROLLBACK"]:
             self._roll_back(words, exact)
             self._scan.skip()
+            yield from self._flush_alone()
             return
         statement = parse_statement(query.text, query.schema)
         doubts: list[TableDoubt] = []
@@ -339,6 +385,9 @@ class LogReader:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         self._scan.begin_statement()
         after = self._line.place if inside else self._line.after(self._scan.entry())
+        piece = self._scan.piece if inside else 0
+        if piece:
+            yield from self._give_open()
         ts = self._line.next_ts(self._scan.time_ms, after)
         told = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else Told()
         self._doubts.add(doubts, ts)
@@ -346,6 +395,8 @@ class LogReader:
             self._slots.unbind()
             self._slots.choose(self._wanted)
         if inside:
+            if piece:
+                self._pieces.begin(self._line.further_ts(self._scan.time_ms), piece)
             self._scan.skip()
             yield self._step(told=told)
             return
@@ -360,6 +411,9 @@ class LogReader:
 
     def _roll_back(self, words: Sequence[str], exact: Sequence[str]) -> None:
         """Forget rows of the open transaction: those since a savepoint, or all and with them the transaction."""
+        if self._scan.is_cut:
+            reason = f"a transaction of more than {self._settings.piece_bytes} bytes was given before it was rolled back"
+            self._doubts.add_undated(self._scan.whole, self._given_doubts(reason))
         if "TO" in words:
             self._scan.roll_back(exact[3] if words[2:3] == ["SAVEPOINT"] else exact[words.index("TO") + 1])
             return
@@ -376,6 +430,7 @@ class LogReader:
             self._held[xid] = self._given_up() if self._scan.is_cut else self._prepared()
             self._scan.roll_back(None)
         self._scan.end_transaction(is_noted=True)
+        yield from self._flush_alone()
 
     def _prepared(self) -> HeldTransaction:
         rows = self._scan.open_rows()
@@ -384,14 +439,18 @@ class LogReader:
 
     def _given_up(self) -> HeldTransaction:
         """Doubt the tables of an XA transaction of which pieces were given already: nobody knew that it was to be decided later."""
+        reason = f"an XA transaction of more than {self._settings.piece_bytes} bytes was given before it was decided"
+        doubts = self._given_doubts(reason)
+        self._doubts.add_undated(self._scan.whole, doubts)
+        return HeldTransaction([], doubts, was_given=True)
+
+    def _given_doubts(self, reason: str) -> list[TableDoubt]:
+        """Doubt the tables of the open transaction, of which pieces were given."""
         numbers = self._pieces.table_ids
         for slot in np.unique(self._scan.open_rows()[:, framing.ROW_SLOT]):
             table = self._slots.table_of(int(slot))
             numbers |= {table.table_id} if table is not None else set()
-        reason = f"an XA transaction of more than {self._settings.piece_bytes} bytes was given before it was decided"
-        doubts = doubts_of([t for t in self._tables.list() if t.table_id in numbers], reason)
-        self._doubts.add_undated(self._scan.whole, doubts)
-        return HeldTransaction([], doubts, was_given=True)
+        return doubts_of([t for t in self._tables.list() if t.table_id in numbers], reason)
 
     def _on_xa(self, verb: str, text: str) -> Iterator[LogStep]:
         if verb not in {"COMMIT", "ROLLBACK"}:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 
+from penstock.access.mysql_server import ServerAddress
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import ServerAddress, Session
+from penstock.source.mysql.connection import Session
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.tables.columns import ServerTable, read_tables

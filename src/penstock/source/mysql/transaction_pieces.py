@@ -1,7 +1,8 @@
-"""A transaction that is given in pieces: all at one ts, unless a later piece changes a key of an earlier one again.
+"""A transaction that is given in pieces: a table's rows are at one ts, unless a later piece changes a key of an earlier one again.
 
-A store holds a key once per ts, so such a piece gets the next one. Pieces depend on the log alone, so do their ts. Runs in the log service;
-one thread.
+A store holds a key once per ts, so the rows of that table in such a piece get another one. The transaction has a ts for each of its pieces,
+which are counted by bytes of the log, and a table's rows choose among them by that table's rows alone: so neither how the log arrives nor
+which tables are captured plays a part. Runs in the log service; one thread.
 """
 
 from __future__ import annotations
@@ -20,26 +21,42 @@ from penstock.model.batch import KEY, ChangeBatch
 
 
 class TransactionPieces:
-    """The ts of the pieces of one transaction and the keys that those before have changed at it. Not thread safe."""
+    """The ts of the pieces of one transaction, and the keys that each table has changed at its own. Not thread safe."""
 
     def __init__(self) -> None:
-        self.ts = 0
+        self._first_ts = 0
+        self._first_piece = 0
+        self._ts: dict[int, int] = {}
         self._keys: dict[int, list[U64]] = {}
+        self._table_ids: set[int] = set()
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether the transaction has its ts."""
+        return bool(self._first_ts)
 
     @property
     def table_ids(self) -> set[int]:
-        """Return whose rows were given at this ts."""
-        return set(self._keys)
+        """Return whose rows were given of this transaction."""
+        return set(self._table_ids)
 
-    def begin(self, ts: int) -> None:
-        """Give what comes a ts of its own."""
-        self.ts = ts
-        self._keys = {}
+    def begin(self, ts: int, piece: int = 0) -> None:
+        """Give what comes, from a piece on, ts of its own."""
+        self._first_ts, self._first_piece = ts, piece
+        self._ts.clear()
+        self._keys.clear()
 
-    def separated(
-        self, changes: list[ChangeBatch], next_ts: Callable[[], int], counted: Callable[[ChangeBatch], bool]
-    ) -> list[ChangeBatch]:
-        """Return a piece, at the next ts where it changes a key that an earlier piece at this ts has changed.
+    def end(self) -> None:
+        """Forget the transaction."""
+        self.begin(0)
+        self._table_ids.clear()
+
+    def ts_of(self, piece: int) -> int:
+        """Return the ts that is kept for a piece; the highest of the transaction is that of its last one."""
+        return self._first_ts + piece - self._first_piece
+
+    def separated(self, changes: list[ChangeBatch], piece: int, counted: Callable[[ChangeBatch], bool]) -> list[ChangeBatch]:
+        """Return a piece, each table's rows at the piece's own ts where they change a key that this table changed at the ts before.
 
         ``counted`` tells changes to a bag: which copy of a row changed cannot be told, so any two changes to one content are apart.
         """
@@ -48,21 +65,20 @@ class TransactionPieces:
             keys = change.records.column(KEY)
             named = pc.binary_slice(keys, 0, CONTENT_BYTES) if counted(change) else keys
             hashes.setdefault(change.header.table_id, []).append(pl.Series(named).hash().to_numpy())
-        repeated = any(
-            bool(np.isin(np.concatenate(found), np.concatenate(self._keys[table])).any())
-            for table, found in hashes.items()
-            if table in self._keys
-        )
-        if repeated:
-            self.begin(next_ts())
-            changes = [at_ts(change, self.ts) for change in changes]
         for table, found in hashes.items():
-            self._keys.setdefault(table, []).extend(found)
-        return changes
+            before = self._keys.setdefault(table, [])
+            if before and bool(np.isin(np.concatenate(found), np.concatenate(before)).any()):
+                self._ts[table] = self.ts_of(piece)
+                before.clear()
+            before.extend(found)
+        self._table_ids.update(hashes)
+        return [at_ts(change, self._ts.get(change.header.table_id, self._first_ts)) for change in changes]
 
 
 def at_ts(change: ChangeBatch, ts: int) -> ChangeBatch:
     """Return a change under another ts."""
+    if change.header.min_ts == change.header.max_ts == ts:
+        return change
     column = pa.array(np.full(change.header.rows, ts, dtype=np.uint64))
     records = change.records.set_column(0, change.records.schema.field(0), column)
     return ChangeBatch(msgspec.structs.replace(change.header, min_ts=ts, max_ts=ts), records)

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
@@ -17,7 +18,6 @@ from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
-from penstock.source.mysql.connection import parse_uri
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import LogEnd, Server

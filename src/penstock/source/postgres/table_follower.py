@@ -98,7 +98,7 @@ class TableFollower:
         if notice.relation is not None:
             self._relations[notice.oid] = notice.relation
             self._ignored.discard(notice.oid)
-        elif self._book.knows(notice.oid):
+        elif self._book.has_begun(notice.oid, ts):
             self._guarded(notice.oid, ts, lambda: ddls.append(self._book.truncate(notice.oid, ts)))
         self._known.pop(notice.oid, None)
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchKind, ChangeBatch, commit_ts_array
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -217,8 +216,8 @@ def state_batches(view: SpanView, to_ts: int) -> StateBatches:
         sides[side] = list(drain(handles))
     ended = [b.records.column(ROW).to_numpy() for o in objects if view.state.transferred(o) for b in view.space.batches(o, TS_ZERO, to_ts)]
     first_rows = [(o.first_row, o.rows) for o in merged]
-    bags = frozenset(t.version for t in view.state.tables if is_bag(t))
-    return StateBatches((*run, *sides[BatchKind.DATA]), tuple(sides[BatchKind.TOMBSTONE]), row_positions(first_rows, ended), bags)
+    positions = row_positions(first_rows, ended)
+    return StateBatches((*run, *sides[BatchKind.DATA]), tuple(sides[BatchKind.TOMBSTONE]), positions, view.state.tables)
 
 
 def drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:

@@ -2,13 +2,15 @@
 
 Works on the ``_ts`` and ``_key`` columns of both sides, each in ts order. Keys of one width that differ in at most eight bytes, as
 integer keys do, are compared as numbers; others as bytes. Sorting notices input that is in order already. Rows that nothing names are
-counted instead: of each content as many are alive as came and did not cease since, and a tombstone that finds none ends none.
-Runs in the log service and on executors.
+counted instead: of each content as many are alive as came and did not cease since, and a tombstone that finds none ends none. Keys tell
+contents apart only while a table keeps its shape; where it changed, or rows were named otherwise, ``Contents`` tells them by their values,
+and each stretch of versions goes by its own rule. Runs in the log service and on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
 Rows = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 WORD = 8
+Words = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+Contents = Callable[[Sequence[ChangeBatch]], Words]
+"""Gives hashes of what the rows of some batches hold, one batch behind the other, as two numbers each."""
 
 
 def live_rows(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch], bags: Collection[int] = ()) -> Rows:
@@ -63,7 +68,12 @@ def _copies(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> R
     batches = [*tombstones, *data]
     ts = np.concatenate([commit_ts_array(b.records) for b in batches])
     grids = [g for g in (key_grid(b.records.column(KEY)) for b in batches) if g is not None]
-    high, low = content_words(np.concatenate(grids))
+    return _newest_copies(ts, content_words(np.concatenate(grids)), ended)
+
+
+def _newest_copies(ts: npt.NDArray[np.uint64], words: Words, ended: int) -> Rows:
+    """Return the rows that are alive among events of which the first ``ended`` are tombstones, counted behind these."""
+    high, low = words
     order = np.lexsort((ts, low, high))
     is_row = order >= ended
     begins = np.ones(len(order), dtype=np.bool_)
@@ -81,6 +91,49 @@ def _copies(data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch]) -> R
     behind = came[last][group] - came
     kept: Rows = order[is_row & (behind < alive[group])]
     return kept - ended
+
+
+def live_rows_by_content(
+    data: Sequence[ChangeBatch], tombstones: Sequence[ChangeBatch], bags: Collection[int], contents: Contents, ended: Rows
+) -> Rows:
+    """Return the live rows, in key order, of a table of which keys do not tell what rows are alike.
+
+    Its rows were named by a key for a while, or it changed its shape while they were counted. ``ended`` are rows that count no more.
+    """
+    starts = np.cumsum([0, *(b.header.rows for b in data)])
+    versions = sorted({b.header.schema_version for b in (*data, *tombstones)})
+    alive: Rows = np.empty(0, dtype=np.int64)
+    for is_counted, members in itertools.groupby(versions, key=lambda v: v in bags):
+        era = frozenset(members)
+        came = [np.arange(starts[at], starts[at + 1]) for at, b in enumerate(data) if b.header.schema_version in era]
+        gone = [b for b in tombstones if b.header.schema_version in era]
+        rows = np.setdiff1d(np.concatenate([alive, *came]), ended)
+        # Rows of a batch that ended in an earlier stretch are no rows of this one.
+        kept = np.unique(np.searchsorted(starts, rows, side="right") - 1)
+        chosen = [data[at] for at in kept]
+        numbers = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in kept]) if len(kept) else rows
+        alive = numbers[_alive(chosen, np.isin(numbers, rows), gone, contents if is_counted else None)]
+    return _in_key_order(data, alive)
+
+
+def _alive(
+    data: Sequence[ChangeBatch], present: npt.NDArray[np.bool_], tombstones: Sequence[ChangeBatch], contents: Contents | None
+) -> Rows:
+    """Return which rows are alive among those that are present, by their contents or else by their keys."""
+    batches = [*tombstones, *data]
+    if not data:
+        return np.empty(0, dtype=np.int64)
+    ended = sum(b.header.rows for b in tombstones)
+    events = np.flatnonzero(np.append(np.ones(ended, dtype=np.bool_), present))
+    ts = np.concatenate([commit_ts_array(b.records) for b in batches])[events]
+    if contents is not None:
+        high, low = contents(batches)
+        found = _newest_copies(ts, (high[events], low[events]), ended) + ended
+    else:
+        keys = pl.DataFrame({KEY: pl.Series(pa.chunked_array([b.records.column(KEY) for b in batches])).gather(events), "ts": ts})
+        last = keys.with_row_index("at").sort("ts", "at").group_by(KEY, maintain_order=True).last()["at"].to_numpy().astype(np.int64)
+        found = last[last >= ended]
+    return np.sort(events[found]) - ended
 
 
 def _in_key_order(data: Sequence[ChangeBatch], rows: Rows) -> Rows:

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
+from penstock.model.bag_key import has_bag_keys, is_bag
 from penstock.model.batch import KEY, BatchHeader, BatchKind, ChangeBatch, Op
 from penstock.model.projection import project, shown_at
 from penstock.model.table import SchemaHistory, TableSchema
-from penstock.store.changes.live_rows import Rows, live_rows
+from penstock.store.changes.live_rows import Rows, Words, live_rows, live_rows_by_content
 from penstock.store.changes.ordering import concat_records
 
 GATHER_ROWS = 524_288
@@ -29,6 +31,7 @@ DENSE = 2
 TAKE_THREADS_MAX = 4
 ROW = "_row"
 """The column of transferred tombstones that names the ended row by its id."""
+_SEEDS = (1, 2)
 
 
 class StateBatches(msgspec.Struct, frozen=True):
@@ -37,8 +40,8 @@ class StateBatches(msgspec.Struct, frozen=True):
     data: tuple[ChangeBatch, ...]
     tombstones: tuple[ChangeBatch, ...]
     ended: Rows
-    bags: frozenset[int] = frozenset()
-    """The table versions whose rows nothing names."""
+    tables: tuple[TableSchema, ...] = ()
+    """The versions of the table."""
 
 
 def row_positions(objects: Sequence[tuple[int, int]], ended: Sequence[npt.NDArray[np.uint64]]) -> Rows:
@@ -61,7 +64,7 @@ class SnapshotSteps:
         self._data = state.data
         self._to_ts = to_ts
         self._span_id = span_id
-        self._live = live_rows(state.data, state.tombstones, state.bags) if state.data else np.empty(0, dtype=np.int64)
+        self._live = _live_rows(state, to_ts) if state.data else np.empty(0, dtype=np.int64)
         if len(state.ended):
             self._live = self._live[~np.isin(self._live, state.ended)]
         self._starts = np.cumsum([0, *(b.header.rows for b in state.data)])
@@ -121,6 +124,24 @@ class SnapshotSteps:
             nbytes=max(1, records.nbytes),
         )
         return ChangeBatch(header, records)
+
+
+def _live_rows(state: StateBatches, to_ts: int) -> Rows:
+    bags = frozenset(t.version for t in state.tables if is_bag(t))
+    shapes = {tuple((c.id, c.type, c.primary_key) for c in t.columns) for t in state.tables}
+    if not bags or (len(shapes) == 1 and all(has_bag_keys(b.records.column(KEY)) for b in (*state.data, *state.tombstones))):
+        return live_rows(state.data, state.tombstones, bags)
+    history = SchemaHistory(state.tables[0].table_id, state.tables)
+    table = shown_at(history, max(to_ts, history.versions()[0].version))
+
+    def contents(batches: Sequence[ChangeBatch]) -> Words:
+        """Hash the values that rows of any version show under one."""
+        records = [stored_columns(b.records, table, history.get(b.header.schema_version)).drop_columns([KEY]) for b in batches]
+        frame = pl.DataFrame(pl.from_arrow(pa.Table.from_batches(records)))
+        high, low = (frame.hash_rows(seed=seed).to_numpy() for seed in _SEEDS)
+        return high, low
+
+    return live_rows_by_content(state.data, state.tombstones, bags, contents, state.ended)
 
 
 def _rows(records: pa.RecordBatch, wanted: Rows) -> pa.RecordBatch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -15,18 +14,10 @@ from penstock.model.batch import KEY, Op
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.bulk import write_bulk
-from testing.checks.change_batches import TABLE, Row, both_sides, row_key
+from testing.checks.change_batches import TABLE, Row, append_durably, both_sides, row_key
 
 SPAN = Span(TABLE.table_id)
 KEYS = 400
-
-
-def append(store: ColumnarEventStore, rows: list[Row], resolved_ts: int) -> None:
-    durable = threading.Event()
-    store.append(SPAN.span_id, both_sides(SPAN.span_id, rows), durable.set)
-    assert durable.wait(20)
-    for span in (SPAN, DDL_SPAN):
-        store.advance_resolved_ts(span.span_id, resolved_ts)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -55,7 +46,7 @@ def test_the_rows_of_a_key_range(tmp_path: Path, seed: int) -> None:
                         [(ts, Op.BEFORE, key, state[key]), (ts, Op.UPDATE, key, value)] if key in state else [(ts, Op.INSERT, key, value)]
                     )
                     state[key] = value
-            append(store, rows, ts)
+            append_durably(store, SPAN.span_id, rows, ts)
             at[ts] = dict(state)
             if rng.random() < 0.5:
                 store.flush(SPAN.span_id)

@@ -9,7 +9,7 @@ from penstock.feed.spark.worker_daemon import preload
 preload()
 # A memory allocator's own threads know forks.
 threads = {open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task") if int(t) != os.getpid()}
-print(sorted(t for t in threads if not t.startswith("jemalloc")), "penstock.feed.window.writer" in sys.modules,
+print(sorted(t for t in threads if not t.startswith("jemalloc")), "penstock.feed.window.delivery" in sys.modules,
       sys.modules["polars"].__file__ if hasattr(sys.modules["polars"], "__file__") else "put off")
 sys.stdout.flush()
 child = os.fork()

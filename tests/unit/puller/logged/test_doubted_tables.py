@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.meta.table_states import TableCondition, TableState
+from penstock.meta.table_states import TableCondition
 from penstock.model.batch import KEY, BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -14,23 +15,11 @@ from penstock.puller.doubts import Corrections, Watch
 from penstock.puller.logged.doubted_tables import DoubtedTables, KeyWatch, corrected
 from penstock.source.single_log import TableDoubt
 from testing.twins.clock import SimulatedClock
-from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.doubt_book import MemoryDoubts, NotedDoubts
 from testing.twins.single_log import key_of, rows_of, table_of
 
 WAIT_S = 20.0
 SPAN = Span(1)
-
-
-class NotedDoubts(MemoryDoubts):
-    """Tells when a doubt is kept."""
-
-    def __init__(self, order: list[str]) -> None:
-        super().__init__(SystemClock())
-        self._order = order
-
-    def open(self, doubt: TableState) -> bool:
-        self._order.append(f"doubt {doubt.doubt_ts}")
-        return super().open(doubt)
 
 
 def keys(*values: int) -> pa.Array:
@@ -58,7 +47,7 @@ def test_a_watch_that_grows_beyond_its_bound_is_given_up() -> None:
     doubts.watch([rows_of(1, 60, range(10))])
     assert doubts.watch_of(1).unchanged(keys(9, 10)).tolist() == [False, True]
     doubts.watch([rows_of(1, 61, [10])])
-    doubts.watch_of(1).unchanged(keys(1))
+    doubts.watch_of(1).end()
     with pytest.raises(PenstockError, match="CONGESTED"):
         doubts.watch_of(1)
 
@@ -93,7 +82,7 @@ def test_a_doubt_read_again_is_not_written_again_and_a_span_from_before_correcti
 
 def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_that_began_before_them() -> None:
     order: list[str] = []
-    book = NotedDoubts(order)
+    book = NotedDoubts(SystemClock(), order)
     doubts = DoubtedTables(book, SimulatedClock(), 10)
     doubts.note([doubt(40)])
     doubts.note([doubt(ts) for ts in range(41, 50)])
@@ -127,3 +116,20 @@ def test_a_paused_table_is_left_out_until_a_re_read_begins_and_a_forgotten_one_i
     assert doubts.states() == []
     doubts.note([doubt(30)])
     assert [s.doubt_ts for s in doubts.states()] == [30], "what comes after it is a doubt of its own"
+
+
+def test_a_doubt_with_only_a_name_becomes_one_about_the_next_table_that_gets_the_name() -> None:
+    book = MemoryDoubts(SimulatedClock())
+    doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)
+    doubts.note([TableDoubt(0, "shop", "t1", 40, "no version of it is known", "SCHEMA_UNKNOWN", "look")])
+    doubts.created([table_of(2), table_of(1)])
+    assert [(s.table_id, s.state) for s in book.states()] == [(0, TableCondition.QUARANTINED)], "an older version is another table's"
+    doubts.created([msgspec.structs.replace(table_of(1), version=55)])
+    assert [(s.table_id, s.table, s.state, s.code, s.doubt_ts) for s in book.states()] == [
+        (1, "t1", TableCondition.QUARANTINED, "SCHEMA_UNKNOWN", 40)
+    ]
+    doubts.note([TableDoubt(0, "shop", "t1", 40, "no version of it is known", "SCHEMA_UNKNOWN", "look")])
+    doubts.created([msgspec.structs.replace(table_of(1), version=55)])
+    doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
+    assert doubts.close(1, 70, "")
+    assert [(s.table_id, s.state) for s in book.states()] == [(1, TableCondition.OK)], "read again, the same log changes nothing"

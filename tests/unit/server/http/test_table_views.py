@@ -129,6 +129,20 @@ def shown(*tables: dict[str, Any], checkpoint_ts: int = 50) -> dict[str, Any]:
     }
 
 
+def test_a_table_of_which_only_the_name_is_known_is_shown_by_the_feeds_that_should_have_it(server: ApiServer, tmp_path: Path) -> None:
+    create(server, tmp_path)
+    create(server, tmp_path, "g", tables=["shop.items"])
+    server.doubts.doubt_table(0, "shop", "shapes", "type GEOMETRY", "TYPE_UNSUPPORTED")
+    assert "not covering shop.shapes (quarantined)" in verb(server, "show", "f")
+    assert "shapes" not in verb(server, "show", "g")
+    assert "[TYPE_UNSUPPORTED] type GEOMETRY" in verb(server, "table", "list", "f")
+    for asked in ("retry", "resnapshot"):
+        verb(server, "table", asked, "f", "shop.shapes")
+    assert (server.doubts.looks, server.doubts.read) == (2, [])
+    server.doubted.scan()
+    assert server.doubts.read == [], "without a version there is nothing to read"
+
+
 def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:
     open_doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": ""}
     assert is_caught_up(shown({"name": "shop.t", "state": "ok"}), 50)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import parse_uri
 
 
 def test_uris() -> None:

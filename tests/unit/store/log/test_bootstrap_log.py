@@ -18,7 +18,7 @@ from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, Pulled
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
-from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows
+from testing.checks.change_batches import TABLE, append_durably, change_batch, read_rows
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
@@ -37,14 +37,6 @@ def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
 def bulk(space: ObjectSpace, key: int, name: str = "part") -> ObjectMeta:
     batch = change_batch(SPAN_ID, [(100, Op.INSERT, key, f"row {key}")], BatchKind.DATA)
     return write_bulk(space, SPAN_ID, name, [batch], 100, [TABLE])
-
-
-def append(store: ColumnarEventStore, rows: list[Row], resolved_ts: int) -> None:
-    durable = threading.Event()
-    store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
-    assert durable.wait(20)
-    for span_id in (SPAN_ID, DDL_SPAN.span_id):
-        store.advance_resolved_ts(span_id, resolved_ts)
 
 
 def names(space: ObjectSpace, folder: str) -> list[str]:
@@ -108,9 +100,9 @@ def test_records_of_a_bootstrap_keep_its_objects(store: ColumnarEventStore) -> N
 
 def test_a_span_begins_again_after_a_hole_in_the_log(store: ColumnarEventStore, tmp_path: Path) -> None:
     store.commit_bulk(SPAN_ID, [bulk(store.objects, 1)], 100)
-    append(store, [(110, Op.INSERT, 2, "two")], 120)
+    append_durably(store, SPAN_ID, [(110, Op.INSERT, 2, "two")], 120)
     store.flush(SPAN_ID)
-    append(store, [(130, Op.INSERT, 3, "in memory")], 140)
+    append_durably(store, SPAN_ID, [(130, Op.INSERT, 3, "in memory")], 140)
     with pytest.raises(PenstockError, match=r"\[RESOLVED_TS_VIOLATED\]"):
         store.reset_span(SPAN_ID, 139)
     store.reset_span(SPAN_ID, 200)
@@ -118,7 +110,7 @@ def test_a_span_begins_again_after_a_hole_in_the_log(store: ColumnarEventStore, 
     for window in ((0, 200), (120, 200)):
         with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
             store.collect_changes(SPAN_ID, *window)
-    append(store, [(210, Op.INSERT, 4, "four")], 220)
+    append_durably(store, SPAN_ID, [(210, Op.INSERT, 4, "four")], 220)
     batch = change_batch(SPAN_ID, [(200, Op.INSERT, 9, "nine")], BatchKind.DATA)
     store.commit_bulk(SPAN_ID, [write_bulk(store.objects, SPAN_ID, "new", [batch], 200, [TABLE])], 200, 205)
     store.close()
@@ -129,7 +121,7 @@ def test_a_span_begins_again_after_a_hole_in_the_log(store: ColumnarEventStore, 
 
 def test_rows_of_a_bulk_commit_are_no_changes(store: ColumnarEventStore) -> None:
     """History begins with them: a tail that crossed their ts would show them as inserts."""
-    append(store, [(110, Op.INSERT, 2, "two")], 120)
+    append_durably(store, SPAN_ID, [(110, Op.INSERT, 2, "two")], 120)
     batch = change_batch(SPAN_ID, [(115, Op.INSERT, 2, "two"), (115, Op.INSERT, 3, "three")], BatchKind.DATA)
     store.commit_bulk(SPAN_ID, [write_bulk(store.objects, SPAN_ID, "late", [batch], 115, [TABLE])], 115)
     with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
@@ -143,7 +135,7 @@ def test_the_plan_of_a_resnapshot(store: ColumnarEventStore) -> None:
     durable = threading.Event()
     store.append_ddl(ddl, durable.set)
     assert durable.wait(20)
-    append(store, [(110, Op.INSERT, 2, "two")], 120)
+    append_durably(store, SPAN_ID, [(110, Op.INSERT, 2, "two")], 120)
     waiting = store.plan_resnapshot([SPAN_ID], [TABLE.table_id], 50)
     assert (waiting.to_ts, waiting.kind) == (50, WindowKind.CHANGES), "the state is not known"
     with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pymysql
 
+from penstock.access.guarded_mysql import ANSWER_BYTES_MAX, NONSENSE
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.connection import Session, nonsense, translated
 from penstock.source.mysql.rows.texts import little_endian
 from penstock.source.mysql.wire.framing import CONTINUED, ENDED, LEFT, MORE, PACKET_BYTES_MAX, REFUSED, UNPACK_STATE
-from penstock.source.mysql.wire.guarded_driver import ANSWER_BYTES_MAX, NONSENSE
 
 T = TypeVar("T", bound=np.generic)
 _COM_QUERY = 3

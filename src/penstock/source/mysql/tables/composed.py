@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ddl.tokens import TableName
-from penstock.ddl.type_names import mysql_type
+from penstock.ddl.tokens import TableName, literal
+from penstock.ddl.type_names import statement_type
 from penstock.model.table import Column, TableSchema
 
 
@@ -51,8 +51,8 @@ def compose_alter(before: TableSchema, after: TableSchema) -> str:
 
 def _definition(column: Column) -> str:
     null = "" if column.nullable else " NOT NULL"
-    default = "" if column.default is None else f" DEFAULT '{column.default.replace(chr(39), chr(39) * 2)}'"
-    return f"{_name(column.name)} {mysql_type(column.type, full=True)}{null}{default}"
+    default = "" if column.default is None else f" DEFAULT {literal(column.default)}"
+    return f"{_name(column.name)} {statement_type(column.type)}{null}{default}"
 
 
 def _table(name: TableName) -> str:

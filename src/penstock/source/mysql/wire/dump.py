@@ -15,14 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 import pymysql
 
+from penstock.access.guarded_mysql import NONSENSE
+from penstock.access.mysql_server import ServerAddress
 from penstock.kernels.jit import U8
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import ServerAddress, connect, nonsense, translated
+from penstock.source.mysql.connection import connect, nonsense, translated
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire.framing import ENDED, REFUSED, UNPACK_STATE, unpack
-from penstock.source.mysql.wire.guarded_driver import NONSENSE
 
 _COM_REGISTER = 0x15
 _COM_DUMP = 0x12

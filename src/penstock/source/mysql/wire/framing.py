@@ -26,7 +26,7 @@ from penstock.source.mysql.wire.constants import (
 )
 
 PIECE_BYTES = 32 << 20
-"""A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it."""
+"""A transaction is decoded in pieces that begin at the first rows event beyond a multiple of this many bytes of it, whosever rows."""
 
 EVENT_BYTES_MAX = (1 << 30) + (1 << 20)
 """No server lets a packet be larger than 1 GiB, and an event little more; one that says so is refused before its bytes are waited for."""
@@ -39,13 +39,13 @@ MORE, REFUSED, ENDED = 0, 1, 2
 """What ``unpack`` says: go on, an error packet stands at the place, the server ended the stream."""
 
 # State of ``scan``; everything of the transaction that is open.
-OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN = range(10)
-SCAN_STATE = 10
+OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN, PIECE = range(11)
+SCAN_STATE = 11
 
 # Columns of the tables in which ``scan`` notes rows events and whole transactions, and of their counts.
 ROW_TXN, ROW_SLOT, ROW_KIND, ROW_START, ROW_END, ROW_PIECE = range(6)
 ROW_COLUMNS = 6
-TXN_TIME_MS, TXN_DOMAIN, TXN_SERVER, TXN_SEQUENCE, TXN_AT, TXN_END, TXN_CUT = range(7)
+TXN_TIME_MS, TXN_DOMAIN, TXN_SERVER, TXN_SEQUENCE, TXN_AT, TXN_END, TXN_PIECE = range(7)
 TXN_COLUMNS = 7
 COUNT_ROWS, COUNT_TXNS = 0, 1
 
@@ -165,6 +165,7 @@ def _open(state: I64, at: int, time_ms: int, rows: int) -> None:
     state[BEGAN] = at
     state[BYTES] = 0
     state[CUT] = 0
+    state[PIECE] = 0
     state[ROWS_BEGAN] = rows
 
 
@@ -194,8 +195,9 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
     """Scan whole events from ``at``; return where it stopped and why.
 
     ``rows`` gets (transaction, table slot, event type, start, end, piece) of each rows event of a wanted table; ``txns`` gets (commit
-    time, domain, server, sequence, end in ``events``, end position, cut) of each whole transaction; ``counts`` how many of both.
-    The rows after the last whole transaction belong to the open one. Stops behind a transaction that was cut into pieces.
+    time, domain, server, sequence, end in ``events``, end position, last piece) of each whole transaction; ``counts`` how many of both.
+    The rows after the last whole transaction belong to the open one. One of several pieces is noted alone: the scan stops where its second
+    piece begins while others are noted before it, and behind it.
     """
     while True:
         if end - at < HEADER_BYTES:
@@ -238,6 +240,9 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             if ids[place] != 0:
                 slot = id_slot[place]
                 piece = state[BYTES] // piece_bytes
+                if piece > 0 and counts[COUNT_TXNS] > 0:
+                    return at, STOP_FULL
+                state[PIECE] = piece
                 if wanted[slot] != 0:
                     n = counts[COUNT_ROWS]
                     rows[n, ROW_TXN] = counts[COUNT_TXNS]
@@ -312,8 +317,8 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             txns[n, TXN_SEQUENCE] = state[SEQUENCE]
             txns[n, TXN_AT] = at
             txns[n, TXN_END] = little_endian(events, at - size + END_AT, 4)
-            txns[n, TXN_CUT] = state[CUT]
+            txns[n, TXN_PIECE] = state[PIECE]
             counts[COUNT_TXNS] = n + 1
             state[OPEN] = 0
-            if state[CUT] != 0:
+            if state[PIECE] != 0:
                 return at, STOP_CUT

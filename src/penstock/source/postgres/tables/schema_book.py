@@ -108,6 +108,11 @@ class SchemaBook:
         with self._lock:
             return bool(self._generations(oid))
 
+    def has_begun(self, oid: int, ts: int) -> bool:
+        """Return whether a table had a version before this ts: one that was emptied before the log told of it was empty anyway."""
+        with self._lock:
+            return self._at(oid, ts) is not None
+
     def newest(self, oid: int) -> TableSchema:
         """Return the newest version of a table that has one."""
         with self._lock:
@@ -238,11 +243,14 @@ class SchemaBook:
             numbers = [c.column.id for c in now.columns] if now is not None else []
             for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or numbers == [c.id for c in version.columns]):
-                    # Read again after a failure, the DDL may not have been stored; the store knows it if it was.
-                    if version not in recent:
-                        return Observed(known(version))
-                    at = versions.index(version)
-                    return Observed(known(version), self._told_again(versions[at - 1] if at else None, version))
+                    # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
+                    steps = [
+                        (b, a) for b, a in zip((None, *versions), versions, strict=False) if a in recent and a.version <= version.version
+                    ]
+                    # Whoever begins to capture a table reads its first transaction again: what is in doubt from then on is told with it.
+                    begun = any(b is None and a.table_id <= OID_MASK for b, a in steps)
+                    doubt = creation_doubt(shown if shown is not None and agrees(shown, relation, types) else None) if begun else ""
+                    return Observed(known(version), tuple(e for step in steps for e in self._told_again(*step)), doubt)
             last = candidates[-1] if candidates else versions[0]
             left = self._moved.get((last.table_id, last.version))
             if last in recent and left == (relation.schema, relation.table) and has_columns(last, relation, types):
@@ -270,7 +278,7 @@ class SchemaBook:
                     continue
                 pairs.append((before, after))
                 reason = shape_doubt(before, after, now, self.versions(before.table_id), rewritten.get(now.oid, ""))
-                if _shape(before)[2:] != _shape(after)[2:] and reason:
+                if _columns(before) != _columns(after) and reason:
                     doubts.setdefault(now.oid, reason)
             # A table whose name another has by now was told as gone with that one.
             gone = [t for t in gone if not self._is_taken(t, ts)]
@@ -301,23 +309,36 @@ class SchemaBook:
     def _advance(
         self, pairs: Sequence[tuple[TableSchema, TableSchema]], commit_ts: int, gone: tuple[TableSchema, ...] = ()
     ) -> tuple[tuple[DdlEvent, ...], list[TableSchema]]:
-        """Begin versions; return the events in an order in which they apply, drops first, and the versions as they are numbered."""
-        claims = {a.table_id & OID_MASK: (a.schema, a.table) for b, a in pairs if (b.schema, b.table) != (a.schema, a.table)}
+        """Begin versions; return the events in an order in which they apply, drops first, and the versions as they are numbered.
+
+        A table that has another name and another shape gets them one after the other: the event of a rename tells no columns.
+        """
+        claims = {a.table_id & OID_MASK: (a.schema, a.table) for b, a in pairs if b.full_name != a.full_name}
         moves = self._clear(claims, commit_ts)
         oids = [*(a.table_id & OID_MASK for _, a in pairs), *moves.gone, *moves.moved]
-        slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone))
+        reshaped = [a.table_id for b, a in pairs if a.table_id & OID_MASK in claims and _columns(a) != _columns(b)]
+        slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone) + bool(reshaped))
         ended = [*gone, *self._end(moves, slot)]
         ddls = [compose_drop(t, slot) for t in ended]
         slot += bool(moves.gone or gone)
         moved = self._move(moves, slot)
-        made = [msgspec.structs.replace(after, version=slot) for _, after in pairs]
-        self.adopt(made)
-        numbered = [(before, after) for (before, _), after in zip(pairs, made, strict=True)]
-        renamed = [pair for pair in numbered if pair[0].table_id & OID_MASK in claims]
-        if len(renamed) + len(moved) > 1:
+        renamed: list[tuple[TableSchema, TableSchema]] = []
+        altered: list[tuple[TableSchema, TableSchema]] = []
+        for before, after in pairs:
+            version = slot
+            if after.table_id & OID_MASK in claims:
+                shape = before if after.table_id in reshaped else after
+                named = msgspec.structs.replace(shape, schema=after.schema, table=after.table, version=slot)
+                renamed.append((before, named))
+                if shape is after:
+                    continue
+                before, version = named, slot + 1  # noqa: PLW2901 - the next step begins where the rename ends
+            altered.append((before, msgspec.structs.replace(after, version=version)))
+        made = {a.table_id: a for _, a in (*renamed, *altered)}
+        self.adopt([a for _, a in (*renamed, *altered)])
+        if renamed or moved:
             ddls.append(compose_renames([*renamed, *moved]))
-            numbered = [pair for pair in numbered if pair not in renamed]
-        return (*ddls, *(compose_ddl(before, after) for before, after in numbered)), made
+        return (*ddls, *(compose_ddl(before, after) for before, after in altered)), [made[a.table_id] for _, a in pairs]
 
     def _told_again(self, before: TableSchema | None, version: TableSchema) -> tuple[DdlEvent, ...]:
         """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
@@ -399,4 +420,8 @@ class SchemaBook:
 
 
 def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
-    return table.schema, table.table, [(c.id, c.name, c.type, c.primary_key) for c in table.columns]
+    return table.schema, table.table, _columns(table)
+
+
+def _columns(table: TableSchema) -> list[tuple[int, str, object, bool]]:
+    return [(c.id, c.name, c.type, c.primary_key) for c in table.columns]

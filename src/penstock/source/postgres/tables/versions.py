@@ -93,6 +93,9 @@ def guessed_version(
     """Make the version of a relation with which the catalog does not agree: it counts for columns of the same name only."""
     known = {c.name: c for c in before.columns}
     shown = {c.column.name: c.column for c in now.columns} if now is not None else {}
+    if now is not None and not before.columns and [c.column.type for c in now.columns] == [kind for kind, _ in types]:
+        # A table that begins: where its columns have the same types in the same order since, they were renamed at most.
+        shown = {r.name: c.column for r, c in zip(relation.columns, now.columns, strict=True)}
     names = {c.name for c in relation.columns}
     gone = {c.id: c for c in before.columns if c.name not in names}
     used = {known[c.name].id for c in relation.columns if c.name in known}

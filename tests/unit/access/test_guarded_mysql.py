@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import Session, parse_uri
+from penstock.source.mysql.connection import Session
 from testing.servers.rogue import Peer, mysql_greeting, mysql_packet, mysql_switch, rogue
 
 PASSWORD = "S3cretOfTheSource"

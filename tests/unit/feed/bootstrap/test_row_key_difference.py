@@ -12,21 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.feed.bootstrap.row_key_difference import RowKeyDifference
 from penstock.model.batch import KEY, OP, Op
-from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType, TypeKind
+from penstock.model.table import TableSchema
+from testing.checks.change_batches import state_table
 
 TS = 77
 VALUES = st.one_of(st.none(), st.sampled_from(["", "a", "b", "\x00", "ü"]))
-
-
-def table(*, keyed: bool = True) -> TableSchema:
-    columns = (
-        Column(1, "id", ColumnType(TypeKind.BIGINT), nullable=False, primary_key=keyed),
-        Column(2, "part", ColumnType(TypeKind.VARBINARY, length=8), nullable=False, primary_key=keyed),
-        Column(3, "v", ColumnType(TypeKind.VARCHAR, length=9)),
-        Column(4, "w", ColumnType(TypeKind.VARCHAR, length=9)),
-    )
-    return TableSchema(1, "d", "t", 5, columns)
 
 
 def keyed_batch(shown: TableSchema, rows: list[tuple[bytes, tuple]]) -> pa.RecordBatch:
@@ -52,7 +42,7 @@ KEYED = st.dictionaries(st.sampled_from([b"", b"\x00", b"a", b"b", b"\xff"]), st
 @settings(deadline=None, max_examples=60)
 @given(KEYED, KEYED, st.integers(1, 4))
 def test_corrections_name_rows_by_their_row_key(old: dict, new: dict, buckets: int) -> None:
-    shown = table()
+    shown = state_table()
 
     def rows(state: dict) -> list:
         return [(key, (number, key, v, None)) for key, (number, v) in state.items()]
@@ -78,7 +68,7 @@ def test_corrections_name_rows_by_their_row_key(old: dict, new: dict, buckets: i
 @given(st.lists(st.tuples(st.integers(0, 1), VALUES)), st.lists(st.tuples(st.integers(0, 1), VALUES)), st.integers(1, 3))
 def test_rows_without_a_key_are_counted_and_those_that_are_gone_keep_their_row_key(old: list, new: list, buckets: int) -> None:
     """The same row has one key in the store and another in the table, as rows have that are named by their place."""
-    shown = table(keyed=False)
+    shown = state_table(keyed=False)
     held = {f"held {n}".encode(): (i, b"x", v, None) for n, (i, v) in enumerate(old)}
     read = {f"read {n}".encode(): (i, b"x", v, None) for n, (i, v) in enumerate(new)}
     left = dict(held)

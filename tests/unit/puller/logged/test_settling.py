@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.meta.table_states import TableCondition, TableState
+from penstock.meta.table_states import TableCondition
 from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -19,7 +19,7 @@ from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.logged.span_step import SpanStep
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream
-from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.doubt_book import NotedDoubts
 from testing.twins.single_log import MemoryJournal, MemoryLog, rows_of
 
 WAIT_S = 20.0
@@ -57,7 +57,7 @@ class Lab:
         self.log = MemoryLog()
         self.order: list[str] = []
         self.journal = MemoryJournal(lambda entry: self.order.append(f"journal {entry.ts}"))
-        self.book = NotedDoubts(self.order)
+        self.book = NotedDoubts(SystemClock(), self.order)
         self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
         settings = SingleLogPullerSettings(advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, settle_timeout_s=WAIT_S)
         self.puller = SingleLogPuller(cast("LoggedUpstream", self.log), self.pipeline, self.journal, settings, doubts=self.book)
@@ -67,18 +67,6 @@ class Lab:
     def close(self) -> None:
         self.pipeline.close()
         self.puller.close()
-
-
-class NotedDoubts(MemoryDoubts):
-    """Tells when a doubt is kept."""
-
-    def __init__(self, order: list[str]) -> None:
-        super().__init__(SystemClock())
-        self._order = order
-
-    def open(self, doubt: TableState) -> bool:
-        self._order.append(f"doubt {doubt.doubt_ts}")
-        return super().open(doubt)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""How servers are entered: who may see a password, and where passwords come from."""

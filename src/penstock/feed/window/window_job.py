@@ -1,0 +1,75 @@
+"""One window: planned and recorded, delivered by a job, committed.
+
+The three steps are apart so that whoever drives them can end between them; a window that was recorded and not committed is planned again
+with the same end, and delivers the same files. Only this run's windows are here, one at a time. A window in which no dispatcher has work
+needs no job. Runs in the driver; what a task does, in ``feed/window/delivery.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.feed.spark.jobs import Job, Jobs
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.barrier import commit_recorded_window
+from penstock.feed.window.delivery import WindowPart, WindowTask, deliver_part
+from penstock.feed.window.packing import PlannedPartition
+from penstock.feed.window.planner import WindowPlanner
+
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class PlannedWindow:
+    """A window on record: ``(from_ts, to_ts]``, and its work, one part for each task."""
+
+    from_ts: int
+    to_ts: int
+    parts: Sequence[PlannedPartition]
+
+
+class WindowJobs:
+    """Does the windows of one run of a feed. One thread."""
+
+    def __init__(self, context: FeedContext, planner: WindowPlanner, jobs: Jobs) -> None:
+        self._context = context
+        # Which dispatchers there are is the planner's business, and there may be thousands.
+        self._told = msgspec.structs.replace(context, dispatchers=(), tables=())
+        self._planner = planner
+        self._jobs = jobs
+        self._from_ts: int | None = None
+
+    @staticmethod
+    def group(context: FeedContext) -> str:
+        """Return the group that the jobs of a run are cancelled by: no other run has it, nor another server's."""
+        return f"penstock feed {context.feed} epoch {context.epoch}"
+
+    def plan(self) -> PlannedWindow | None:
+        """Plan the next window, or find the one on record; None while there is nothing to do."""
+        if self._from_ts is None:
+            self._from_ts = self._planner.checkpoint_ts()
+        to_ts = self._planner.next_window_end(self._from_ts)
+        if to_ts == self._from_ts:
+            return None
+        return PlannedWindow(self._from_ts, to_ts, self._planner.partitions(self._from_ts, to_ts))
+
+    def deliver(self, window: PlannedWindow) -> list[WindowPart]:
+        """Have a window delivered; everything of it is durable in the target when this returns."""
+        tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in window.parts]
+        job = Job(self.group(self._context), f"penstock {self._context.feed}", self._describe(window), deliver_part, tasks)
+        return [msgspec.json.decode(answer, type=WindowPart) for answer in self._jobs.run(job)] if tasks else []
+
+    def commit(self, window: PlannedWindow, parts: Sequence[WindowPart]) -> None:
+        """Commit a window that was delivered, and publish its checkpoint."""
+        results = [result for part in parts for result in part.results]
+        commit_recorded_window(self._context, window.to_ts, results, [part.report for part in parts])
+        self._from_ts = window.to_ts
+
+    def _describe(self, window: PlannedWindow) -> str:
+        names = sorted({item.work.table.full_name for part in window.parts for item in part.items})
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+        nbytes = sum(part.nbytes for part in window.parts)
+        return f"feed {self._context.feed}, window ({window.from_ts}, {window.to_ts}]: {len(names)} tables ({shown}), {nbytes:,} bytes"
