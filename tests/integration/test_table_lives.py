@@ -85,6 +85,18 @@ ONCE_WRONG = {
         *(TABLE.format("t2"), "INSERT INTO t2 VALUES (1, 1)", "begin", "DROP TABLE t2", "window"),
         *(TABLE.format("t2"), "INSERT INTO t2 VALUES (2, 1)", "settle"),
     ],
+    "rows_that_are_alike_get_a_key": [
+        *("CREATE TABLE t1 (a INT)", "INSERT INTO t1 VALUES (1), (1), (2), (NULL)", "begin", "window"),
+        *("ALTER TABLE t1 ADD COLUMN e BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY", "UPDATE t1 SET a = 3 WHERE e = 2", "settle"),
+    ],
+    "rows_that_are_alike_get_a_key_before_the_first_window": [
+        *("CREATE TABLE t1 (a INT)", "INSERT INTO t1 VALUES (1), (1), (2)", "begin"),
+        *("ALTER TABLE t1 ADD COLUMN e BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY", "settle"),
+    ],
+    "a_row_that_came_as_text_is_changed_by_the_log": [
+        *(TABLE.format("t1"), "begin", "window", "SET binlog_format = STATEMENT", "INSERT INTO t1 VALUES (18, 1)"),
+        *("SET binlog_format = ROW", "UPDATE t1 SET a = 2", "settle"),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),

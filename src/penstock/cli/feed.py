@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.feed_table import table_group, table_line, verification_rows
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -49,7 +49,7 @@ feed.add_command(table_group)
 @feed.command()
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
@@ -72,10 +72,10 @@ def create(
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
-    tree = read_toml(config_file) if config_file else {}
+    tree = read_settings(config_file)
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_assignments(assignments))
+    tree = merge(tree, read_options(assignments))
     tree = merge(tree, {"name": name} | ({"tables": list(tables)} if tables else {}) | ({"sink": {"uri": sink}} if sink else {}))
     _require_json(tree)
     with ServerClient(server_url) as client:

@@ -90,6 +90,11 @@ class ObjectTarget:
         self._rng = rng
         self.guard: Guard = unfenced
 
+    @property
+    def place(self) -> str:
+        """Return where the target is, without how it is entered."""
+        return self.name.partition("?")[0].rstrip("/")
+
     @classmethod
     def open(cls, uri: str) -> ObjectTarget:
         """Open a target by its URI, with the machine's clock and the default retries."""

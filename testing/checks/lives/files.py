@@ -104,8 +104,11 @@ class _Version:
     unique: list[list[str]]
 
 
-def read_target(folder: Path, schema: str) -> dict[str, FileTable]:
-    """Return the tables of a database at the target's checkpoint."""
+def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, FileTable]:
+    """Return the tables of a database at the target's checkpoint.
+
+    ``strict`` where no table was ever in doubt: an insert then makes a row, an update or delete finds one.
+    """
     limit = int(json.loads((folder / "metadata").read_bytes())["checkpoint-ts"])
     versions = [_version(p) for p in sorted((folder / schema).glob("*/meta/schema_*.json"))]
     versions = sorted((v for v in versions if v.number <= limit), key=lambda v: (v.number, v.type not in _RENAMES))
@@ -115,10 +118,10 @@ def read_target(folder: Path, schema: str) -> dict[str, FileTable]:
         if (name, number) not in by_place:
             raise UnreadableError(f"{name}/{number} has rows and no schema file")
         events.append(((ts, number, 1, at), (by_place[name, number], ts, line)))
-    return _live(sorted(events, key=lambda e: e[0]))
+    return _live(sorted(events, key=lambda e: e[0]), strict=strict)
 
 
-def _live(events: list[tuple[tuple[int, int, int, int], Any]]) -> dict[str, FileTable]:
+def _live(events: list[tuple[tuple[int, int, int, int], Any]], *, strict: bool) -> dict[str, FileTable]:
     names: dict[str, FileTable] = {}
     at = 0
     while at < len(events):
@@ -134,7 +137,7 @@ def _live(events: list[tuple[tuple[int, int, int, int], Any]]) -> dict[str, File
             table = names.get(version.name)
             if table is None or table.version != version.number:
                 raise UnreadableError(f"a row at {ts} of {version.name}/{version.number}, where the name means {table and table.version}")
-            _apply(version, table, line)
+            _apply(version, table, line, strict=strict and not table.rekeyed)
         at += 1
     return names
 
@@ -195,7 +198,7 @@ def _carry_on(before: list[FileColumn], version: _Version) -> None:
         column.key = f"{name}@{version.number}" if name in again and name not in renamed else keys.get(origin, f"{name}@{version.number}")
 
 
-def _apply(version: _Version, table: FileTable, line: list[Value]) -> None:
+def _apply(version: _Version, table: FileTable, line: list[Value], *, strict: bool) -> None:
     columns = [c for c in version.columns if not c.virtual]
     if len(line) != len(columns) + 4:
         raise UnreadableError(f"{len(line) - 4} values for {len(columns)} columns of {version.name}/{version.number}: {line}")
@@ -209,12 +212,12 @@ def _apply(version: _Version, table: FileTable, line: list[Value]) -> None:
             return
         if row in table.rows:
             table.rows.remove(row)
-        elif not table.rekeyed:
+        elif strict:
             raise UnreadableError(f"a delete of a copy that is not there: {version.name}/{version.number} {line}")
         return
     if line[0] == "U" and not handle:
         raise UnreadableError(f"an update of a table without a key: {version.name}/{version.number} {line}")
-    if (line[0] == "U") != (key in table.by_key) and handle and not table.rekeyed:
+    if (line[0] == "U") != (key in table.by_key) and handle and strict:
         raise UnreadableError(f"not the change of this row: {version.name}/{version.number} {line}")
     _put(table, row)
 
