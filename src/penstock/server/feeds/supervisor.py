@@ -156,7 +156,10 @@ class Supervisor:
                 self._announced_s = None
                 self._announce()
         except PenstockError as error:
-            log.warning("meta database does not answer", extra={"code": error.code, "feeds": len(self._owned())})
+            if self._answered_s is not None or self._first_scan:
+                log.warning(
+                    "meta database does not answer; feeds stay where they are", extra={"code": error.code, "feeds": len(self._owned())}
+                )
             self._answered_s = None
             return
         self._note_answer()
@@ -180,7 +183,11 @@ class Supervisor:
         now_s = self._clock.monotonic_s()
         gap = self._answered_s is None or now_s - self._answered_s > self._settings.lease_s / 3 + self._settings.scan_interval_s
         if gap and not self._first_scan:
+            log.info("meta database answers again")
             self._trusted_s = now_s + self._settings.lease_s / 3
+            for keeper in self._owned():
+                if keeper.waits_for_meta:
+                    keeper.retry_now()
         self._answered_s = now_s
 
     def _announce(self) -> None:
@@ -283,9 +290,9 @@ class Supervisor:
                 self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
                 self._renewed_s[name] = now_s
             except PenstockError as error:
-                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
                 if error.kind is ErrorKind.TRANSIENT:
                     raise
+                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
                 keeper.fence()
 
     def _reap(self) -> None:

@@ -365,8 +365,16 @@ def test_runs_that_fail_while_the_meta_database_is_away_are_tried_again(
             factory.next_run().end(PenstockError("META_UNAVAILABLE", "gone"))
             clock.wait_for_waiters(1)
             clock.advance(4)
-    factory.next_run()
-    supervisor.scan()
+        factory.next_run().end(PenstockError("META_UNAVAILABLE", "gone"))
+        clock.wait_for_waiters(1)
+        supervisor.scan()
+        assert factory.waiting() == 0
+
+    def begun_at_once() -> bool:
+        supervisor.scan()
+        return factory.waiting() > 0
+
+    wait_until(begun_at_once, "the pause ends with the outage", 60)
     assert meta.get_feed("orders").owner == "a"
 
 
