@@ -201,7 +201,7 @@ class ServerProcess:
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        supervisor = self._open_supervisor(directory, meta, factory)
+        supervisor = self._open_supervisor(directory, meta, factory, upstream)
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))
@@ -220,11 +220,14 @@ class ServerProcess:
         supervisor.start()
         log.info("server started", extra={"owner": supervisor.owner, "url": self._listener.url})
 
-    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
+    def _open_supervisor(
+        self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory, upstream: Upstream
+    ) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
         able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
+        rng, together = system_random(), has_log(upstream)
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, rng, able, accepts, together=together)
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         return supervisor

@@ -42,8 +42,13 @@ class Supervisor:
         jitter: random.Random,
         able: Callable[[], bool] = lambda: True,
         accepts: Callable[[FeedRecord], bool] = lambda _: True,
+        *,
+        together: bool = False,
     ) -> None:
-        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can."""
+        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can.
+
+        ``together`` says that one server shall have all feeds, because they share a log.
+        """
         self.owner = owner
         self.url = ""
         self._meta = meta
@@ -53,6 +58,7 @@ class Supervisor:
         self._jitter = jitter
         self._able = able
         self._accepts = accepts
+        self._together = together
         self._lease_ms = round(settings.lease_s * 1000)
         self._turns = StartTurns(settings.starts_at_once)
         self._keepers: dict[str, FeedKeeper] = {}
@@ -200,7 +206,7 @@ class Supervisor:
     def _share(self, feeds: list[FeedRecord]) -> Share:
         with self._lock:
             kept = set(self._keepers)
-        return share_of(self.owner, self.draining, self._servers, feeds, kept)
+        return share_of(self.owner, self.draining, self._servers, feeds, kept, self._together)
 
     def _look_at(self, feed: FeedRecord, share: Share) -> None:
         with self._lock:
@@ -235,6 +241,8 @@ class Supervisor:
             return False
         if feed.reached_state is ReachedState.FAILED:
             return self._first_scan
+        if self._together:
+            return share.wants_more
         # A feed that those who should have it leave alone is taken by anybody.
         return share.wants_more or same_s >= lease_s / 3 + (lease_s if held else 0)
 
@@ -270,12 +278,13 @@ class Supervisor:
         """Stop a feed that another server should have; it is released when it has stopped, and the other one takes it."""
         now_s = self._clock.monotonic_s()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
-        if not (self.draining and share.mine) and not (rested and share.gives_away):
+        whole = self.draining or (self._together and share.gives_away)
+        if not whole and not (rested and share.gives_away):
             return
         running = [keeper for keeper in self._owned() if not keeper.ended and not keeper.stopping]
-        if len(running) < share.mine and not self.draining:
+        if len(running) < share.mine and not whole:
             return
-        for keeper in running if self.draining else running[-1:]:
+        for keeper in running if whole else running[-1:]:
             log.info("feed is handed over", extra={"feed": keeper.feed.name, "feeds": share.mine, "fair": share.fair})
             keeper.stop()
             self._moved_s = now_s

@@ -579,3 +579,29 @@ def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Bu
     create(meta, "f3")
     first.scan()
     assert owners(meta) == "abbb"
+
+
+def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    with ExitStack() as stack:
+        servers = [
+            Supervisor(owner, meta, ScriptedFeedRunFactory(), SETTINGS, clock, random.Random(0), together=True) for owner in ("a", "b")
+        ]
+        for server in servers:
+            stack.callback(server.stop)
+        create(meta, "f0")
+        servers[1].scan()
+        for number in range(1, 4):
+            create(meta, f"f{number}")
+        for _ in range(20):
+            for server in servers:
+                server.scan()
+            clock.advance(1)
+        assert owners(meta) == "bbbb"
+        servers[1].drain(True)
+        servers[1].scan()
+        for keeper in servers[1]._owned():
+            assert keeper.join(30)
+        for _ in range(3):
+            for server in reversed(servers):
+                server.scan()
+        assert owners(meta) == "aaaa"
