@@ -98,8 +98,9 @@ def run(
     view.step("starting Spark, the log service and the event store")
     with contextlib.ExitStack() as parts:
         parts.enter_context(foreground.running(process))
-        client = parts.enter_context(ServerClient(process.url))
-        feed = ensure_feed(client, feed_tree)
+        client = parts.enter_context(ServerClient(process.url, token=process.token))
+        # Who runs the server asks for the feed, so it may name what a caller of the API may not.
+        feed = ensure_feed(client, feed_tree, process.create_feed)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
         caught_up, without = follow(client, feed["name"], view, foreground.stop, until_ts, process.check_spark)
@@ -121,7 +122,7 @@ def divide(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return feed, {"http-port": 0} | dict(server) | {"source": tree["source"]}
 
 
-def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]:
+def ensure_feed(client: ServerClient, tree: Mapping[str, Any], create: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Return the feed, created if it is not there; raise where one of that name does something else."""
     name = str(tree["name"])
     try:
@@ -129,7 +130,7 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
     except PenstockError as error:
         if error.code != "FEED_UNKNOWN":
             raise
-        client.create_feed(dict(tree))
+        create(dict(tree))
         return client.show_feed(name)
     from penstock.config.tree import dump_feed_config, load_feed_config
     from penstock.settings.masking import mask_tree

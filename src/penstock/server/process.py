@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from penstock.config.connections import Connections
+from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ensure_token, read_token
 from penstock.config.server_tree import ServerConfig
+from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
@@ -25,6 +32,7 @@ from penstock.feed.spark.load import spark_load
 from penstock.feed.spark.quiet_accumulators import quiet_accumulators
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm
+from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -42,6 +50,8 @@ from penstock.server.health.feed_watch import FeedWatch
 from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
 from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
+from penstock.server.http.callers import Callers
+from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourceFeeds, check_reachable, source_name
@@ -63,6 +73,8 @@ from penstock.target.storage import Guard
 log = logging.getLogger(__name__)
 
 _SPARK_LOOK_S = 0.5
+_SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
+"""What both the operating system and a URI take for the path of a socket."""
 
 
 class ServerProcess:
@@ -78,6 +90,8 @@ class ServerProcess:
         self._spark_lost: int | None = None
         self._jvm_exit_code: Callable[[], int | None] = lambda: None
         self._abandoned = threading.Event()
+        self._creator: FeedCreator | None = None
+        self._supervisor: Supervisor | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -92,6 +106,11 @@ class ServerProcess:
         return self._listener.url if self._listener else ""
 
     @property
+    def token(self) -> str:
+        """Return the server's own token: whoever holds this process may call it."""
+        return read_token(self._config.data_dir / TOKEN_FILE)
+
+    @property
     def flight_location(self) -> str:
         """Return where executors read changes."""
         return self._flight_location
@@ -101,6 +120,13 @@ class ServerProcess:
         if self._log_service is None:
             raise InvariantError("the server is not started")
         return self._log_service.settled_ts()
+
+    def create_feed(self, tree: Mapping[str, Any]) -> None:
+        """Create a feed for whoever configured this server: any target will do."""
+        if self._creator is None or self._supervisor is None:
+            raise InvariantError("the server is not started")
+        self._creator.create(tree, configured=True)
+        self._supervisor.wake()
 
     def check_spark(self) -> None:
         """Raise ``SPARK_LOST`` where Spark's JVM has ended: nothing works without it, and whoever runs this process starts it again."""
@@ -159,6 +185,7 @@ class ServerProcess:
 
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
+        connections = Connections.read(config.connections, os.environ)
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
@@ -176,7 +203,7 @@ class ServerProcess:
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
         parts.callback(store.close)
-        flight = FlightService(store, config.flight_host, config.flight_port)
+        flight = FlightService(store, config.flight_host, config.flight_port, socket=flight_socket(config, directory.store))
         parts.callback(flight.close)
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
@@ -197,28 +224,47 @@ class ServerProcess:
             store,
             address,
             _open_target,
+            connections.resolve,
         )
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        supervisor = self._open_supervisor(directory, meta, factory, upstream)
-        own_metrics = CollectorRegistry()
-        own_metrics.register(FeedCollector(meta, clock))
-        own_metrics.register(SinkMetricsCollector(meta.sink_reports))
+        self._supervisor = supervisor = self._open_supervisor(directory, meta, factory, upstream)
+        own_metrics = self._open_metrics(meta)
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
-        health = self._open_health(session, meta, log_service, directory, supervisor)
-        own_metrics.register(HealthCollector(health.components, health.problems))
-        creator = FeedCreator(meta, upstream, config.source, _open_target)
+        health = self._open_health(session, meta, log_service, directory, supervisor, own_metrics)
+        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
+
+        def open_for_caller(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+
+        self._creator = FeedCreator(meta, upstream, config.source, open_for_caller, policy)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
-        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, health, doubted, scheduled)
-        self._listener = HttpListener(app, config.http_host, config.http_port)
+        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
+        callers = self._open_callers(directory)
+        registries = [own_metrics, log_service.registry]
+        app = build_api(meta, self._creator, verifier, supervisor, registries, clock, health, doubted, scheduled, callers)
+        self._listen(app, callers, directory)
+        supervisor.url = self.url
+        supervisor.start()
+        log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
+
+    def _open_callers(self, directory: DataDirectory) -> Callers:
+        tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)
+        self._parts.callback(tokens.close)
+        return Callers(read_token(ensure_token(directory.path)), tokens, self._clock)
+
+    def _listen(self, app: FastAPI, callers: Callers, directory: DataDirectory) -> None:
+        """Serve the API, guarded, and note where, so that the command line of this user finds it and its token."""
+        config, parts = self._config, self._parts
+        guarded = ApiGuard(app, config.api, callers, config.http_host, self._clock)
+        certificate = config.api.tls_certificate
+        self._listener = HttpListener(guarded, config.http_host, config.http_port, certificate, config.api.tls_key)
         parts.callback(self._listener.stop)
         self._listener.start()
-        supervisor.url = self._listener.url
-        supervisor.start()
-        log.info("server started", extra={"owner": supervisor.owner, "url": self._listener.url})
+        shown = str(certificate.absolute()) if certificate else None
+        parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
     def _open_supervisor(
         self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory, upstream: Upstream
@@ -232,8 +278,20 @@ class ServerProcess:
         supervisor.take_over_own_leases()
         return supervisor
 
+    def _open_metrics(self, meta: MetaDatabase) -> CollectorRegistry:
+        metrics = CollectorRegistry()
+        metrics.register(FeedCollector(meta, self._clock))
+        metrics.register(SinkMetricsCollector(meta.sink_reports))
+        return metrics
+
     def _open_health(
-        self, session: SparkSession, meta: MetaDatabase, log_service: LogService, directory: DataDirectory, supervisor: Supervisor
+        self,
+        session: SparkSession,
+        meta: MetaDatabase,
+        log_service: LogService,
+        directory: DataDirectory,
+        supervisor: Supervisor,
+        metrics: CollectorRegistry,
     ) -> ServerHealth:
         settings, clock = self._config.supervisor, self._clock
         spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
@@ -248,6 +306,7 @@ class ServerProcess:
             return "" if supervisor.alive else "the supervisor has ended"
 
         health = ServerHealth(looks, feeds, why_dead, clock)
+        metrics.register(HealthCollector(health.components, health.problems))
         self._parts.callback(health.stop)
         health.start()
         return health
@@ -320,5 +379,12 @@ class ServerProcess:
         return scheduled.view
 
 
-def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard)
+def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
+    """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
+    file = store_dir / "flight.sock"
+    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
+    return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
+
+
+def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, answer_s_max)

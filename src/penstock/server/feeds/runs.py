@@ -141,7 +141,9 @@ class SparkFeedRunFactory:
         store: ColumnarEventStore,
         address: FlightAddress,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
     ) -> None:
+        """``resolve`` gives what a named connection stands for: tasks write to that."""
         self._jobs = jobs
         self._meta = meta
         self._meta_url = meta_url
@@ -151,6 +153,7 @@ class SparkFeedRunFactory:
         self._store = store
         self._address = address
         self._open_target = open_target
+        self._resolve = resolve
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""
@@ -158,15 +161,16 @@ class SparkFeedRunFactory:
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
-        self._open_target(config.target, fence).claim(claimant(feed.name, feed.uuid))
+        target = self._resolve(config.target)
+        self._open_target(target, fence).claim(claimant(feed.name, feed.uuid))
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,
             meta_url=self._meta_url,
             flight_location=self._address.location,
             flight_token=self._address.token,
-            sink_uri=config.target.uri,
-            sink_options=dict(config.target.options),
+            sink_uri=target.uri,
+            sink_options=dict(target.options),
             dispatchers=document.dispatchers,
             settings=config.settings,
             snapshot_ts=document.snapshot_ts,

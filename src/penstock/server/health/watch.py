@@ -49,7 +49,9 @@ class HealthWatch:
         self._threads = [threading.Thread(target=self._watch, args=(name,), name=f"health-{name}", daemon=True) for name in self._looks]
 
     def start(self) -> None:
-        """Begin to look."""
+        """Look once at everything, so that the first answer is right; then begin to look again and again."""
+        for name in self._looks:
+            self.look(name)
         for thread in self._threads:
             thread.start()
 
@@ -90,6 +92,5 @@ class HealthWatch:
             log.info("component is well again", extra={"component": name})
 
     def _watch(self, name: str) -> None:
-        while not self._stop.is_set():
+        while not self._clock.wait(self._stop, self._interval_s):
             self.look(name)
-            self._clock.wait(self._stop, self._interval_s)

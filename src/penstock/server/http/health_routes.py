@@ -2,13 +2,12 @@
 
 ``/health/live``: whether the process can do its work at all; what starts processes ends and starts one that cannot. ``/health/ready``:
 whether everything works, each component and each feed of this server by name; ``?feeds=no`` leaves the feeds out, for a load balancer that
-shall reach the API also while a feed has a problem. Both answer at once, with 503 where it is not so. ``/api/v1/health`` is the same as
-ready, with how many feeds there are in each state.
+shall reach the API also while a feed has a problem. Both answer at once, with 503 where it is not so, and wait for no thread.
+``/api/v1/health`` is the same as ready, with the version.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Protocol
 
 import msgspec
@@ -16,8 +15,6 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 import penstock
-from penstock.meta.database import MetaDatabase
-from penstock.model.errors import PenstockError
 from penstock.server.health.watch import ComponentHealth
 
 _NOT_WELL = 503
@@ -34,27 +31,23 @@ class HealthReport(Protocol):
         """Return why the process cannot do its work, or nothing where it can."""
 
 
-def add_health_routes(app: FastAPI, meta: MetaDatabase, health: HealthReport) -> None:
+def add_health_routes(app: FastAPI, health: HealthReport) -> None:
     """Add the routes."""
 
     @app.get("/health/live")
-    def live() -> JSONResponse:
+    async def live() -> JSONResponse:
         why = health.alive()
         return JSONResponse({"status": "failing", "detail": why} if why else {"status": "ok"}, _NOT_WELL if why else 200)
 
     @app.get("/health/ready")
-    def ready(feeds: str = "yes") -> JSONResponse:
+    async def ready(feeds: str = "yes") -> JSONResponse:
         body = _body(health, with_feeds=feeds != "no")
         return JSONResponse(body, 200 if body["status"] == "ok" else _NOT_WELL)
 
     @app.get("/api/v1/health")
-    def summary() -> JSONResponse:
+    async def summary() -> JSONResponse:
         body = _body(health, with_feeds=True)
-        try:
-            states = dict(Counter(feed.reached_state.value for feed in meta.list_feeds()))
-        except PenstockError:
-            states = {}
-        return JSONResponse(body | {"version": penstock.__version__, "feeds": states}, 200 if body["status"] == "ok" else _NOT_WELL)
+        return JSONResponse(body | {"version": penstock.__version__}, 200 if body["status"] == "ok" else _NOT_WELL)
 
 
 def _body(health: HealthReport, *, with_feeds: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
 from penstock.server.health.feed_watch import FeedProblem
+from penstock.server.http.answers import error_body
 from penstock.server.http.table_views import feed_tables, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
@@ -84,11 +85,6 @@ def verdict_body(verdict: Verdict) -> dict[str, Any]:
         "rows": verdict.rows,
         "tables": [msgspec.to_builtins(table) | {"identical": table.identical} for table in verdict.tables],
     }
-
-
-def error_body(error: PenstockError) -> dict[str, str]:
-    """Return an error as the API answers it."""
-    return {"code": error.code, "message": mask_text(error.detail), "hint": error.hint}
 
 
 def _error(feed: FeedRecord) -> dict[str, str] | None:

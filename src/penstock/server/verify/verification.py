@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
+from penstock.config.tree import SinkConfig
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
@@ -87,8 +88,10 @@ class FeedVerifier:
         source_uri: str,
         verify_moving: Callable[[StorageReader, Sequence[int], Tell], Verdict],
         states: Callable[[], Sequence[TableState]] = tuple,
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
     ) -> None:
         """``verify_moving`` compares where the upstream cannot read the past; ``states`` are those of doubted tables."""
+        self._resolve = resolve
         self._states = states
         self._progress: tuple[str, list[str]] = ("", [])
         self._meta = meta
@@ -109,7 +112,8 @@ class FeedVerifier:
         self._progress = (name, [])
         try:
             config = document.feed_config()
-            reader = open_reader(config.target.uri, config.target.options)
+            target = self._resolve(config.target)
+            reader = open_reader(target.uri, target.options)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
             left_out = self._left_out(live)

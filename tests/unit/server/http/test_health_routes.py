@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=30, headers=server.headers) as opened:
         yield opened
 
 
@@ -38,7 +38,7 @@ def test_health_says_what_is_wrong_and_when_it_is_right_again(server: ApiServer,
     assert client.get("/health/ready?feeds=no").status_code == 200
     assert client.get("/health/live").status_code == 200
     summary = client.get("/api/v1/health")
-    assert (summary.status_code, summary.json()["status"], summary.json()["feeds"]) == (503, "failing", {"failed": 1})
+    assert (summary.status_code, summary.json()["status"], summary.json()["components"]) == (503, "failing", body["components"])
     shown = client.get("/api/v1/feeds/orders").json()
     assert (shown["problem"]["stage"], shown["problem"]["text"]) == ("failed", "[SINK_UNWRITABLE] no")
     metrics = client.get("/metrics").text

@@ -72,7 +72,7 @@ def test_a_table_goes_from_ok_to_quarantine_and_back(server: ApiServer, tmp_path
     assert "not covering shop.orders (quarantined)" in shown
     assert "[UPSTREAM_REFUSED]" in shown
     assert "GRANT SELECT" in verb(server, "table", "list", "f")
-    metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    metrics = httpx.get(f"{server.url}/metrics", headers=server.headers, trust_env=False).text
     assert 'penstock_table_state{code="UPSTREAM_REFUSED",state="quarantined",table="shop.orders"} 1.0' in metrics
     assert "will be read again" in verb(server, "table", "retry", "f", "shop.orders")
     server.doubted.scan()

@@ -51,9 +51,9 @@ def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
         yield opened
 
 
-@pytest.fixture
-def service(store: ColumnarEventStore) -> Iterator[FlightService]:
-    service = FlightService(store)
+@pytest.fixture(params=["port", "socket"])
+def service(store: ColumnarEventStore, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FlightService]:
+    service = FlightService(store, socket=tmp_path_factory.mktemp("f") / "s" if request.param == "socket" else None)
     yield service
     service.close()
 
