@@ -393,7 +393,7 @@ class TestProcesses:
             racer.stdin.write("go\n")
             racer.stdin.flush()
         for racer in racers:
-            out, _ = racer.communicate(timeout=60)
+            out, _ = racer.communicate(timeout=300)
             assert racer.returncode == 0
             results.append(json.loads(out))
         found = meta.progress("orders")
@@ -416,7 +416,7 @@ class TestProcesses:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert errors == []
         with MetaDatabase(url) as database:
             assert [f.name for f in database.list_feeds()] == [f"f{n}" for n in range(6)]
