@@ -27,9 +27,7 @@ _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
 _ANSWER_S = 30
-_SHOWN_HINT = (
-    "Add ssl_ca=… to the URL, use an account with mysql_native_password or ed25519, or clear_password=on in your own network."
-)
+_SHOWN_HINT = "Add ssl_ca=… to the URL, use an account with mysql_native_password or ed25519, or clear_password=on in your own network."
 
 
 @dataclass(frozen=True)
