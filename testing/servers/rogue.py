@@ -124,6 +124,25 @@ def postgres_asks(method: int, rest: bytes = b"") -> bytes:
     return postgres_message(b"R", struct.pack("!i", method) + rest)
 
 
+def mysql_in_clear(peer: Peer) -> None:
+    """Ask for the password in clear."""
+    peer.send(mysql_greeting())
+    peer.read_mysql()
+    peer.send(mysql_switch(2, "mysql_clear_password"))
+    peer.read_mysql()
+
+
+def postgres_in_clear(peer: Peer) -> None:
+    """Ask for the password in clear."""
+    # Requests for encryption are eight bytes long, and the startup message is longer.
+    while (length := int.from_bytes(peer.read(4), "big")) == 8:
+        peer.read(4)
+        peer.send(b"N")
+    peer.read(max(0, length - 4))
+    peer.send(postgres_asks(3))
+    peer.read_postgres()
+
+
 @contextmanager
 def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
     """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint."""

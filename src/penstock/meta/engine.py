@@ -27,6 +27,7 @@ _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
 _ANSWER_S = 30
+_SHOWN_HINT = "Add ssl_ca=… to the URL, use an account with mysql_native_password or ed25519, or clear_password=on in your own network."
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class MetaEngine:
         self._sqlite = parsed.get_backend_name() == "sqlite"
         self._postgres = parsed.get_backend_name() == "postgresql"
         self._busy_timeout_s = settings.busy_timeout_s
+        shows, parsed = _may_show_password(parsed)
+        self._shows_password = shows
         if self._sqlite and parsed.database is not None:
             # SQLite gives what it writes beside the file the file's own mode.
             with contextlib.suppress(OSError):
@@ -71,6 +74,8 @@ class MetaEngine:
         if self._sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
+        elif parsed.get_driver_name() == "pymysql":
+            sa.event.listen(self._engine, "do_connect", self._enter_mysql)
         try:
             self._create_or_check()
         except BaseException:
@@ -107,9 +112,19 @@ class MetaEngine:
         if self._postgres:
             # What was sent and is not acknowledged by then is lost, and so is a server that does not answer a probe.
             probes = {"keepalives_idle": wait_s, "keepalives_interval": 5, "keepalives_count": 3}
-            return {"connect_timeout": wait_s, "tcp_user_timeout": wait_s * 1000, **probes}
+            # The server is entered as a source is: what proves nothing does not see the password.
+            known = {} if self._shows_password else {"require_auth": "!password"}
+            return {"connect_timeout": wait_s, "tcp_user_timeout": wait_s * 1000, **probes, **known}
         # Longer than the server itself makes a statement wait for a lock, so that its answer comes first.
         return {"connect_timeout": wait_s, "read_timeout": wait_s + _ANSWER_S, "write_timeout": wait_s + _ANSWER_S}
+
+    def _enter_mysql(self, _dialect: Any, _record: Any, _arguments: Any, settings: dict[str, Any]) -> Any:
+        from penstock.access.guarded_mysql import GuardedConnection
+
+        try:
+            return GuardedConnection(self._shows_password, **settings)
+        except PenstockError as error:
+            raise PenstockError("CONFIG_INVALID", f"meta-url: {error.detail}", _SHOWN_HINT) from None
 
     @contextlib.contextmanager
     def _transaction(self, write: bool) -> Iterator[sa.Connection]:
@@ -168,6 +183,13 @@ class MetaEngine:
                 raise PenstockError(
                     "META_INCOMPATIBLE", f"{self.shown_url} has version {row.version}, this Penstock speaks {tables.META_VERSION}"
                 )
+
+
+def _may_show_password(url: sa.URL) -> tuple[bool, sa.URL]:
+    """Return whether a certificate says who the server is, or the URL trusts it unknown, and the URL as the driver takes it."""
+    query, verify = url.query, url.query.get("sslmode")
+    verified = verify == "verify-full" or (verify == "verify-ca" and "sslrootcert" in query) or "ssl_ca" in query
+    return verified or query.get("clear_password") == "on", url.difference_update_query(["clear_password"])
 
 
 def _parse(url: str) -> sa.URL:

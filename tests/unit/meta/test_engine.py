@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.model.errors import PenstockError
+from testing.servers.rogue import Peer, mysql_in_clear, postgres_in_clear, rogue
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
@@ -70,3 +72,14 @@ def test_no_text_shows_secrets(tmp_path: Path) -> None:
         meta.create_feed(record, [table, table])
     texts += [str(caught.value), str(caught.value.__cause__)]
     assert not [text for text in texts if "hunter2" in text]
+
+
+@pytest.mark.parametrize(("scheme", "script"), [("mysql", mysql_in_clear), ("postgresql", postgres_in_clear)])
+def test_a_server_that_nobody_knows_hears_no_password(scheme: str, script: Callable[[Peer], None]) -> None:
+    with rogue(script) as server, pytest.raises(PenstockError) as wrong:
+        MetaDatabase(f"{scheme}://meta:S3cretOfMeta@127.0.0.1:{server.port}/meta")
+    assert b"S3cretOfMeta" not in server.heard
+    assert "S3cretOfMeta" not in f"{wrong.value} {wrong.value.hint}"
+    with rogue(script) as server, pytest.raises(PenstockError):
+        MetaDatabase(f"{scheme}://meta:S3cretOfMeta@127.0.0.1:{server.port}/meta?clear_password=on")
+    assert b"S3cretOfMeta" in server.heard

@@ -8,26 +8,9 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.readback.replay_opening import open_database
-from testing.servers.rogue import Peer, mysql_greeting, mysql_switch, postgres_asks, rogue
+from testing.servers.rogue import Peer, mysql_in_clear, postgres_in_clear, rogue
 
 PASSWORD = "S3cretOfTheTarget"
-
-
-def mysql_in_clear(peer: Peer) -> None:
-    peer.send(mysql_greeting())
-    peer.read_mysql()
-    peer.send(mysql_switch(2, "mysql_clear_password"))
-    peer.read_mysql()
-
-
-def postgres_in_clear(peer: Peer) -> None:
-    # Requests for encryption are eight bytes long, and the startup message is longer.
-    while (length := int.from_bytes(peer.read(4), "big")) == 8:
-        peer.read(4)
-        peer.send(b"N")
-    peer.read(max(0, length - 4))
-    peer.send(postgres_asks(3))
-    peer.read_postgres()
 
 
 @pytest.mark.parametrize(("scheme", "script"), [("mysql", mysql_in_clear), ("postgresql", postgres_in_clear)])
