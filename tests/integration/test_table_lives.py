@@ -160,6 +160,19 @@ ONCE_WRONG_ON_POSTGRES = {
         *("ALTER TABLE t2 ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle"),
         *("UPDATE t2 SET a = 9", "VACUUM FULL t2", "settle", "end"),
     ],
+    "a_generated_column_becomes_an_ordinary_one": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY, w int GENERATED ALWAYS AS (k0 * 2) STORED)", "INSERT INTO t1 VALUES (1), (2)", "begin"),
+        *("window", "ALTER TABLE t1 ALTER w DROP EXPRESSION", "UPDATE t1 SET w = 99 WHERE k0 = 1", "settle", "end"),
+    ],
+    "a_table_is_made_twice_without_a_row_before_a_crash": [
+        *(TABLE.format("t1"), "begin", TABLE.format("t3"), "INSERT INTO t1 VALUES (1, 1)", "DROP TABLE t3", TABLE.format("t3")),
+        *("INSERT INTO t1 VALUES (2, 1)", "crash", "restart", "INSERT INTO t3 VALUES (1, 1)", "settle", "end"),
+    ],
+    "parents_own_rows_and_those_of_children_are_apart": [
+        *("CREATE TABLE p (k0 int PRIMARY KEY, a int)", "CREATE TABLE c (PRIMARY KEY (k0)) INHERITS (p)", "INSERT INTO p VALUES (1, 1)"),
+        *("INSERT INTO c VALUES (2, 2)", "begin", "UPDATE p SET a = 9", "ALTER TABLE p ADD COLUMN b int DEFAULT 6", "settle"),
+        *("ALTER TABLE c NO INHERIT p", "TRUNCATE ONLY c", "INSERT INTO c VALUES (5, 5, 5)", "settle", "end"),
+    ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),
         *(TABLE.format("n2"), "settle", "INSERT INTO n1 VALUES (1, 1)", "INSERT INTO n2 VALUES (2, 2)", "settle", "end"),

@@ -272,7 +272,9 @@ class PostgresServer:
         """Return the rows of a table."""
         shown = [_postgres_expression(c) for c in table.stored]
         with contextlib.closing(self.session(schema)) as session:
-            rows = session.execute(f'SELECT {", ".join(shown)} FROM "{table.name}"').fetchall()
+            # A table's own rows: those of tables that inherit from it are captured as theirs.
+            only = "" if table.partitions else "ONLY "
+            rows = session.execute(f'SELECT {", ".join(shown)} FROM {only}"{table.name}"').fetchall()
         return Counter(tuple(comparable(c.family, v) for c, v in zip(table.stored, row, strict=True)) for row in rows)
 
     def rotate(self) -> None:

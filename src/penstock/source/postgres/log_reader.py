@@ -29,7 +29,7 @@ from penstock.source.postgres.rows.transaction_spool import TransactionSpool, fo
 from penstock.source.postgres.slot import format_lsn, parse_lsn
 from penstock.source.postgres.table_follower import TableFollower
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
-from penstock.source.postgres.tables.schema_book import KnownRelation, SchemaBook
+from penstock.source.postgres.tables.schema_book import DDL_SLOTS, KnownRelation, SchemaBook
 from penstock.source.postgres.wire.pgoutput import (
     BAD,
     COMMIT_US,
@@ -221,6 +221,7 @@ class LogReader:
                 self._pass_mark()
             end = int(np.searchsorted(lsns, self._marks[0][0], side="right")) if self._marks else len(lsns)
             stamps[begin:end] = chain_ts(self._last_ts, commit_ms[begin:end])
+            self._tell_passed(self._last_ts, stamps[begin:end])
             self._last_ts = int(stamps[end - 1])
             begin = end
         return stamps
@@ -232,10 +233,17 @@ class LogReader:
             self._again += self._tables.tell_again(self._last_ts, ts)
             self._last_ts = ts
 
+    def _tell_passed(self, last_ts: int, stamps: U64) -> None:
+        """Tell what a mark told that never came to be: its versions were kept, and nothing else of it. Rows tell those of their own."""
+        for version in self._book.begun_between(last_ts, int(stamps[-1])):
+            behind = int(stamps[int(np.searchsorted(stamps, np.uint64(version), side="right"))])
+            if behind - version > DDL_SLOTS:
+                self._again += self._tables.tell_again(version - 1, version + 1)
+
     def _told(self, ddls: Sequence[DdlEvent]) -> tuple[DdlEvent, ...]:
         """Return the schema changes of a step, behind those of marks before it."""
         again, self._again = self._again, []
-        return (*again, *ddls)
+        return tuple(sorted((*again, *ddls), key=lambda d: d.commit_ts)) if again else tuple(ddls)
 
     def _spill(self) -> None:
         """Decode what has arrived of an open transaction and put it aside."""
@@ -444,6 +452,7 @@ class LogReader:
         self._marked_s = now_s
         if lsn < self._last_lsn or ts <= self._last_ts:
             return
+        self._tell_passed(self._last_ts, np.array([ts + DDL_SLOTS], dtype=np.uint64))
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
         ddls = self._told(self._tables.tell(self._found, ts))

@@ -29,11 +29,11 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
     OR (coll.collname = 'default' AND coalesce(to_jsonb(db) ->> 'datlocprovider', 'c') = 'c'
       AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false),
   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
-  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid)
+  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid), a.attgenerated
 FROM pg_class c
 LEFT JOIN pg_type ct ON ct.oid = c.reltype
 JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_namespace tn ON tn.oid = t.typnamespace
 JOIN pg_database db ON db.datname = current_database()
@@ -78,7 +78,7 @@ UNION ALL SELECT p.puballtables, NULL, n.nspname FROM pg_publication p JOIN pg_p
 JOIN pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = {publication}
 """
 _FILTERS_VERSION = 15
-_MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE = range(15, 20)
+_MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE, _GENERATED = range(15, 21)
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -124,6 +124,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
     partitioned: bool = False
     published: bool = True
     """Whether the publication gives its rows; True as well where there is no publication yet."""
+    generated: tuple[int, ...] = ()
+    """The generated columns, by attribute number."""
     listed: bool = False
     """Whether the publication names tables or schemas one by one, so that a table may have had rows before it was named."""
     deferrable: bool = False
@@ -158,6 +160,7 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     tables = [
         _table(oid, parts, known, unique.get(oid, []), published.get(oid, (None, "")), leaves.get(oid, ()), defaults.get(oid, {}))
         for oid, parts in grouped.items()
+        if any(not row[_GENERATED] for row in parts)
     ]
     if listed is None:
         return tables
@@ -206,7 +209,8 @@ def _table(
 ) -> CatalogTable:
     shown, row_filter = published
     # The log carries no others, so they are no columns of ours.
-    rows = [row for row in every if shown is None or int(row[4] or 0) in shown]
+    stored = [row for row in every if not row[_GENERATED]]
+    rows = [row for row in stored if shown is None or int(row[4] or 0) in shown]
     identity = every[0][3] or "d"
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
@@ -232,7 +236,8 @@ def _table(
         columns=tuple(columns),
         unique_keys=others,
         row_filter=row_filter,
-        columns_hidden=len(every) - len(rows),
+        columns_hidden=len(stored) - len(rows),
+        generated=tuple(int(row[4] or 0) for row in every if row[_GENERATED]),
         storage=leaves if partitioned else (Storage(oid, int(every[0][_FILE] or 0), every[0][_PRISTINE] == "t"),),
         partitioned=partitioned,
         deferrable=every[0][_DEFERRABLE] == "t",

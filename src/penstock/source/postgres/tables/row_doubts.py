@@ -28,6 +28,7 @@ def storage_doubt(before: CatalogTable, now: CatalogTable, known: Callable[[int]
         "it was added to the publication, which did not give its rows before": now.published and not before.published,
         "the publication gives another part of it": (before.row_filter, before.columns_hidden) != (now.row_filter, now.columns_hidden),
         "its rows are named otherwise (REPLICA IDENTITY)": not now.has_key and (before.identity == "f") != (now.identity == "f"),
+        "a generated column became an ordinary one": not {c.column.id for c in now.columns}.isdisjoint(before.generated),
         "its rows were rewritten (the table or a partition of it lies in another file)": any(new.get(o, f) != f for o, f in old.items()),
         "a partition of it was dropped or detached": not old.keys() <= new.keys(),
         "a table was attached to it as a partition": any(not s.pristine or known(s.oid) for s in came),

@@ -11,6 +11,7 @@ log service and the server.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -93,6 +94,8 @@ class SchemaBook:
         self._read_names = read_names or (lambda oids: {t.oid: (t.schema, t.table) for t in read_catalog(oids)})
         self._domains: dict[int, Domain] | None = None
         self._histories: dict[int, SchemaHistory] = {}
+        self._begun: list[int] = []
+        """The ts of all versions, in order."""
         self._announced: set[int] = set()
         self._created: dict[int, Created] = {}
         self._ended: dict[int, int] = {}
@@ -194,7 +197,8 @@ class SchemaBook:
         """Take over known versions."""
         with self._lock:
             for version in versions:
-                self._histories.setdefault(version.table_id, SchemaHistory(version.table_id)).add(version)
+                if self._histories.setdefault(version.table_id, SchemaHistory(version.table_id)).add(version):
+                    bisect.insort(self._begun, version.version)
 
     def adopt_base(self, tables: Sequence[CatalogTable]) -> list[TableSchema]:
         """Give tables of the catalog their base version where they have none; return the newest version of each."""
@@ -310,11 +314,18 @@ class SchemaBook:
                 ddls = tuple(compose_drop(t, ts - DDL_SLOTS if more else ts) for t in gone)
         return ddls, doubts
 
+    def begun_between(self, from_ts: int, to_ts: int) -> list[int]:
+        """Return where versions of any table begin between two ts."""
+        with self._lock:
+            return self._begun[bisect.bisect_right(self._begun, from_ts) : bisect.bisect_left(self._begun, to_ts)]
+
     def told_between(self, from_ts: int, to_ts: int) -> tuple[tuple[DdlEvent, ...], list[int]]:
         """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began.
 
         Read again after a failure they may not have been stored; the store knows those that were.
         """
+        if not self.begun_between(from_ts, to_ts):
+            return (), []
         with self._lock:
             steps = [(b, a) for h in self._histories.values() for b, a in zip((None, *h.versions()), h.versions(), strict=False)]
             mine = [(b, a) for b, a in steps if from_ts < a.version < to_ts and (b is None or _shape(b) != _shape(a))]
