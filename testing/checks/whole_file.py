@@ -11,9 +11,21 @@ import pyarrow as pa
 
 from penstock.format.csv.dialect import CsvSettings
 from penstock.format.data_file import RowEncoder, file_header, finish_file
+from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import CanalSettings, DataFormat, DebeziumSettings, Protocol
 from penstock.model.table import TableSchema
 from penstock.sink.storage.spool.file_buffer import FileBuffer
+
+
+def table_rows(table: TableSchema, *given: tuple[object, ...]) -> pa.RecordBatch:
+    """Return rows of a table, given as (ts, op, key, values...)."""
+    arrays = [pa.array([r[at] for r in given], field.type) for at, field in enumerate(table.batch_schema())]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
+
+
+def paired_rows(table: TableSchema, *given: tuple[object, ...]) -> pa.RecordBatch:
+    """Return such rows as protocols with old values take them: each update with its before-image."""
+    return UpdatePairs(table).add(table_rows(table, *given))
 
 
 def whole_file(data_format: DataFormat, table: TableSchema, runs: Iterable[pa.RecordBatch]) -> bytes:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from penstock.meta.table_states import TableState, begin_reread, end_reread, fail_reread, open_doubt
+from penstock.meta.table_states import TableState, begin_reread, end_reread, fail_reread, identified, open_doubt
 from penstock.model.clock import Clock
 
 
 class MemoryDoubts:
-    """Implements ``puller.logged.doubts.DoubtBook`` for tables with an id."""
+    """Implements ``puller.doubts.DoubtBook``; a table without an id is kept by its name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._states: dict[int, TableState] = {}
+        self._by_name: dict[tuple[str, str], TableState] = {}
 
     def states(self) -> list[TableState]:
         """Return every table that was ever in doubt, by id."""
-        return [state for _, state in sorted(self._states.items())]
+        return [*(state for _, state in sorted(self._by_name.items())), *(state for _, state in sorted(self._states.items()))]
 
     def open(self, doubt: TableState) -> bool:
         """Keep a doubt."""
-        opened = open_doubt(self._states.get(doubt.table_id), doubt, self._clock.now_ms())
-        if opened is not None:
+        name = (doubt.schema, doubt.table)
+        known = self._states.get(doubt.table_id) if doubt.table_id else self._by_name.get(name)
+        opened = open_doubt(known, doubt, self._clock.now_ms())
+        if opened is not None and doubt.table_id:
             self._states[doubt.table_id] = opened
+        elif opened is not None:
+            self._by_name[name] = opened
         return opened is not None
+
+    def identify(self, schema: str, table: str, table_id: int) -> None:
+        """Give a doubt of which only the name was known the id of its table."""
+        known = self._by_name.pop((schema, table), None)
+        if known is not None:
+            named = identified(known, table_id, self._states.get(table_id), self._clock.now_ms())
+            self._states[table_id] = named or self._states[table_id]
 
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""

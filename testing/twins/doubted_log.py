@@ -30,6 +30,7 @@ class ScriptedDoubts:
         self.read: list[int] = []
         self.uncaptured: set[int] = set()
         self.ts = 100
+        self.looks = 0
 
     def table_states(self) -> list[TableState]:
         """Return every table that was ever in doubt."""
@@ -57,6 +58,10 @@ class ScriptedDoubts:
         """Note that a re-read failed."""
         code, hint = (error.code, error.hint) if error.kind is not ErrorKind.TRANSIENT else ("", "")
         self._states.fail(table_id, error.detail, code, hint, self._states._clock.now_ms() + round(retry_s * 1000))
+
+    def look_again(self) -> None:
+        """Count how often it was asked."""
+        self.looks += 1
 
     def forget_table(self, table_id: int) -> None:
         """Forget a table that is gone."""

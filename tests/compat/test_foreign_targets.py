@@ -11,7 +11,7 @@ from penstock.readback.consumer import StorageConsumer
 from penstock.readback.inspection import check_target
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
-from penstock.readback.replay_database import open_database
+from penstock.readback.replay_opening import open_database
 from penstock.target.settings import StorageSinkSettings, from_uri
 from penstock.target.storage import ObjectTarget
 

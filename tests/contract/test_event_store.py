@@ -19,6 +19,7 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
 from testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows, read_steps
+from testing.checks.looked_inside import object_rows
 from testing.twins.event_store import MemoryEventStore
 
 SPAN = Span(TABLE.table_id)
@@ -167,7 +168,9 @@ def test_history_that_is_gone_is_an_error_of_its_own(store: ColumnarEventStore, 
     append(store, both_sides(SPAN_ID, ROWS))
     advance(store, 13)
     flush(store)
+    assert sorted(meta.rows for meta in store.view(SPAN_ID).state.objects) == [1, 4], "an object for each side"
     store.reset_span(SPAN_ID, 13)
+    assert object_rows(store, SPAN_ID) == {}
     append(store, both_sides(SPAN_ID, ROWS[5:]))
     advance(store, 20)
     for from_ts in (12, 0):

@@ -41,6 +41,7 @@ class Kit(NamedTuple):
     open_sink: Callable[[], Sink]
     open_maintainer: Callable[[], SinkMaintainer]
     state: Callable[[str, str], dict[int, str | None]]
+    changes: Callable[[str, str], list[tuple[int, int, int, str | None]]]
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -53,10 +54,15 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
         frame = replay_table(reader, schema, table)
         return dict(frame.select("id", "note").rows())
 
+    def changes(schema: str, table: str) -> list[tuple[int, int, int, str | None]]:
+        reader = StorageReader(TargetAddress(target_uri).open(), settings)
+        return [row for _, frame in reader.changes(schema, table) for row in frame.rows()]
+
     return Kit(
         lambda: StorageSink(TargetAddress(target_uri).open(), settings),
         lambda: StorageMaintainer(TargetAddress(target_uri).open(), settings),
         state,
+        changes,
     )
 
 
@@ -86,6 +92,7 @@ def test_rows_are_in_the_target_when_a_dispatcher_closes(kit: Kit) -> None:
     result = run_window(kit, [rows_of(changes)])
     kit.open_maintainer().publish_checkpoint(T0 + 10)
     assert kit.state("shop", "orders") == {1: "b"}
+    assert kit.changes("shop", "orders") == [(ts, int(op), key, note) for ts, op, key, note in changes], "each under its commit ts"
     assert (result.rows, result.dispatcher) == (4, WHOLE)
     assert sum(f.rows for f in result.files) == 4
     assert sum(f.nbytes for f in result.files) == result.nbytes > 0

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from penstock.readback.consumer import StorageConsumer
-from penstock.readback.replay_database import open_database
+from penstock.readback.replay_opening import open_database
 from penstock.server.verify.verification import open_reader
 from testing.paths.one_log_path import OneLogPath
 

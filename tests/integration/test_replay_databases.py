@@ -13,7 +13,8 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.consumer import StorageConsumer
-from penstock.readback.replay_database import ReplayDatabase, open_database
+from penstock.readback.replay_database import ReplayDatabase
+from penstock.readback.replay_opening import open_database
 from testing.paths.storage_lab import StorageLab
 from testing.servers.loopback_server import mariadb, postgres
 
@@ -40,6 +41,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def database(server: str) -> Iterator[ReplayDatabase]:
     opened = open_database(server)
+    # A database takes one target, and each test has its own.
+    opened.execute("DROP TABLE IF EXISTS penstock_replay")
     yield opened
     opened.close()
 
@@ -192,3 +195,55 @@ def test_rows_that_are_alike_in_a_new_key_do_not_stop_it(database: ReplayDatabas
     lab.checkpoint(T0 + 30)
     StorageConsumer(lab.reader(), database).run_round()
     assert found(database, schema, "t", "id") == [("1",), ("2",), ("3",)]
+
+
+def test_nothing_of_a_schema_file_is_run_as_sql(database: ReplayDatabase) -> None:
+    schema = f"hostile_{next(_schemas)}"
+    lab = StorageLab(f"memory://hostile-{schema}-{database.dialect.name}/")
+    elements = ("x\\", ") AS SELECT 7 AS id, (SELECT 8) AS x -- ", "it's")
+    kind = Column(2, "ki%nd", ColumnType(K.ENUM, elems=elements))
+    table = TableSchema(1, schema, 't`"; DROP TABLE x; --', T0, (ID, kind, Column(3, "name", NAME.type)))
+    lab.write(table, [(T0 + 1, Op.INSERT, 1, 1, "a"), (T0 + 2, Op.INSERT, 2, 3, "b")])
+    rate = Column(4, "rate%", ColumnType(K.INT), default="5")
+    after = TableSchema(1, schema, table.table, T0 + 10, (*table.columns, rate))
+    lab.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD `rate%` INT DEFAULT 5", after, schema=schema)
+    lab.checkpoint(T0 + 20)
+    StorageConsumer(lab.reader(), database).run_round()
+    columns = ", ".join(database.dialect.identifier(c) for c in ("id", "ki%nd", "name", "rate%"))
+    assert found(database, schema, table.table, columns) == [("1", "x\\", "a", "5"), ("2", "it's", "b", "5")]
+
+
+@pytest.mark.parametrize("schema", ["mysql", "SYS", "pg_catalog", "information_schema"])
+def test_schemas_of_the_server_are_left_alone(database: ReplayDatabase, schema: str) -> None:
+    if schema in {"mysql", "SYS"} and database.dialect.name != "mysql":
+        return
+    if schema == "pg_catalog" and database.dialect.name != "postgresql":
+        return
+    lab = StorageLab(f"memory://system-{schema}-{database.dialect.name}/")
+    lab.write(TableSchema(1, schema, "global_priv", T0, (ID, NAME)), [(T0 + 1, Op.INSERT, 1, "a")])
+    lab.checkpoint(T0 + 20)
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        StorageConsumer(lab.reader(), database, take_over=True).run_round()
+
+
+def test_names_stay_apart_whatever_the_database_compares_by(database: ReplayDatabase, server: str) -> None:
+    odd = f"odd_{next(_schemas)}"
+    if database.dialect.name == "mysql":
+        database.execute(f"CREATE DATABASE {odd}_notes CHARACTER SET latin1")
+        server = server.replace("/replay", f"/{odd}_notes")
+    again = open_database(server)
+    again.execute("DROP TABLE IF EXISTS penstock_replay")
+    if again.dialect.name == "mysql":
+        again.execute("CREATE TABLE penstock_replay (item VARCHAR(700) NOT NULL PRIMARY KEY, note LONGTEXT NOT NULL)")
+    lab = StorageLab(f"memory://odd-{odd}-{database.dialect.name}/")
+    names = ["Orders", "orders", "日本", "penstock_stage", "orders__penstock"]
+    for number, name in enumerate(names, 1):
+        lab.write(TableSchema(number, odd, name, T0, (ID, NAME)), [(T0 + number, Op.INSERT, number, name)])
+    wider = TableSchema(2, odd, "orders", T0 + 10, (ID, NAME, PRICE))
+    lab.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE orders ADD price DECIMAL(30,10)", wider, schema=odd)
+    lab.checkpoint(T0 + 20)
+    for rows in (len(names), 0):
+        assert StorageConsumer(lab.reader(), again).run_round().rows == rows
+    shown = again.dialect.identifier(NAME.name)
+    assert [found(again, odd, name, f"id, {shown}") for name in names] == [[(str(n), name)] for n, name in enumerate(names, 1)]
+    again.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.model.errors import PenstockError
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.inspection import check_target
-from penstock.readback.replay_database import open_database
+from penstock.readback.replay_opening import open_database
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
 from testing.paths.whole_path import WholePath, read_state

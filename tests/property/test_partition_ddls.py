@@ -13,7 +13,7 @@ from penstock.format.layout.schema_file import parse_schema_file
 from penstock.model.ddl import DdlType
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.inspection import check_target
-from penstock.readback.replay_database import open_database
+from penstock.readback.replay_opening import open_database
 from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget
 from testing.paths.whole_path import WholePath, row_key

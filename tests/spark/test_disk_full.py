@@ -50,12 +50,13 @@ def test_a_full_disk_is_an_error_and_room_is_enough_to_go_on(jvm, upstream, wait
     del jvm
     workload = Workload(upstream, WorkloadSettings(rows=ROWS, ddls=False))
     workload.setup()
-    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
     with disk(tmp_path / "disk", SMALL[full]) as small:
         target = (small if full == "target" else tmp_path) / "files"
-        sink: dict[str, Any] = {"uri": target.as_uri(), "file-size": "256KiB", "spool-size": "1MiB"}
         # What lies above a fifth of the spool goes to its disk: long before a file is full.
-        sink["spool-dir"] = str((small if full == "spool" else tmp_path) / "spool")
+        connection = {"uri": target.as_uri(), "spool-dir": str((small if full == "spool" else tmp_path) / "spool")}
+        spark = SparkConfig(master="local[2]", warm_up=False)
+        config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=spark, connections={"small": connection})
+        sink = {"uri": "connection://small", "file-size": "256KiB", "spool-size": "1MiB"}
         with ServerProcess(config) as server, ServerClient(server.url) as client:
             client.create_feed({"name": "f", "tables": ["shop.*"], "sink": sink, "flush-interval": "1s"})
             waiting.feed(client, "f", lambda shown: shown["windows"] > 0)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from penstock.cli.server_client import ServerClient
+from penstock.config.api_settings import ApiSettings
 from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
@@ -31,7 +32,8 @@ def flushed_files(url: str, feed: str) -> int:
 def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans_per_table: int) -> None:
     del jvm
     target = tmp_path / "files"
-    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=SparkConfig(master="local[2]", warm_up=False))
+    spark, api = SparkConfig(master="local[2]", warm_up=False), ApiSettings(open_paths=("/metrics",))
+    config = ServerConfig(source=upstream.uri, data_dir=tmp_path / "data", http_port=0, spark=spark, api=api)
     workload = Workload(upstream, WorkloadSettings(rate=RATE, rows=ROWS, seed=spans_per_table))
     workload.setup()
     with ServerProcess(config) as server, ServerClient(server.url) as client:

@@ -81,7 +81,7 @@ def run_demo(rows: int, seconds: float, target: Path, master: str, data_dir: Pat
         config = ServerConfig(source=source, data_dir=data_dir, http_port=0, spark=SparkConfig(master=master))
         with contextlib.ExitStack() as parts:
             server = parts.enter_context(ServerProcess(config))
-            client = parts.enter_context(ServerClient(server.url))
+            client = parts.enter_context(ServerClient(server.url, token=server.token))
             upstream = parts.enter_context(DataServerUpstream(source))
             created = client.create_feed({"name": FEED, "tables": ["shop.*"], "sink": {"uri": target.as_uri()}, "flush-interval": "2s"})
             tables = {t["table_id"]: t["name"] for t in created["tables"]}

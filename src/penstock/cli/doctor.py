@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("uri", required=False)
+@click.argument("uri", required=False, type=URI)
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat.  [default: all tables]")
-@click.option("--sink", metavar="URI", help="Check this target too: an object is created in it and deleted again.")
+@click.option("--sink", metavar="URI", type=URI, help="Check this target too: an object is created in it and deleted again.")
 @click.option(
     "--config",
     "config_file",
@@ -48,12 +48,12 @@ def doctor(
 
     \b
     Examples:
-      penstock doctor postgresql://cdc:secret@db:5432/shop --table 'public.*'
-      penstock doctor mysql://cdc:secret@db:3306 --table 'shop.*' --sink s3://lake/shop
+      penstock doctor postgresql://cdc:{env:DB_PASSWORD}@db:5432/shop --table 'public.*'
+      penstock doctor mysql://cdc:{ask}@db:3306 --table 'shop.*' --sink s3://lake/shop
       penstock doctor --config shop.toml
-      penstock doctor mysql://cdc:secret@db:3306 --output json
+      penstock doctor mysql://cdc:{ask}@db:3306 --output json
     """  # noqa: D301
-    tree = merge(read_toml(config_file) if config_file else {}, read_assignments(assignments))
+    tree = merge(read_settings(config_file), read_options(assignments))
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
     given = {"source": uri, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None}

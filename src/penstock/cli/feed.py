@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.feed_table import table_group, table_line, verification_rows
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments, read_toml
+from penstock.cli.shown.line import say, visible
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -49,7 +49,7 @@ feed.add_command(table_group)
 @feed.command()
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
@@ -72,10 +72,10 @@ def create(
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
-    tree = read_toml(config_file) if config_file else {}
+    tree = read_settings(config_file)
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_assignments(assignments))
+    tree = merge(tree, read_options(assignments))
     tree = merge(tree, {"name": name} | ({"tables": list(tables)} if tables else {}) | ({"sink": {"uri": sink}} if sink else {}))
     _require_json(tree)
     with ServerClient(server_url) as client:
@@ -104,8 +104,8 @@ def list_feeds(server_url: str, output: str) -> None:
     for title, justify in (("NAME", "left"), ("STATE", "left"), ("ROWS", "right"), ("FILES", "right"), ("LAG", "right"), ("ERROR", "left")):
         table.add_column(title, justify="right" if justify == "right" else "left")
     for one in feeds:
-        error = one["error"]["code"] if one["error"] else ""
-        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), error)
+        error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
+        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
     Console().print(table)
 
 
@@ -125,7 +125,7 @@ def show(name: str, server_url: str, output: str) -> None:
     table.add_column(overflow="fold")
     for title, text in _rows(found):
         # As it is: square brackets in an error are not markup.
-        table.add_row(title, Text(text))
+        table.add_row(title, Text(visible(text)))
     Console().print(table)
 
 
@@ -191,6 +191,9 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
     rows += verification_rows(found.get("verification"))
     rows += [("not captured", problem) for problem in found["capture_problems"]]
+    problem = found.get("problem")
+    if problem and problem["stage"] not in {"failed", "retrying"}:
+        rows += [("problem", f"{problem['stage']}: {problem['text']}"), ("hint", problem["hint"])]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):

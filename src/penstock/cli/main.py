@@ -27,6 +27,7 @@ VERBS = {
     "server": "Run a server: capture a source and run feeds. Drain it.",
     "feed": "Create, list, show, resume and remove feeds.",
     "verify": "Compare a feed's files with the upstream, row by row.",
+    "token": "Make, list and revoke tokens for the API of a server.",
     "store": "Look into an event store: list, show, check, compact, collect.",
     "replay": "Apply a storage target to a database, and go on where it stopped.",
     "storage": "List, check and expire the files of a storage target.",

@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from penstock.cli.foreground import Foreground
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
-from penstock.config.loader import read_assignments, read_toml
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load, merge
 
@@ -30,9 +30,11 @@ EXIT_INCOMPLETE = 3
 
 @click.command()
 @click.argument("config_file", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE.toml]")
-@click.option("--source", metavar="URI", help="mysql://user:password@host:3306, postgresql://…/database or dataserver://host:port.")
+@click.option(
+    "--source", metavar="URI", type=URI, help="mysql://user:password@host:3306, postgresql://…/database or dataserver://host:port."
+)
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
 @click.option("--name", help=f"The feed's name, under which it goes on next time.  [default: {DEFAULT_NAME}]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where progress and the event store live.  [default: penstock-data]")
 @click.option("--http-port", type=int, help="Where the API and the metrics answer; 0 takes any free port.  [default: 0]")
@@ -59,14 +61,14 @@ def run(
 
     \b
     Examples:
-      penstock run --source mysql://cdc:secret@db:3306 --table 'shop.*' --sink s3://lake/shop
+      penstock run --source mysql://cdc:{env:DB_PASSWORD}@db:3306 --table 'shop.*' --sink s3://lake/shop
       penstock run --source postgresql://cdc@db/shop --table 'public.*' --sink file:///tmp/shop --until-caught-up
       penstock run shop.toml --set sink.protocol=canal-json
     """  # noqa: D301
-    tree = read_toml(config_file) if config_file else {}
+    tree = read_settings(config_file)
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_assignments(assignments))
+    tree = merge(tree, read_options(assignments))
     given: dict[str, Any] = {
         "name": name,
         "source": source,
@@ -96,8 +98,9 @@ def run(
     view.step("starting Spark, the log service and the event store")
     with contextlib.ExitStack() as parts:
         parts.enter_context(foreground.running(process))
-        client = parts.enter_context(ServerClient(process.url))
-        feed = ensure_feed(client, feed_tree)
+        client = parts.enter_context(ServerClient(process.url, token=process.token))
+        # Who runs the server asks for the feed, so it may name what a caller of the API may not.
+        feed = ensure_feed(client, feed_tree, process.create_feed)
         view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
         caught_up, without = follow(client, feed["name"], view, foreground.stop, until_ts, process.check_spark)
@@ -119,7 +122,7 @@ def divide(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return feed, {"http-port": 0} | dict(server) | {"source": tree["source"]}
 
 
-def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]:
+def ensure_feed(client: ServerClient, tree: Mapping[str, Any], create: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Return the feed, created if it is not there; raise where one of that name does something else."""
     name = str(tree["name"])
     try:
@@ -127,7 +130,7 @@ def ensure_feed(client: ServerClient, tree: Mapping[str, Any]) -> dict[str, Any]
     except PenstockError as error:
         if error.code != "FEED_UNKNOWN":
             raise
-        client.create_feed(dict(tree))
+        create(dict(tree))
         return client.show_feed(name)
     from penstock.config.tree import dump_feed_config, load_feed_config
     from penstock.settings.masking import mask_tree

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from penstock.cli.foreground import Foreground
+from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.config.loader import read_assignments, read_toml
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load, merge
@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 
 
 @click.group(invoke_without_command=True)
-@click.option("--source", metavar="URI", help="The upstream to capture, as dataserver://host:port.")
+@click.option("--source", metavar="URI", type=URI, help="The upstream to capture, as dataserver://host:port.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Where the meta database and the event store live.  [default: penstock-data]"
 )
@@ -67,7 +67,7 @@ def server(
     # Imported here, because Spark and Arrow take their time and `--help` and bad options need neither.
     from penstock.config.server_tree import ServerConfig
 
-    tree = merge(read_toml(config_file) if config_file else {}, read_assignments(assignments))
+    tree = merge(read_settings(config_file), read_options(assignments))
     config = load(ServerConfig, merge(tree, given))
     from penstock.server.process import ServerProcess
 

@@ -1,13 +1,21 @@
-"""How the verbs talk to a server: its HTTP API, errors turned back into Penstock's own. Runs anywhere."""
+"""How the verbs talk to a server: its HTTP API, errors turned back into Penstock's own.
+
+The token is that of ``PENSTOCK_TOKEN``, or in the file of ``PENSTOCK_TOKEN_FILE``, or the one of a server that this user runs here, which
+is found by its address. ``PENSTOCK_CA_FILE`` names certificates to trust, beside those of the system. Runs anywhere.
+"""
 
 from __future__ import annotations
 
+import os
+import ssl
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
+from penstock.config.known_servers import KnownServer, find_server, read_token
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
 
@@ -18,12 +26,23 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 class ServerClient:
     """A connection to one server."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 60.0, token: str | None = None) -> None:
+        """Whoever runs the server in this process gives its token; all others have theirs found."""
         self._url = url.rstrip("/")
+        known = find_server(self._url)
+        token = _token(known) if token is None else token
+        if known is not None and self._url.startswith("http://localhost"):
+            # The token goes to the address that its server noted, and not to whatever else answers to the name.
+            self._url = self._url.replace("localhost", "127.0.0.1", 1)
         try:
-            host = urlsplit(self._url).hostname
-            # A proxy of the environment is for the world outside, not for this machine.
-            self._client = httpx.Client(base_url=f"{self._url}/api/v1", timeout=timeout_s, trust_env=host not in _LOOPBACK)
+            self._client = httpx.Client(
+                base_url=f"{self._url}/api/v1",
+                timeout=timeout_s,
+                # A proxy of the environment is for the world outside, not for this machine.
+                trust_env=urlsplit(self._url).hostname not in _LOOPBACK,
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+                verify=_trusted(known) if self._url.startswith("https:") else True,
+            )
         except (ValueError, httpx.InvalidURL):
             raise PenstockError("CONFIG_INVALID", f"--server: not a URL: {mask_uri(url)}", f"Use {DEFAULT_URL}.") from None
 
@@ -73,8 +92,21 @@ class ServerClient:
         return tables
 
     def ask_for_table(self, name: str, table: str, what: str) -> dict[str, Any]:
-        """Ask for a table of a feed to be read again: ``retry`` or ``resnapshot``; answers before it is."""
+        """Ask for something to be done with a table of a feed: ``retry``, ``resnapshot``, ``exclude``; answers before it is."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}")
+
+    def create_token(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Make a token; the answer is the only place that ever shows it."""
+        return self._call("POST", "/tokens", tree)
+
+    def list_tokens(self) -> list[dict[str, Any]]:
+        """Return every token that was made, without the tokens themselves."""
+        tokens: list[dict[str, Any]] = self._call("GET", "/tokens")["tokens"]
+        return tokens
+
+    def revoke_token(self, token_id: str) -> dict[str, Any]:
+        """End a token."""
+        return self._call("DELETE", f"/tokens/{quote(token_id, safe='')}")
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
@@ -93,6 +125,25 @@ class ServerClient:
         raise PenstockError(
             "SERVER_UNREACHABLE", f"{mask_uri(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
         )
+
+
+def _token(known: KnownServer | None) -> str:
+    given = os.environ.get("PENSTOCK_TOKEN", "").strip()
+    if given:
+        return given
+    file = os.environ.get("PENSTOCK_TOKEN_FILE") or (known.token_file if known else "")
+    return read_token(Path(file)) if file else ""
+
+
+def _trusted(known: KnownServer | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    for file in (os.environ.get("PENSTOCK_CA_FILE"), known.certificate if known else None):
+        if file:
+            try:
+                context.load_verify_locations(file)
+            except (OSError, ssl.SSLError) as error:
+                raise PenstockError("CONFIG_INVALID", f"{file}: {error.strerror or 'no certificate'}") from None
+    return context
 
 
 def _reason(error: Exception) -> str:

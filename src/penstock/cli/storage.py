@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.given import URI, read_options
 from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments
 from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ _set = click.option(
 _output = click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is stable.")
 
 
+_NAMES_ONLY = "what data files hold"
+_VALUES = "the values of rows, for which files carry no checksums; penstock verify compares them with the source"
+
+
 @click.group()
 def storage() -> None:
     """Look at a storage target, check it, let old files expire.
@@ -31,7 +35,7 @@ def storage() -> None:
 
 
 @storage.command(name="ls")
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @_output
 def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
@@ -55,7 +59,7 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 
 
 @storage.command()
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @_output
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
@@ -70,11 +74,12 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
         for finding in findings:
             say(str(finding))
         click.echo(f"{len(findings)} problems" if findings else "sound")
+        click.echo(f"not checked: {_NAMES_ONLY if names_only else _VALUES}")
     sys.exit(1 if findings else 0)
 
 
 @storage.command()
-@click.argument("target")
+@click.argument("target", type=URI)
 @_set
 @click.option("--days", type=click.IntRange(0), help="Keep this many days before the checkpoint; else file-expiration-days.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
@@ -103,5 +108,5 @@ def _open(target: str, assignments: tuple[str, ...]) -> tuple[ObjectTarget, Stor
     from penstock.target.settings import from_uri
     from penstock.target.storage import TargetAddress
 
-    uri, settings = from_uri(target, merge({}, read_assignments(assignments)))
+    uri, settings = from_uri(target, merge({}, read_options(assignments)))
     return TargetAddress(uri).open(), settings

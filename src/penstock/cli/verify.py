@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.given import URI, read_options
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.cli.shown.line import say
-from penstock.config.loader import read_assignments
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -33,8 +33,8 @@ _POLL_S = 0.5
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for the server.")
 @click.option("--repair", is_flag=True, help="Have each table that differs read again; what differs is delivered.")
 @click.option("--wait", is_flag=True, help="With --repair: wait until that is done, and verify again.")
-@click.option("--source", metavar="URI", help="Without a server: the upstream, as dataserver://host:port.")
-@click.option("--sink", metavar="URI", help="Without a server: the target, as the feed was created with it.")
+@click.option("--source", metavar="URI", type=URI, help="Without a server: the upstream, as dataserver://host:port.")
+@click.option("--sink", metavar="URI", type=URI, help="Without a server: the target, as the feed was created with it.")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="Without a server: database.table; * and ? match. Repeat.")
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Without a server: a setting of the feed, as sink.csv.delimiter=';'."
@@ -183,7 +183,7 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     from penstock.source.contract import reads_past
 
     given: dict[str, Any] = {"name": "verify", "tables": list(tables), "sink": {"uri": sink}}
-    config = load_feed_config(merge(read_assignments(assignments), given))
+    config = load_feed_config(merge(read_options(assignments), given))
     reader = open_reader(config.target.uri, config.target.options)
     upstream = open_upstream(source)
     try:

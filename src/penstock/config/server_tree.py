@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from penstock.config.api_settings import ApiSettings, is_loopback
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
 from penstock.store.event_store import StoreSettings
@@ -88,17 +90,34 @@ class RereadSettings:
 
 @dataclass(frozen=True)
 class SparkConfig:
-    """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start."""
+    """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start.
+
+    ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all.
+    """
 
     master: str = "local[*]"
     driver_memory: str = "1g"
     warm_up: bool = True
+    cores_max: int = 4
     conf: dict[str, str] = field(default_factory=dict)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        return [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+
+    @property
+    def effective_conf(self) -> dict[str, str]:
+        """Return Spark's settings; the given ones win."""
+        shared = {"spark.cores.max": str(self.cores_max)} if self.master.startswith("spark://") else {}
+        return shared | self.conf
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process."""
+    """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process.
+
+    ``sink_allow`` has patterns of the targets that callers may use, all where it is empty; ``connections`` are those with a name.
+    """
 
     source: str
     data_dir: Path = Path("penstock-data")
@@ -114,6 +133,9 @@ class ServerConfig:
     meta: MetaSettings = field(default_factory=MetaSettings)
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     reread: RereadSettings = field(default_factory=RereadSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    sink_allow: tuple[str, ...] = ()
+    connections: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"
@@ -124,6 +146,11 @@ class ServerConfig:
         found = [(key, f"must be between 0 (any free port) and {_PORT_MAX}") for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
         if "://" not in self.source:
             found.append(("source", "must be a URI like dataserver://host:port"))
+        if not (is_loopback(self.http_host) or self.api.tls_certificate or self.api.plain_text):
+            found.append(
+                ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
+            )
+        found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
 
     @property

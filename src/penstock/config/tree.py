@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
+from penstock.model.table_pattern import pattern_problems
 from penstock.settings.loader import Problems, dump, merge, read
 from penstock.target.settings import StorageSinkSettings, from_uri
 
@@ -53,6 +54,9 @@ class FeedConfig:
             found.append(("name", "must be 1 to 63 letters, digits, '_', '-' or '.', and begin with a letter or digit"))
         if not self.tables:
             found.append(("tables", "must name at least one table"))
+        too_much = pattern_problems(self.tables)
+        if too_much:
+            return [*found, ("tables", too_much[0])]
         found += [
             (f"tables[{at}]", f"must look like database.table or database.*, not {pattern!r}")
             for at, pattern in enumerate(self.tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.model.table_pattern import TablePatterns
+from penstock.model.table_pattern import TablePatterns, pattern_problems
 
 MIB = 1 << 20
 OnRewrite = Literal["resnapshot", "keep", "pause-table"]
@@ -73,8 +73,8 @@ class FeedSettings:
         found = []
         if not 0.1 <= self.flush_interval_s <= 600:
             found.append(("flush-interval", "must be between 100 ms and 10 min"))
-        if self.window_bytes_max < MIB:
-            found.append(("window-bytes-max", "must be at least 1 MiB"))
+        if not MIB <= self.window_bytes_max <= 1 << 44:
+            found.append(("window-bytes-max", "must be between 1 MiB and 16 TiB"))
         if not 1 <= self.spans_per_table <= 1000:
             found.append(("spans-per-table", "must be between 1 and 1000"))
         if not 0 <= self.partitions <= 10_000:
@@ -85,6 +85,8 @@ class FeedSettings:
             found.append(("bootstrap-tasks", "must be between 1 and 1000"))
         if self.bootstrap_rows_per_second < 0:
             found.append(("bootstrap-rows-per-second", "must not be negative"))
+        found += [("on-rewrite-tables", problem) for problem in pattern_problems(self.on_rewrite_tables)]
+        found += [("recheck-tables", problem) for problem in pattern_problems(self.recheck_tables)]
         found += [
             (f"on-rewrite-tables.{pattern}", f"must be one of {', '.join(REWRITE_RULES)}")
             for pattern, rule in self.on_rewrite_tables.items()

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.model.table import TableSchema
+from penstock.model.table_pattern import PATTERNS_MAX, pattern_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ def read_selectors(raw: Any) -> tuple[ColumnSelector, ...]:
         raw = json.loads(raw)
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise ValueError("must be a list of {matcher, columns}")  # noqa: TRY004 - faults of a configuration are ValueErrors
+    if len(raw) > PATTERNS_MAX:
+        raise ValueError(f"must be at most {PATTERNS_MAX} rules")
     selectors = []
     for at, rule in enumerate(raw):
         if not isinstance(rule, Mapping) or set(rule) != {"matcher", "columns"}:
@@ -65,5 +68,7 @@ def read_selectors(raw: Any) -> tuple[ColumnSelector, ...]:
         lists = [[rule[k]] if isinstance(rule[k], str) else rule[k] for k in ("matcher", "columns")]
         if not all(isinstance(part, Sequence) and part and all(isinstance(p, str) for p in part) for part in lists):
             raise ValueError(f"rule {at + 1}: matcher and columns must be lists of patterns")
+        for problem in (*pattern_problems(lists[0]), *pattern_problems(lists[1])):
+            raise ValueError(f"rule {at + 1}: {problem}")
         selectors.append(ColumnSelector(tuple(lists[0]), tuple(lists[1])))
     return tuple(selectors)

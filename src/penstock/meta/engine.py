@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from penstock.files.private_files import create_private
 from penstock.meta import tables
 from penstock.model.errors import PenstockError
 
@@ -50,6 +51,10 @@ class MetaEngine:
         self._sqlite = parsed.get_backend_name() == "sqlite"
         self._postgres = parsed.get_backend_name() == "postgresql"
         self._busy_timeout_s = settings.busy_timeout_s
+        if self._sqlite and parsed.database is not None:
+            # SQLite gives what it writes beside the file the file's own mode.
+            with contextlib.suppress(OSError):
+                create_private(Path(parsed.database))
         try:
             self._engine = sa.create_engine(
                 parsed,

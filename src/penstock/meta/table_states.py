@@ -77,6 +77,12 @@ def open_doubt(known: TableState | None, doubt: TableState, now_ms: int) -> Tabl
     )
 
 
+def identified(known: TableState, table_id: int, there: TableState | None, now_ms: int) -> TableState | None:
+    """Return the state of a table whose doubt had only its name; None where what is known of it (``there``) covers the doubt."""
+    doubt = msgspec.structs.replace(known, table_id=table_id)
+    return doubt if there is None else open_doubt(there, doubt, now_ms)
+
+
 def begin_reread(known: TableState, now_ms: int) -> TableState:
     """Return the state of a table that is being read again."""
     if not known.is_open:
@@ -114,10 +120,8 @@ class TableStates:
 
     def states(self) -> list[TableState]:
         """Return every table that was ever in doubt, by id and name."""
-        order = (table_state.c.table_id, table_state.c.db_name, table_state.c.table_name)
-        query = sa.select(table_state).where(table_state.c.source == self._source).order_by(*order)
         with self._engine.read() as connection:
-            return [_state(row) for row in connection.execute(query)]
+            return states_of(connection, self._source)
 
     def open(self, doubt: TableState) -> bool:
         """Make a doubt durable; return False where the log gave it before. ``schema`` and ``table`` follow the newest doubt."""
@@ -151,9 +155,9 @@ class TableStates:
             if known is None:
                 return
             there = self._find(connection, TableState(table_id, schema, table, TableCondition.OK))
-            if there is None or (known.is_open and not there.is_open):
-                newest = msgspec.structs.replace(known, table_id=table_id, doubt_ts=max(known.doubt_ts, there.doubt_ts if there else 0))
-                self._put(connection, there, newest)
+            named = identified(known, table_id, there, self._clock.now_ms())
+            if named is not None:
+                self._put(connection, there, named)
             connection.execute(table_state.delete().where(*self._key(known)))
 
     def forget(self, table_id: int) -> None:
@@ -190,6 +194,13 @@ class TableStates:
         values = msgspec.structs.asdict(state)
         values["db_name"], values["table_name"], values["state"] = values.pop("schema"), values.pop("table"), state.state.value
         connection.execute(table_state.insert().values(source=self._source, **values))
+
+
+def states_of(connection: sa.Connection, source: str) -> list[TableState]:
+    """Return every table of a source that was ever in doubt, by id and name."""
+    order = (table_state.c.table_id, table_state.c.db_name, table_state.c.table_name)
+    query = sa.select(table_state).where(table_state.c.source == source).order_by(*order)
+    return [_state(row) for row in connection.execute(query)]
 
 
 def _state(row: sa.Row[tuple[object, ...]]) -> TableState:

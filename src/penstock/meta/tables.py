@@ -2,8 +2,8 @@
 
 ``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
 run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``, ``log_schema`` and
-``table_state`` what a source with one log must know again after a restart. Only plain column types, so that the same
-definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
+``table_state`` what a source with one log must know again after a restart; ``api_token`` who may call. Only plain column types, so that
+the same definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
 from __future__ import annotations
@@ -185,4 +185,17 @@ table_state = sa.Table(
     sa.Column("next_attempt_ms", sa.BigInteger, nullable=False),
     sa.Column("settled_ts", sa.BigInteger, nullable=False),
     comment="Tables of which the log does not tell every row, until they were read again. One row for each table id; names where it is 0.",
+)
+
+api_token = sa.Table(
+    "api_token",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("expires_ms", sa.BigInteger, nullable=False),
+    sa.Column("revoked_ms", sa.BigInteger, nullable=False),
+    comment="Who may call the API. digest: SHA-256 of the token, which is kept nowhere.",
 )

@@ -84,8 +84,8 @@ CODES: dict[str, CodeEntry] = {
     ),
     "TABLE_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
-        "The log does not tell what rows a table has, and on-rewrite leaves it out.",
-        "Run penstock feed table resnapshot FEED TABLE when the table shall be delivered again.",
+        "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
+        "Run penstock feed table include FEED TABLE when the table shall be delivered again.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
@@ -174,8 +174,40 @@ CODES: dict[str, CodeEntry] = {
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
     ),
+    "META_SEALED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The configuration of a feed is sealed with a key that this server does not have.",
+        "Give every server of the meta database the same PENSTOCK_META_KEY, or restore the key file beside an embedded one.",
+    ),
     "SERVER_UNREACHABLE": CodeEntry(
         ErrorKind.INVALID, "No Penstock server answers.", "Start one with `penstock server`, or pass --server."
+    ),
+    "API_TOKEN_REQUIRED": CodeEntry(
+        ErrorKind.INVALID,
+        "The call carries no token, or one that is unknown, expired or revoked.",
+        "Call as the user that runs the server, or set PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE; `penstock token create` makes tokens.",
+    ),
+    "API_FORBIDDEN": CodeEntry(
+        ErrorKind.INVALID, "The token's role does not allow the call.", "Use a token with the role that the message names."
+    ),
+    "API_PLACE_REFUSED": CodeEntry(
+        ErrorKind.INVALID,
+        "The call names a host that the server does not go by, or comes from a foreign web page.",
+        "Call it by its address, or add the name to api.hosts, or the origin to api.origins, in the server's configuration.",
+    ),
+    "API_BODY_REFUSED": CodeEntry(
+        ErrorKind.INVALID,
+        "The body of the call is too large, too slow or no JSON.",
+        "Send a JSON object, with Content-Type application/json.",
+    ),
+    "API_BUSY": CodeEntry(
+        ErrorKind.TRANSIENT, "Too many calls at once, or within a second.", "Try again later; see api.requests-per-second."
+    ),
+    "TOKEN_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No token has this id.", "See `penstock token list`."),
+    "SINK_FORBIDDEN": CodeEntry(
+        ErrorKind.INVALID,
+        "The server's configuration does not let a caller use this target or parameter.",
+        "Name a connection of the server, as connection://lake/prefix, or have its operator extend sink-allow or [connections].",
     ),
     "VERIFY_MISMATCH": CodeEntry(
         ErrorKind.CORRUPT,

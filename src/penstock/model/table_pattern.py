@@ -7,11 +7,14 @@ the dot between them, and without regard to case, as MySQL compares names. Runs 
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Collection
 
 import msgspec
 
 from penstock.model.ddl import DdlEvent, DdlType
 
+PATTERNS_MAX = 1_000
+_PATTERN_CHARS_MAX, _WILDCARDS_MAX = 400, 32
 _DATABASE_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
 
 
@@ -34,6 +37,14 @@ class TablePatterns(msgspec.Struct, frozen=True):
             return self.match_database(ddl.schema)
         names = [(t.schema, t.table) for t in ddl.tables] + [(schema, table) for _, schema, table in ddl.old_names]
         return any(self.match(*name) for name in names)
+
+
+def pattern_problems(patterns: Collection[str]) -> list[str]:
+    """Return what is wrong with patterns that would take too long to compare."""
+    if len(patterns) > PATTERNS_MAX:
+        return [f"must be at most {PATTERNS_MAX} patterns"]
+    long = any(len(pattern) > _PATTERN_CHARS_MAX or sum(map(pattern.count, "*?[")) > _WILDCARDS_MAX for pattern in patterns)
+    return [f"a pattern has at most {_PATTERN_CHARS_MAX} characters and {_WILDCARDS_MAX} wildcards"] if long else []
 
 
 def match_name(pattern: str, full_name: str) -> bool:

@@ -56,6 +56,9 @@ class DoubtControl(Protocol):
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up."""
 
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
+
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
 

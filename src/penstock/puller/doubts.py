@@ -19,6 +19,8 @@ The interface, in the order in which it is used (all of it on ``LogService``; se
 - ``fail_round(table_id, error, retry_s) -> None``: the re-read failed. The watch ends; with an error that is not TRANSIENT the table is
   ``quarantined`` with its code and hint, else ``doubtful``; no attempt before ``retry_s`` seconds. A table that is quarantined with
   ``TABLE_PAUSED`` is left out of the log until a re-read of it begins.
+- ``look_again() -> None``: the reader begins again where it is, and asks the source once more about tables of which no version is known.
+  A doubt about such a table has only its name, until the log tells a first version: from then on it is a doubt about that table.
 - ``forget_table(table_id) -> None``: the table is gone, and its doubts with it.
 
 A doubt is durable before the position that covers it. Corrections stand between two steps, at a place M that the reader reached for
@@ -46,6 +48,9 @@ class DoubtBook(Protocol):
 
     def open(self, doubt: TableState) -> bool:
         """Keep a doubt; False where a doubt at or above its ``doubt_ts`` is known already."""
+
+    def identify(self, schema: str, table: str, table_id: int) -> None:
+        """Give a doubt of which only the name was known the id of its table."""
 
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""

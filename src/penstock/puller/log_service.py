@@ -215,6 +215,10 @@ class LogService:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
         self._doubts().fail_round(table_id, error, retry_s)
 
+    def look_again(self) -> None:
+        """Have the source asked once more about tables of which no version is known."""
+        self._doubts().look_again()
+
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
         self._doubts().forget_table(table_id)

@@ -3,29 +3,33 @@
 Steps are the schema files and the data files of all tables, ordered by version, schema file first, then date and number: a DDL
 comes after all rows before it and before all rows after it. Each step is one transaction that also notes itself, so a step is never lost
 and never applied twice, whatever stops the consumer. Invariants: only what an index names and only rows at or below the checkpoint are
-applied, so that after a round the database is a transaction-consistent cut. Runs wherever ``penstock replay`` does.
+applied, so that after a round the database is a transaction-consistent cut; a database takes one target only, and a table that this
+replay did not make is left alone, unless the caller says that all of it may be replaced. Runs wherever ``penstock replay`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from penstock.format.layout.paths import IndexPath
+from penstock.format.layout.paths import IndexPath, escape_name, unescape_name
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.model.table_pattern import TablePatterns
 from penstock.readback.lineage import ids_by_name, origin_of, renumbered
 from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
 from penstock.readback.reader import StorageReader, TableVersion
 from penstock.readback.replay import default_value, project
 from penstock.readback.replay_database import ReplayDatabase, shown
 
+_SOURCE = "source"
+_OCCUPIED_HINT = "Replay into another database, or replace what is there with --take-over."
 _DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
 
 
@@ -54,9 +58,12 @@ class _Step:
 class StorageConsumer:
     """Applies one target to one database. Not thread safe."""
 
-    def __init__(self, reader: StorageReader, database: ReplayDatabase) -> None:
+    def __init__(self, reader: StorageReader, database: ReplayDatabase, patterns: Sequence[str] = (), *, take_over: bool = False) -> None:
+        """Only tables that the patterns match are applied, all where there are none; ``take_over`` lets what is there be replaced."""
         self._reader = reader
         self._database = database
+        self._patterns = TablePatterns(tuple(patterns) or ("*.*",))
+        self._takes_over = take_over
         database.prepare_notes()
         self._notes: dict[str, str] = {}
 
@@ -64,6 +71,7 @@ class StorageConsumer:
         """Look at the target again and apply everything new up to its checkpoint."""
         self._notes = self._database.notes()
         self._reader.refresh()
+        self._claim(self._reader.identity())
         limit = self._reader.limit_ts()
         if self._reader.checkpoint_ts() is None:
             raise PenstockError("CHECKPOINT_MISSING", "the target has no metadata yet")
@@ -88,10 +96,36 @@ class StorageConsumer:
                     tell(f"{step.schema}.{step.table}: {done_rows} changes of {done_files} files")
         return Round(limit, ddls, files, rows)
 
+    def _claim(self, identity: str) -> None:
+        """Make sure that the notes of the database are about this target."""
+        known = self._notes.get(_SOURCE, identity)
+        if known != identity:
+            if not self._takes_over:
+                raise PenstockError(
+                    "SINK_OCCUPIED", f"the database holds a replay of {known}, and this target is {identity}", _OCCUPIED_HINT
+                )
+            with self._database.transaction():
+                for item in list(self._notes):
+                    self._note(item, None)
+        if _SOURCE not in self._notes:
+            with self._database.transaction():
+                self._note(_SOURCE, identity)
+
+    def _chosen_tables(self) -> list[tuple[str, str]]:
+        """Return the tables that are applied; those that a replay must not touch are an error, not left out."""
+        chosen = [name for name in self._reader.tables() if self._patterns.match(*name)]
+        system = next((name for name in chosen if self._database.dialect.is_system(name[0])), None)
+        if system is not None:
+            text = f"{system[0]}.{system[1]} would go to a schema of the server itself"
+            raise PenstockError("CONFIG_INVALID", text, "Choose tables with --table 'database.*'.")
+        return chosen
+
     def _steps(self, limit: int) -> list[_Step]:
         steps = []
-        for schema, table in self._reader.tables():
+        for schema, table in self._chosen_tables():
             for version in self._reader.versions(schema, table):
+                if version.type == DdlType.RENAME_TABLE:
+                    self._check_origin(schema, table, version)
                 # Renames come before what else happens at their ts: a name that they leave may be taken again by the same statement.
                 order = (version.table.version, -1 if version.type == DdlType.RENAME_TABLE else 0, "", schema, table, "")
                 steps.append(_Step(order, schema, table, version))
@@ -106,9 +140,15 @@ class StorageConsumer:
                     steps.append(_Step((file.table_version, 0, "", schema, "", ""), schema, "", version))
         return sorted(steps, key=lambda step: step.order)
 
+    def _check_origin(self, schema: str, table: str, version: TableVersion) -> None:
+        origin = origin_of(version.query, schema, table)
+        if origin is not None and not self._patterns.match(*origin) and self._is_due(schema, table, version):
+            text = f"{schema}.{table} was {origin[0]}.{origin[1]} before, which the patterns leave out"
+            raise PenstockError("CONFIG_INVALID", text, "Give --table for both names.")
+
     def _apply_version(self, schema: str, table: str, version: TableVersion) -> bool:
         """Apply a schema file unless it has been; return whether it was."""
-        item = f"version/{schema}/{table}"
+        item = _item("version", schema, table)
         if not self._is_due(schema, table, version):
             return False
         with self._database.transaction():
@@ -119,41 +159,44 @@ class StorageConsumer:
     def _park(self, renames: list[_Step]) -> None:
         """Take the tables that one statement renames out of the way, before any of them gets its new name: names may change places."""
         due = [s for s in renames if s.version is not None and self._is_due(s.schema, s.table, s.version)]
-        for at, step in enumerate(due):
+        for step in due:
             assert step.version is not None
             origin = origin_of(step.version.query, step.schema, step.table)
             known = None if origin is None else self._structure(*origin)
-            if origin is None or known is None or f"parked/{step.schema}/{step.table}" in self._notes:
+            if origin is None or known is None or _item("parked", step.schema, step.table) in self._notes:
                 continue
-            spot = msgspec.structs.replace(known, schema=step.schema, table=f"penstock_moving_{at}_{step.version.table.version}")
+            spot = msgspec.structs.replace(known, schema=step.schema, table=self._database.spare_name(step.schema, step.table, "moving"))
             with self._database.transaction():
                 # Noted first: where a DDL ends the transaction, a stop after it must find where the table went.
-                self._note(f"parked/{step.schema}/{step.table}", spot.to_json().decode())
+                self._note(_item("parked", step.schema, step.table), spot.to_json().decode())
                 self._database.rename_table(origin, spot)
-                self._note(f"table/{origin[0]}/{origin[1]}", None)
+                self._note(_item("table", *origin), None)
 
     def _is_due(self, schema: str, table: str, version: TableVersion) -> bool:
-        return int(self._notes.get(f"version/{schema}/{table}", "-1")) < version.table.version
+        return int(self._notes.get(_item("version", schema, table), "-1")) < version.table.version
 
     def _restructure(self, schema: str, table: str, version: TableVersion) -> None:
         after, before = version.table, self._structure(schema, table)
         if version.type == DdlType.DROP_SCHEMA:
-            for name in [k for k in self._notes if k.startswith(f"table/{schema}/")]:
-                self._drop(schema, name.split("/", 2)[2])
+            prefix = _item("table", schema, "").removesuffix("%")
+            for name in [k for k in self._notes if k.startswith(prefix)]:
+                self._drop(schema, unescape_name(name.removeprefix(prefix)))
             return
         if version.type in _DROPS or not after.columns:
             self._drop(schema, table)
             return
-        parked = self._notes.get(f"parked/{schema}/{table}")
+        parked = self._notes.get(_item("parked", schema, table))
         if parked is not None:
             spot = TableSchema.from_json(parked)
             moved = msgspec.structs.replace(spot, schema=schema, table=table, version=after.version)
+            if self._database.exists(spot.schema, spot.table):
+                self._make_way(schema, table)
             self._database.rename_table((spot.schema, spot.table), moved)
-            self._note(f"parked/{schema}/{table}", None)
+            self._note(_item("parked", schema, table), None)
             # Column ids count from the first version of each name; a rename keeps names.
             before = renumbered(moved, ids_by_name(moved, after))
         if before is None:
-            self._database.create_table(after)
+            self._create(after)
         else:
             if version.type in {DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.EXCHANGE_PARTITION}:
                 self._database.clear_table(before)
@@ -162,8 +205,35 @@ class StorageConsumer:
             if _shape(before) != _shape(after):
                 known_ids = {c.id for c in before.columns}
                 fresh = [c for c in after.columns if c.id not in known_ids]
-                self._database.rebuild_table(before, after, self._defaults(fresh))
-        self._note(f"table/{schema}/{table}", after.to_json().decode())
+                self._rebuild(before, after, self._defaults(fresh))
+        self._note(_item("table", schema, table), after.to_json().decode())
+
+    def _create(self, table: TableSchema) -> None:
+        """Create a table that this replay has not made yet."""
+        item = _item("making", table.schema, table.table)
+        again = item in self._notes
+        if not again:
+            self._make_way(table.schema, table.table)
+        # Noted first: where a DDL ends the transaction, a stop after it must find whose table it is.
+        self._note(item, str(table.version))
+        self._database.create_table(table, again=again)
+        self._note(item, None)
+
+    def _make_way(self, schema: str, table: str) -> None:
+        """Make sure that a name is free for a table of this replay."""
+        if self._database.exists(schema, table):
+            if not self._takes_over:
+                raise PenstockError("SINK_OCCUPIED", f"{schema}.{table} exists already, and this replay did not make it", _OCCUPIED_HINT)
+            self._database.drop_table(schema, table)
+
+    def _rebuild(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
+        item = _item("spare", after.schema, after.table)
+        noted = self._notes.get(item)
+        new, old = noted.split() if noted else (self._database.spare_name(after.schema, after.table, p) for p in ("new", "old"))
+        # Noted first, as above: what stands under these names after a stop is ours.
+        self._note(item, f"{new} {old}")
+        self._database.rebuild_table(before, after, defaults, (new, old))
+        self._note(item, None)
 
     def _remove_partitions(self, table: TableSchema, version: int) -> None:
         """Delete the rows of the partitions that a DDL took away: what they last held, and did not give to another partition."""
@@ -192,7 +262,7 @@ class StorageConsumer:
     def _drop(self, schema: str, table: str) -> None:
         if self._structure(schema, table) is not None:
             self._database.drop_table(schema, table)
-            self._note(f"table/{schema}/{table}", None)
+            self._note(_item("table", schema, table), None)
 
     def _apply_files(self, step: _Step, limit: int) -> tuple[int, int]:
         """Apply the new files of one index; return how many, and their rows."""
@@ -258,7 +328,7 @@ class StorageConsumer:
             self._database.insert_rows(table, repeated(come, columns))
 
     def _structure(self, schema: str, table: str) -> TableSchema | None:
-        text = self._notes.get(f"table/{schema}/{table}")
+        text = self._notes.get(_item("table", schema, table))
         return None if text is None else TableSchema.from_json(text)
 
     def _note(self, item: str, text: str | None) -> None:
@@ -267,6 +337,13 @@ class StorageConsumer:
             self._notes.pop(item, None)
         else:
             self._notes[item] = text
+
+
+def _item(kind: str, schema: str, table: str) -> str:
+    """Return under which name something about a table is noted; two tables never have the same, in any collation that tells bytes apart."""
+    names = (escape_name(name) for name in (schema, table))
+    # Blanks at the end do not count in every one.
+    return "/".join([kind, *(name[:-1] + "%20" if name.endswith(" ") else name for name in names)])
 
 
 def _shape(table: TableSchema) -> tuple[tuple[Column, ...], ...]:

@@ -19,10 +19,11 @@ from penstock.format.data_file import DECODED_BYTES_MAX, decode_file
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
-from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, IndexPath, parse_schema_path
+from penstock.format.layout.paths import METADATA_PATH, OWNER_PATH, DataDir, DataPath, IndexPath, parse_schema_path
 from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -110,6 +111,14 @@ class StorageReader:
     def checkpoint_ts(self) -> int | None:
         """Return the published checkpoint; None where there is none yet."""
         return self._checkpoint_ts
+
+    def identity(self) -> str:
+        """Return what tells this target from others: the feed that owns it, or where it is."""
+        content = self._target.find(OWNER_PATH)
+        try:
+            return f"feed {decoded(content, dict[str, str])['id']}" if content is not None else self._target.place
+        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+            raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: does not name a feed") from error
 
     @property
     def stops_at_checkpoint(self) -> bool:

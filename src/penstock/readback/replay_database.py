@@ -2,16 +2,17 @@
 
 Owns names, types and statements of each; everything above works with tables and frames. A replay keeps its notes in a table of the
 database itself, so rows and notes are committed together and a step is never applied twice. Structures are made from schema files, not
-from DDL text, so any upstream DDL works on any of these databases. Invariant: nothing of another application is touched but the
-tables of the replayed databases and the table of notes. Runs wherever ``penstock replay`` does.
+from DDL text, so any upstream DDL works on any of these databases. Invariants: nothing of another application is touched, tables of the
+replayed databases that this replay did not make included; every name and literal is written as the dialect writes it. Runs wherever
+``penstock replay`` does.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import polars as pl
@@ -19,10 +20,11 @@ import polars as pl
 from penstock.format.csv.dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.readback.replay_dialect import DIALECTS, Dialect, shown
+from penstock.readback.replay_dialect import Dialect, shown
 from penstock.readback.replay_loading import LOADERS
 
 NOTES = "penstock_replay"
+_SPARE_NAMES_MAX = 100
 
 
 class ReplayDatabase:
@@ -52,7 +54,13 @@ class ReplayDatabase:
     def prepare_notes(self) -> None:
         """Make sure of the table of notes."""
         key = self.dialect.note_key or self.dialect.text
-        self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {key} NOT NULL PRIMARY KEY, note {self.dialect.text} NOT NULL)")
+        options = self.dialect.table_options
+        self.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} (item {key} NOT NULL PRIMARY KEY, note {self.dialect.text} NOT NULL){options}")
+        if self.dialect.note_key:
+            # Notes of an older version may take names that differ by case, or not take a name at all.
+            known = "SELECT collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s"
+            if {row[0] for row in self._guard(lambda: self._fetch(known, (NOTES,)))} != {"utf8mb4_bin"}:
+                self.execute(f"ALTER TABLE {NOTES} CONVERT TO{options}")
 
     def notes(self) -> dict[str, str]:
         """Return all notes."""
@@ -68,8 +76,21 @@ class ReplayDatabase:
         else:
             self.execute(f"INSERT INTO {NOTES} (item, note) VALUES ({mark}, {mark})", (item, note))
 
-    def create_table(self, table: TableSchema) -> None:
-        """Create a table with the structure of a version; one that is there already stays."""
+    def exists(self, schema: str, table: str) -> bool:
+        """Return whether a table, or something else of its name, is there."""
+        return bool(self._guard(lambda: self._fetch(self.dialect.exists, (schema, self.dialect.own_name(schema, table)))))
+
+    def spare_name(self, schema: str, table: str, purpose: str) -> str:
+        """Return a name that nobody has, for a table that stands in for another for a while; the same one while it is free."""
+        digest = hashlib.sha256(f"{schema}/{table}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        names = (f"penstock_{purpose}_{digest}_{at}" for at in range(_SPARE_NAMES_MAX))
+        found = next((name for name in names if not self.exists(schema, name)), None)
+        if found is None:
+            raise PenstockError("SINK_UNWRITABLE", f"{self.dialect.name}: {schema} has a table of every spare name")
+        return found
+
+    def create_table(self, table: TableSchema, *, again: bool = False) -> None:
+        """Create a table with the structure of a version; one that is there is an error, unless it may have been made before a stop."""
         if self.dialect.has_schemas:
             self.execute(f"CREATE {self.dialect.schema_word} IF NOT EXISTS {self.dialect.identifier(table.schema)}")
         handle = table.handle_columns
@@ -77,7 +98,8 @@ class ReplayDatabase:
         keys = [self.dialect.identifier(c.name) for c in handle]
         if keys:
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
-        self.execute(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({', '.join(columns)}){self.dialect.table_options}")
+        there = " IF NOT EXISTS" if again else ""
+        self.execute(f"CREATE TABLE{there} {self._name(table)} ({', '.join(columns)}){self.dialect.table_options}")
 
     def drop_table(self, schema: str, table: str) -> None:
         """Drop a table if it is there."""
@@ -101,46 +123,53 @@ class ReplayDatabase:
         self.execute(f"INSERT INTO {self._name(new)} ({names}) SELECT {names} FROM {self._name(before)}")
         self.drop_table(*old)
 
-    def rebuild_table(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
+    def rebuild_table(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any], spares: tuple[str, str]) -> None:
         """Give a table the structure of another version: rows move by column id, new columns take their default.
+
+        ``spares`` are names that nobody else has, for the new table and for the old one; after a stop the same ones come again.
+        """
+        temporary, gone = (msgspec.structs.replace(after, table=name) for name in spares)
+        names = [[c.name for c in row_columns(version)] for version in (before, after)]
+        if self.dialect.ddl_commits:
+            renamed = self.exists(gone.schema, gone.table)
+            self.drop_table(gone.schema, gone.table)
+            self.drop_table(temporary.schema, temporary.table)
+            if renamed or self._present(before) == names[1] != names[0]:
+                return
+        self.create_table(temporary)
+        self._move_rows(before, temporary, defaults)
+        if self.dialect.ddl_commits:
+            self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(gone)}, {self._name(temporary)} TO {self._name(after)}")
+            self.drop_table(gone.schema, gone.table)
+        else:
+            self.drop_table(before.schema, before.table)
+            new = self.dialect.identifier(self.dialect.own_name(after.schema, after.table))
+            self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {new}")
+
+    def _move_rows(self, before: TableSchema, after: TableSchema, defaults: dict[int, Any]) -> None:
+        """Copy rows by column id.
 
         Rows from before a key may be alike in it: the server gave them keys that no log tells. One of them stays, until the corrections
         come that take it away and bring those that there are.
         """
-        names = [[c.name for c in row_columns(version)] for version in (before, after)]
-        if self.dialect.ddl_commits and self._present(before) == names[1] != names[0]:
-            return
-        temporary = msgspec.structs.replace(after, table=f"{after.table}__penstock")
-        self.drop_table(temporary.schema, temporary.table)
-        self.create_table(temporary)
         known = {c.id: c for c in row_columns(before)}
-        targets, sources, values = [], [], []
-        for column in row_columns(after):
-            targets.append(self.dialect.identifier(column.name))
-            old = known.get(column.id)
-            if old is not None:
-                sources.append(self._converted(old, column))
-            else:
-                sources.append(self.dialect.mark)
-                values.append(defaults.get(column.id))
+        targets = [self.dialect.identifier(c.name) for c in row_columns(after)]
+        fresh = [c for c in row_columns(after) if c.id not in known]
+        marked = self.dialect.with_marks if fresh else str
+        sources = [marked(self._converted(known[c.id], c)) if c.id in known else self.dialect.mark for c in row_columns(after)]
         keyed = [c.id for c in after.handle_columns]
         insert, ending = "INSERT INTO", ""
         if keyed and keyed != [c.id for c in before.handle_columns]:
             insert, ending = self.dialect.insert_first
             named = [f"{self.dialect.identifier(known[i].name)} IS NOT NULL" for i in keyed if i in known]
-            ending = (f" WHERE {' AND '.join(named)}" if named else " WHERE 1 = 1") + ending
+            # Where no text tells what rows from before a column of the key have in it, none of them can be named.
+            nameless = any(i not in known and defaults.get(i) is None for i in keyed)
+            ending = marked(f" WHERE {' AND '.join(['1 = 0' if nameless else '1 = 1', *named])}") + ending
         self.execute(
-            f"{insert} {self._name(temporary)} ({', '.join(targets)}) SELECT {', '.join(sources)} FROM {self._name(before)}{ending}", values
+            f"{insert} {marked(self._name(after))} ({marked(', '.join(targets))}) "
+            f"SELECT {', '.join(sources)} FROM {marked(self._name(before))}{ending}",
+            [defaults.get(c.id) for c in fresh],
         )
-        if self.dialect.ddl_commits:
-            gone = TableSchema(0, before.schema, f"{before.table}__gone", 0, ())
-            self.drop_table(gone.schema, gone.table)
-            self.execute(f"RENAME TABLE {self._name(before)} TO {self._name(gone)}, {self._name(temporary)} TO {self._name(after)}")
-            self.drop_table(gone.schema, gone.table)
-        else:
-            self.drop_table(before.schema, before.table)
-            new = after.table if self.dialect.has_schemas else f"{after.schema}.{after.table}"
-            self.execute(f"ALTER TABLE {self._name(temporary)} RENAME TO {self.dialect.identifier(new)}")
 
     def apply_rows(self, table: TableSchema, alive: pl.DataFrame, gone: pl.DataFrame) -> None:
         """Put rows in, in place of those with the same key, and remove those whose keys are gone; doing it twice leaves the same."""
@@ -168,7 +197,10 @@ class ReplayDatabase:
 
     def _present(self, table: TableSchema) -> list[str]:
         """Return the columns that a table of a MySQL server has now; none where there is no such table."""
-        sql = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+        sql = (
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE BINARY table_schema = %s AND BINARY table_name = %s ORDER BY ordinal_position"
+        )
         return [str(row[0]) for row in self._guard(lambda: self._fetch(sql, (table.schema, table.table)))]
 
     def _definition(self, column: Column, *, in_key: bool) -> str:
@@ -190,91 +222,4 @@ class ReplayDatabase:
             raise PenstockError("SINK_UNWRITABLE", f"{self.dialect.name}: {cause}") from None
 
 
-def open_database(uri: str) -> ReplayDatabase:
-    """Open the database of a URI: ``sqlite:///file``, ``duckdb:///file``, ``mysql://user:password@host/``, ``postgresql://.../name``."""
-    parts = urlsplit(uri)
-    scheme = {"mariadb": "mysql", "postgres": "postgresql"}.get(parts.scheme, parts.scheme)
-    openers = {"sqlite": _open_sqlite, "duckdb": _open_duckdb, "mysql": _open_mysql, "postgresql": _open_postgresql}
-    if scheme not in openers:
-        raise PenstockError("SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} is not one of {', '.join(openers)}")
-    try:
-        return openers[scheme](uri)
-    except PenstockError:
-        raise
-    except ImportError as error:
-        extra = {"postgresql": "postgres"}.get(scheme, scheme)
-        raise PenstockError("MISSING_DEPENDENCY", f"{error.name} is not installed; install penstock[{extra}]") from None
-    except Exception as error:  # noqa: BLE001 - every driver has its own root
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise PenstockError("SINK_UNWRITABLE", f"{scheme}: cannot open: {cause}") from None
-
-
-def _path(uri: str) -> str:
-    path = unquote(urlsplit(uri).path)
-    if not path.startswith("/") or len(path) < 2:
-        raise PenstockError("SINK_URI_INVALID", "a database file must have an absolute path, as in sqlite:////dir/file.db")
-    return "/" + path.lstrip("/")
-
-
-def _open_sqlite(uri: str) -> ReplayDatabase:
-    import sqlite3
-
-    connection = sqlite3.connect(_path(uri), isolation_level=None)
-
-    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return connection.execute(sql, tuple(values)).fetchall()
-
-    return ReplayDatabase(DIALECTS["sqlite"], connection, fetch)
-
-
-def _open_duckdb(uri: str) -> ReplayDatabase:
-    import duckdb
-
-    connection = duckdb.connect(_path(uri))
-
-    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = connection.execute(sql, list(values)).fetchall()
-        return rows
-
-    return ReplayDatabase(DIALECTS["duckdb"], connection, fetch)
-
-
-def _open_mysql(uri: str) -> ReplayDatabase:
-    import pymysql
-
-    parts = urlsplit(uri)
-    name = parts.path.strip("/")
-    if not name:
-        raise PenstockError("SINK_URI_INVALID", "name the database that keeps the notes of the replay, as in mysql://user@host:3306/replay")
-    connection = pymysql.connect(
-        host=parts.hostname or "127.0.0.1",
-        port=parts.port or 3306,
-        user=unquote(parts.username or "root"),
-        password=unquote(parts.password or ""),
-        database=name,
-        autocommit=True,
-        charset="utf8mb4",
-        init_command="SET time_zone = '+00:00', sql_mode = 'NO_AUTO_VALUE_ON_ZERO'",
-    )
-
-    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, tuple(values) or None)
-            return list(cursor.fetchall())
-
-    return ReplayDatabase(DIALECTS["mysql"], connection, fetch)
-
-
-def _open_postgresql(uri: str) -> ReplayDatabase:
-    import psycopg
-
-    connection = psycopg.connect(uri, autocommit=True)
-
-    def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor = connection.execute(sql, tuple(values) or None)
-        return cursor.fetchall() if cursor.description is not None else []
-
-    return ReplayDatabase(DIALECTS["postgresql"], connection, fetch)
-
-
-__all__ = ["NOTES", "ReplayDatabase", "open_database", "shown"]
+__all__ = ["NOTES", "ReplayDatabase", "shown"]

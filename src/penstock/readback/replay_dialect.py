@@ -35,8 +35,10 @@ class Dialect:
         ddl_commits: whether a DDL ends the transaction, so that one that was done before a stop must be recognised.
         null: what a column that may be NULL says.
         casts: whether a value must be cast to another type.
-        note_key: the type of a text that is a key.
+        note_key: the type of a text that is a key, compared byte by byte whatever the database does elsewhere.
         insert_first: how an INSERT begins and ends that takes one of several rows with one key.
+        exists: the query that tells whether a table is there, given its schema and name.
+        system: the schemas that are the server's own.
     """
 
     name: str
@@ -56,16 +58,29 @@ class Dialect:
     casts: bool = True
     note_key: str = ""
     insert_first: tuple[str, str] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
+    exists: str = ""
+    system: frozenset[str] = frozenset()
 
     def identifier(self, name: str) -> str:
         """Return a quoted name."""
         return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
 
     def table(self, schema: str, table: str) -> str:
-        """Return a table's full name; without schemas, ``schema.table`` is one name."""
-        if not self.has_schemas:
-            return self.identifier(f"{schema}.{table}")
-        return f"{self.identifier(schema)}.{self.identifier(table)}"
+        """Return a table's full name."""
+        name = self.identifier(self.own_name(schema, table))
+        return f"{self.identifier(schema)}.{name}" if self.has_schemas else name
+
+    def own_name(self, schema: str, table: str) -> str:
+        """Return a table's name in its schema; without schemas ``schema.table`` is one name, in which the first dot divides."""
+        return table if self.has_schemas else f"{schema.replace('%', '%25').replace('.', '%2E')}.{table}"
+
+    def is_system(self, schema: str) -> bool:
+        """Return whether a schema is the server's own."""
+        return schema.lower() in self.system or (self.name == "postgresql" and schema.lower().startswith("pg_"))
+
+    def with_marks(self, text: str) -> str:
+        """Return a part of a statement that has values, where a driver would take its percent signs for marks."""
+        return text.replace("%", "%%") if self.mark == "%s" else text
 
     def column_type(self, column: Column, *, in_key: bool = False) -> str:
         """Return a column's type: the nearest that keeps every value exactly, text where there is none."""
@@ -89,12 +104,37 @@ class _MySqlDialect(Dialect):
         return "LONGBLOB" if ctype.kind is TypeKind.GEOMETRY else statement_type(ctype)
 
 
+_INFORMATION = "information_schema"
 DIALECTS = {
-    "sqlite": Dialect("sqlite", "TEXT", "BLOB", "TEXT", {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"}, has_schemas=False),
-    "duckdb": Dialect(
-        "duckdb", "VARCHAR", "BLOB", "UBIGINT", _NEAREST | {TypeKind.FLOAT: "FLOAT", TypeKind.DOUBLE: "DOUBLE"}, decimal_digits_max=38
+    "sqlite": Dialect(
+        "sqlite",
+        "TEXT",
+        "BLOB",
+        "TEXT",
+        {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"},
+        has_schemas=False,
+        exists="SELECT 1 FROM sqlite_master WHERE ? IS NOT NULL AND lower(name) = lower(?)",
     ),
-    "postgresql": Dialect("postgresql", "TEXT", "BYTEA", "NUMERIC(20,0)", _NEAREST | {TypeKind.DECIMAL: "NUMERIC"}, mark="%s"),
+    "duckdb": Dialect(
+        "duckdb",
+        "VARCHAR",
+        "BLOB",
+        "UBIGINT",
+        _NEAREST | {TypeKind.FLOAT: "FLOAT", TypeKind.DOUBLE: "DOUBLE"},
+        decimal_digits_max=38,
+        exists="SELECT 1 FROM information_schema.tables WHERE lower(table_schema) = lower(?) AND lower(table_name) = lower(?)",
+        system=frozenset({_INFORMATION, "pg_catalog", "temp"}),
+    ),
+    "postgresql": Dialect(
+        "postgresql",
+        "TEXT",
+        "BYTEA",
+        "NUMERIC(20,0)",
+        _NEAREST | {TypeKind.DECIMAL: "NUMERIC"},
+        mark="%s",
+        exists="SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        system=frozenset({_INFORMATION}),
+    ),
     "mysql": _MySqlDialect(
         "mysql",
         "LONGTEXT",
@@ -110,7 +150,10 @@ DIALECTS = {
         table_options=" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         null=" NULL",
         casts=False,
-        note_key="VARCHAR(700)",
+        note_key="VARCHAR(700) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        # The server's own tables compare names without case.
+        exists="SELECT 1 FROM information_schema.tables WHERE BINARY table_schema = %s AND BINARY table_name = %s",
+        system=frozenset({_INFORMATION, "mysql", "performance_schema", "sys"}),
         # IGNORE would let values through that do not fit as well.
         insert_first=("REPLACE INTO", ""),
     ),

@@ -24,6 +24,8 @@ KEYS_PER_STATEMENT = 1_000
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _STAGE = "penstock_stage"
+_OWN_STAGE = f"pg_temp.{_STAGE}"
+"""Where a session of PostgreSQL keeps its own; a table of the same name elsewhere is somebody's."""
 _COUNT, _NUMBER = "penstock_count", "penstock_number"
 
 
@@ -132,26 +134,26 @@ class PostgresLoader:
         """Put rows in, in place of those with the same key."""
         names = _Names(self._dialect, table)
         self._stage(names, names.columns, shown(rows, row_columns(table), self._dialect))
-        self._fetch(f"INSERT INTO {names.table} ({names.list}) SELECT {names.list} FROM {_STAGE} {names.on_conflict()}", ())
+        self._fetch(f"INSERT INTO {names.table} ({names.list}) SELECT {names.list} FROM {_OWN_STAGE} {names.on_conflict()}", ())
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Remove the rows with these keys."""
         names = _Names(self._dialect, table)
         self._stage(names, names.keys, shown(rows, table.handle_columns, self._dialect))
-        self._fetch(names.delete_staged(_STAGE), ())
+        self._fetch(names.delete_staged(_OWN_STAGE), ())
 
     def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
         """Remove as many rows of each content as counted."""
         names = _Names(self._dialect, table)
         frame = shown(rows, row_columns(table), self._dialect).with_columns(counts.alias(_COUNT))
         self._stage(names, names.columns, frame, counted=True)
-        self._fetch(names.delete_copies_staged(_STAGE, "ctid"), ())
+        self._fetch(names.delete_copies_staged(_OWN_STAGE, "ctid"), ())
 
     def _stage(self, names: _Names, columns: list[str], frame: pl.DataFrame, *, counted: bool = False) -> None:
         extra = f", 0::bigint AS {_COUNT}" if counted else ""
-        self._fetch(f"DROP TABLE IF EXISTS {_STAGE}", ())
+        self._fetch(f"DROP TABLE IF EXISTS {_OWN_STAGE}", ())
         self._fetch(f"CREATE TEMP TABLE {_STAGE} ON COMMIT DROP AS SELECT {', '.join(columns)}{extra} FROM {names.table} WITH NO DATA", ())
-        self._copy(_STAGE, [*columns, _COUNT] if counted else columns, frame)
+        self._copy(_OWN_STAGE, [*columns, _COUNT] if counted else columns, frame)
 
     def _copy(self, table: str, columns: list[str], frame: pl.DataFrame) -> None:
         texts = frame.select(

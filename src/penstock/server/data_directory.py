@@ -1,17 +1,22 @@
 """The directory of one server process: who uses it, and what lies where.
 
 Invariant: one process at a time, by a lock that the operating system drops when the process dies. So a process that has the lock knows
-that every earlier user of the directory is gone, and may take over its leases at once. Runs in the server.
+that every earlier user of the directory is gone, and may take over its leases at once. What was captured lies here, and credentials of
+feeds: no other user of the machine may look inside. Runs in the server.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import socket
 from pathlib import Path
 from typing import IO
 
+from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
+
+log = logging.getLogger(__name__)
 
 
 class DataDirectory:
@@ -20,8 +25,9 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] = (self.path / "lock").open("a")
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _keep_others_out(self.path)
+            self._lock: IO[str] = open(self.path / "lock", "a", encoding="ascii", opener=open_private)  # noqa: SIM115 - held until the end
         except OSError as error:
             raise PenstockError(
                 "CONFIG_INVALID",
@@ -46,10 +52,20 @@ class DataDirectory:
         file = self.path / "server-id"
         if not file.exists():
             partial = file.with_suffix(".new")
-            partial.write_text(fresh_id, encoding="ascii")
+            with open(partial, "w", encoding="ascii", opener=open_private) as sink:
+                sink.write(fresh_id)
             partial.replace(file)
         return f"{name or socket.gethostname()}-{file.read_text(encoding='ascii').strip()}"
 
     def close(self) -> None:
         """Give the directory free."""
         self._lock.close()
+
+
+def _keep_others_out(path: Path) -> None:
+    """Close the directory to other users; where somebody else owns it, who gave it to this user, say so."""
+    if path.stat().st_mode & 0o077:
+        try:
+            path.chmod(0o700)
+        except PermissionError:
+            log.warning("other users can look into the data directory", extra={"path": str(path), "do": "chmod 700"})

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from penstock.config.connections import Connections
+from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ensure_token, read_token
 from penstock.config.server_tree import ServerConfig
+from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
 from penstock.feed.spark.jobs import SparkJobs
+from penstock.feed.spark.load import spark_load
+from penstock.feed.spark.quiet_accumulators import quiet_accumulators
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm
+from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -36,9 +46,14 @@ from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.feed_watch import FeedWatch
+from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
+from penstock.server.http.callers import Callers
+from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
@@ -58,6 +73,8 @@ from penstock.target.storage import Guard
 log = logging.getLogger(__name__)
 
 _SPARK_LOOK_S = 0.5
+_SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
+"""What both the operating system and a URI take for the path of a socket."""
 
 
 class ServerProcess:
@@ -71,7 +88,10 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._jvm_exit_code: Callable[[], int | None] = lambda: None
         self._abandoned = threading.Event()
+        self._creator: FeedCreator | None = None
+        self._supervisor: Supervisor | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -86,6 +106,11 @@ class ServerProcess:
         return self._listener.url if self._listener else ""
 
     @property
+    def token(self) -> str:
+        """Return the server's own token: whoever holds this process may call it."""
+        return read_token(self._config.data_dir / TOKEN_FILE)
+
+    @property
     def flight_location(self) -> str:
         """Return where executors read changes."""
         return self._flight_location
@@ -95,6 +120,13 @@ class ServerProcess:
         if self._log_service is None:
             raise InvariantError("the server is not started")
         return self._log_service.settled_ts()
+
+    def create_feed(self, tree: Mapping[str, Any]) -> None:
+        """Create a feed for whoever configured this server: any target will do."""
+        if self._creator is None or self._supervisor is None:
+            raise InvariantError("the server is not started")
+        self._creator.create(tree, configured=True)
+        self._supervisor.wake()
 
     def check_spark(self) -> None:
         """Raise ``SPARK_LOST`` where Spark's JVM has ended: nothing works without it, and whoever runs this process starts it again."""
@@ -124,9 +156,11 @@ class ServerProcess:
     def _open_spark(self) -> SparkSession:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
         settings = self._config.spark
-        session = open_session(SparkSettings(settings.master, settings.driver_memory, dict(settings.conf)))
+        quiet_accumulators()
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf))
+        self._jvm_exit_code = lambda: jvm_exit_code(session)
         self._parts.callback(close_session, session)
-        self._parts.callback(self._watch_spark(lambda: jvm_exit_code(session)))
+        self._parts.callback(self._watch_spark(self._jvm_exit_code))
         return session
 
     def _watch_spark(self, exit_code: Callable[[], int | None]) -> Callable[[], None]:
@@ -151,13 +185,15 @@ class ServerProcess:
 
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
+        connections = Connections.read(config.connections, os.environ)
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         check_reachable(config.source)
         self._go_on()
-        jobs = SparkJobs(self._open_spark())
+        session = self._open_spark()
+        jobs = SparkJobs(session)
         self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
@@ -167,7 +203,7 @@ class ServerProcess:
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
         parts.callback(store.close)
-        flight = FlightService(store, config.flight_host, config.flight_port)
+        flight = FlightService(store, config.flight_host, config.flight_port, socket=flight_socket(config, directory.store))
         parts.callback(flight.close)
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
@@ -188,35 +224,97 @@ class ServerProcess:
             store,
             address,
             _open_target,
+            connections.resolve,
         )
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        supervisor = self._open_supervisor(directory, meta, factory)
-        own_metrics = CollectorRegistry()
-        own_metrics.register(FeedCollector(meta, clock))
-        own_metrics.register(SinkMetricsCollector(meta.sink_reports))
+        self._supervisor = supervisor = self._open_supervisor(directory, meta, factory, upstream)
+        own_metrics = self._open_metrics(meta)
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
-        creator = FeedCreator(meta, upstream, config.source, _open_target)
+        health = self._open_health(session, meta, log_service, directory, supervisor, own_metrics)
+        self._creator = creator = self._open_creator(directory, meta, upstream, connections)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
-        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states)
-        app = build_api(meta, creator, verifier, supervisor, [own_metrics, log_service.registry], clock, doubted, scheduled)
-        self._listener = HttpListener(app, config.http_host, config.http_port)
+        verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
+        callers = self._open_callers(directory)
+        registries = [own_metrics, log_service.registry]
+        app = build_api(meta, creator, verifier, supervisor, registries, clock, health, doubted, scheduled, callers)
+        self._listen(app, callers, directory)
+        supervisor.url = self.url
+        supervisor.start()
+        log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
+
+    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, upstream: Upstream, connections: Connections) -> FeedCreator:
+        config = self._config
+
+        def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            # Somebody waits for the answer.
+            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+
+        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
+        return FeedCreator(meta, upstream, config.source, open_target, policy)
+
+    def _open_callers(self, directory: DataDirectory) -> Callers:
+        tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)
+        self._parts.callback(tokens.close)
+        return Callers(read_token(ensure_token(directory.path)), tokens, self._clock)
+
+    def _listen(self, app: FastAPI, callers: Callers, directory: DataDirectory) -> None:
+        """Serve the API, guarded, and note where, so that the command line of this user finds it and its token."""
+        config, parts = self._config, self._parts
+        guarded = ApiGuard(app, config.api, callers, config.http_host, self._clock)
+        certificate = config.api.tls_certificate
+        self._listener = HttpListener(guarded, config.http_host, config.http_port, certificate, config.api.tls_key)
         parts.callback(self._listener.stop)
         self._listener.start()
-        supervisor.url = self._listener.url
-        supervisor.start()
-        log.info("server started", extra={"owner": supervisor.owner, "url": self._listener.url})
+        shown = str(certificate.absolute()) if certificate else None
+        parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
-    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
+    def _open_supervisor(
+        self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory, upstream: Upstream
+    ) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        able, accepts = (lambda: self._spark_lost is None), SourceFeeds(config.source).accepts
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
+        able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
+        rng, together = system_random(), has_log(upstream)
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, rng, able, accepts, together=together)
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         return supervisor
+
+    def _open_metrics(self, meta: MetaDatabase) -> CollectorRegistry:
+        metrics = CollectorRegistry()
+        metrics.register(FeedCollector(meta, self._clock))
+        metrics.register(SinkMetricsCollector(meta.sink_reports))
+        return metrics
+
+    def _open_health(
+        self,
+        session: SparkSession,
+        meta: MetaDatabase,
+        log_service: LogService,
+        directory: DataDirectory,
+        supervisor: Supervisor,
+        metrics: CollectorRegistry,
+    ) -> ServerHealth:
+        settings, clock = self._config.supervisor, self._clock
+        spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
+        capture = CaptureLook(log_service.status, directory.path)
+        accepts = SourceFeeds(self._config.source).accepts
+        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock)
+        looks = {"meta": lambda: meta_look(meta), "upstream": capture.upstream, "store": capture.store, "spark": spark.look}
+
+        def why_dead() -> str:
+            if self._spark_lost is not None:
+                return f"Spark's JVM ended with {self._spark_lost}"
+            return "" if supervisor.alive else "the supervisor has ended"
+
+        health = ServerHealth(looks, feeds, why_dead, clock)
+        metrics.register(HealthCollector(health.components, health.problems))
+        self._parts.callback(health.stop)
+        health.start()
+        return health
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts
@@ -286,5 +384,12 @@ class ServerProcess:
         return scheduled.view
 
 
-def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard)
+def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
+    """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
+    file = store_dir / "flight.sock"
+    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
+    return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
+
+
+def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, answer_s_max)

@@ -50,10 +50,14 @@ class Problems:
         for line in error.detail.splitlines():
             self.add("", f"{path}.{line}" if path else line)
 
+    def text(self) -> str:
+        """Return everything found, one problem per line."""
+        return "\n".join(self._found)
+
     def raise_if_any(self) -> None:
-        """Raise ``CONFIG_INVALID`` that lists everything found, one problem per line."""
+        """Raise ``CONFIG_INVALID`` that lists everything found."""
         if self._found:
-            raise PenstockError("CONFIG_INVALID", "\n".join(self._found))
+            raise PenstockError("CONFIG_INVALID", self.text())
 
 
 def load(kind: type[T], data: Mapping[str, Any], path: str = "") -> T:

@@ -29,6 +29,9 @@ _ASSIGNED = re.compile(
     r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<open>["']?)(?:(?![,;)\]}]+(?:\s|$))[^\s&"'])+)""",
     re.IGNORECASE,
 )
+_PART_ENDS = (re.compile(r"[/?#:@&=]+"), re.compile(r"[/?#:@&=\s\"']+"))
+_PART_CHARS_MIN = 3
+_BEARER = re.compile(r"\b(bearer\s+|authorization\s*[:=]\s*(?:basic\s+)?)(?!bearer)[\w.~+/=-]{4,}", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
 _RUN = re.compile(r"[^\s\"']*")
 _AUTHORITY = re.compile(r"[^/?#]*")
@@ -45,13 +48,24 @@ def mask_text(text: str) -> str:
             end = max(end, _end_of_broken_password(text, start, end))
             shown += text[at:start] + _masked_rest(found["scheme"], text[start:end])
             at = end
-    return _ASSIGNED.sub(_hide_value, shown + text[at:])
+    return _ASSIGNED.sub(_hide_value, _BEARER.sub(rf"\g<1>{MASK}", shown + text[at:]))
 
 
 def mask_uri(uri: str) -> str:
     """Return a text that is one URI with its credentials hidden, whatever characters they have."""
     found = _SCHEME.match(uri)
     return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :]) if found else uri)
+
+
+def mask_parts(text: str, uri: str) -> str:
+    """Return a text, of a driver that was given a URI, in which no part of the URI's credentials stands, however it took them apart."""
+    credentials = uri.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    plain = unquote_plus(credentials)
+    parts = {part for given in (credentials, plain) for ends in _PART_ENDS for part in (given, *ends.split(given))}
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) >= _PART_CHARS_MIN:
+            text = text.replace(part, MASK)
+    return mask_text(text)
 
 
 def mask_tree(tree: Any, key: str = "") -> Any:

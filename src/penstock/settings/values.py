@@ -12,14 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+_NUMBER = r"(\d{1,19}(?:\.\d{1,19})?)"
+"""No longer than what 64 bits hold: what is longer is a mistake, or meant to be."""
+_WHOLE_MAX = 2**63 - 1
+_SIZE = re.compile(rf"{_NUMBER}\s*([a-zA-Z]*)")
 _SIZE_UNITS: dict[str, int] = {
     "": 1,
     "b": 1,
     **{f"{prefix}ib": 1 << (10 * power) for power, prefix in enumerate("kmgtp", 1)},
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgtp", 1)},
 }
-_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
+_DURATION_PART = rf"{_NUMBER}\s*(ms|s|m|h|d)"
+_DURATION_CHARS_MAX = 100
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _ESCAPES = {"\\r\\n": "\r\n", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
@@ -28,28 +32,26 @@ _ESCAPES = {"\\r\\n": "\r\n", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 def parse_size(value: Any) -> int:
     """Return a number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise ValueError(f"must not be negative, not {value}")
-        return value
+        return _whole(value, 0)
     match = re.fullmatch(_SIZE, str(value).strip())
     unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
     if not isinstance(value, str) or match is None or unit is None:
         raise ValueError(f"must be a size like 64MiB, not {shown(value)}")
     number = match.group(1)
-    return round(float(number) * unit) if "." in number else int(number) * unit
+    return _whole(round(float(number) * unit) if "." in number else int(number) * unit, 0)
 
 
 def parse_duration(value: Any, unit: str) -> float:
     """Return a duration in the given unit, ``s`` or ``ms``; a plain number is in that unit already."""
     if isinstance(value, str):
-        if re.fullmatch(f"(?:{_DURATION_PART})+", value.strip()):
+        if len(value) <= _DURATION_CHARS_MAX and re.fullmatch(f"(?:{_DURATION_PART})+", value.strip()):
             parts = re.findall(_DURATION_PART, value)
             return sum(float(number) * _DURATION_MS[of] for number, of in parts) / _DURATION_MS[unit]
         try:
             value = float(value)
         except ValueError:
             value = None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _WHOLE_MAX:
         raise ValueError("must be a duration like 5s or 250ms")
     return float(value)
 
@@ -64,11 +66,11 @@ def parse_bool(value: Any) -> bool:
 
 
 def parse_int(value: Any) -> int:
-    """Return a whole number."""
+    """Return a whole number of at most 64 bits."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
-        return int(value)
+        return _whole(value, -_WHOLE_MAX)
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,30}", value.strip()):
+        return _whole(int(value), -_WHOLE_MAX)
     raise ValueError(f"must be a whole number, not {shown(value)}")
 
 
@@ -77,7 +79,7 @@ def parse_float(value: Any) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = float("nan")
         if abs(number) < float("inf"):
             return number
@@ -124,11 +126,20 @@ def parse_table(value: Any) -> dict[str, Any]:
     raise ValueError(f"must be a table, not {shown(value)}")
 
 
+def _whole(value: int, lowest: int) -> int:
+    if value < lowest:
+        raise ValueError(f"must not be negative, not {shown(value)}" if lowest == 0 else "must fit in 64 bits")
+    if value > _WHOLE_MAX:
+        raise ValueError("must fit in 64 bits")
+    return value
+
+
 def shown(value: Any) -> str:
     """Return a value as an error may show it: short, and its kind where that is what is wrong."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list | tuple):
         return "a list"
-    text = repr(value)
+    # Python itself refuses to write numbers of thousands of digits.
+    text = "a number of so many digits" if isinstance(value, int) and value.bit_length() > 4096 else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -27,13 +27,14 @@ def open_sink(uri: str, options: Mapping[str, Any], guard: Guard | None) -> Sink
     return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
 
 
-def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard) -> SinkMaintainer:
-    """Return the part of the target that acts once per feed."""
+def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
+    """Return the part of the target that acts once per feed; where somebody waits, a call to it ends soon after ``answer_s_max``."""
     from penstock.sink.storage.maintainer import StorageMaintainer
-    from penstock.target.storage import TargetAddress
+    from penstock.target.storage import RetrySettings, TargetAddress
 
     target_uri, settings = from_uri(uri, options)
-    return StorageMaintainer(TargetAddress(target_uri).open(guard=guard), settings)
+    retry = RetrySettings() if answer_s_max is None else RetrySettings(request_s_max=answer_s_max, total_s_max=answer_s_max)
+    return StorageMaintainer(TargetAddress(target_uri, retry).open(guard=guard), settings)
 
 
 def open_clean_up(uri: str, options: Mapping[str, Any], guard: Guard, clock: Clock) -> CleanUp | None:

@@ -30,7 +30,9 @@ from penstock.settings.loader import Problems, did_you_mean, dotted_keys, known_
 from penstock.settings.masking import mask_uri
 from penstock.target.cron import Cron
 
-SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory")
+CONNECTION_SCHEME = "connection"
+"""A target that the server's configuration knows by a name."""
+SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "memory", CONNECTION_SCHEME)
 SPOOL_FILES_MIN = 4
 """A spool holds this many whole files, or dispatchers would wait for the interval instead of filling them."""
 
@@ -130,7 +132,7 @@ def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, S
             kept.append((key, value))
     places = {place: one for key, one in given.items() for place in _places(key, given)}
     problems = Problems({place: name for place, (name, _) in places.items()})
-    if parts.scheme in {"file", "memory"}:
+    if parts.scheme in {"file", "memory", CONNECTION_SCHEME}:
         for key, _ in kept:
             problems.add(f"uri?{key}", f"unknown key{did_you_mean(key, OPTION_KEYS)}")
     tree: dict[str, Any] = {}
@@ -153,7 +155,7 @@ def _split(uri: str) -> SplitResult:
     if parts.scheme not in SCHEMES:
         raise PenstockError("SINK_URI_INVALID", f"scheme {parts.scheme or 'none'!r} of {shown!r} is not one of {', '.join(SCHEMES)}")
     if parts.scheme not in {"file", "memory"} and not host:
-        raise PenstockError("SINK_URI_INVALID", f"{shown!r} names no bucket or container")
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} names no bucket, container or connection")
     if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} must have an absolute path, as in file:///dir")
     if parts.fragment or uri.endswith("#"):

@@ -8,6 +8,7 @@ that each executor opens its own target. Runs on executors and the driver.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,13 +31,14 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, LocalStore, MemoryStore, ObjectStore
 
-from penstock.files.buckets import cause_of, open_bucket
+from penstock.files.buckets import REQUEST_S_MAX, cause_of, open_bucket
 from penstock.files.large_writes import WRITE_BYTES, pieces
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
 from penstock.target.local_tree import is_linked, walk
+from penstock.target.settings import CONNECTION_SCHEME
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
@@ -54,11 +56,16 @@ _MEMORY_LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often and how patiently a transient failure is tried again."""
+    """How often and how patiently a transient failure is tried again, and how long one request may take.
+
+    Beyond ``total_s_max`` a call is not tried again: whoever waits for an answer waits for little more than that.
+    """
 
     attempts_max: int = 5
     pause_s_min: float = 0.1
     pause_s_max: float = 5.0
+    request_s_max: float = REQUEST_S_MAX
+    total_s_max: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ class TargetAddress:
 
     def open(self, clock: Clock | None = None, rng: random.Random | None = None, guard: Guard | None = None) -> ObjectTarget:
         """Open the target; whoever writes to it for a feed brings a guard."""
-        opened = ObjectTarget(_open_store(self.uri), mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
+        store = _open_store(self.uri, self.retry.request_s_max)
+        opened = ObjectTarget(store, mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
         if guard is not None:
             opened.guard = guard
         return opened
@@ -89,6 +97,11 @@ class ObjectTarget:
         self._clock = clock
         self._rng = rng
         self.guard: Guard = unfenced
+
+    @property
+    def place(self) -> str:
+        """Return where the target is, without how it is entered."""
+        return self.name.partition("?")[0].rstrip("/")
 
     @classmethod
     def open(cls, uri: str) -> ObjectTarget:
@@ -232,7 +245,7 @@ class ObjectTarget:
         return self._run("look at", path, lambda: int(obstore.head(self._store, path)["size"]))
 
     def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
-        attempt = 0
+        attempt, until_s = 0, self._clock.monotonic_s() + self._retry.total_s_max
         while True:
             attempt += 1
             try:
@@ -243,7 +256,8 @@ class ObjectTarget:
                 raise
             except (BaseError, OSError, ValueError) as error:
                 failure = _classify(error, f"{self.name}: cannot {verb} {path}")
-                if failure.code != "SINK_UNAVAILABLE" or attempt >= self._retry.attempts_max:
+                spent = attempt >= self._retry.attempts_max or self._clock.monotonic_s() >= until_s
+                if failure.code != "SINK_UNAVAILABLE" or spent:
                     raise failure from None
             self._clock.wait(threading.Event(), Backoff(self._retry.pause_s_min, self._retry.pause_s_max).pause_s(attempt, self._rng))
 
@@ -272,22 +286,24 @@ def _classify(error: Exception, what: str) -> PenstockError:
     return PenstockError("SINK_UNAVAILABLE", f"{what}: {cause}")
 
 
-def _open_store(uri: str) -> ObjectStore:
+def _open_store(uri: str, request_s_max: float = REQUEST_S_MAX) -> ObjectStore:
     parts = urlsplit(uri)
     options = dict(parse_qsl(parts.query))
     prefix = unquote(parts.path).strip("/")
     try:
-        return _open_scheme(parts.scheme, parts.netloc, prefix, options)
+        return _open_scheme(parts.scheme, parts.netloc, prefix, options, request_s_max)
     except (BaseError, OSError, ValueError, TypeError) as error:
         failure = _classify(error, f"{mask_uri(uri)}: cannot open")
         code = "SINK_UNWRITABLE" if isinstance(error, OSError) else "SINK_URI_INVALID"
         raise PenstockError(code, failure.detail) from None
 
 
-def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str]) -> ObjectStore:
+def _open_scheme(scheme: str, host: str, prefix: str, options: dict[str, str], request_s_max: float) -> ObjectStore:
     if scheme == "file":
         return LocalStore(f"/{prefix}", mkdir=True, automatic_cleanup=True)
     if scheme == "memory":
         with _MEMORY_LOCK:
             return _MEMORY_STORES.setdefault(f"{host}/{prefix}", MemoryStore())
-    return open_bucket(scheme, host, prefix, options, retries_max=2)
+    if scheme == CONNECTION_SCHEME:
+        raise ValueError(f"the connection {host!r} is known to its server alone; give what it stands for")
+    return open_bucket(scheme, host, prefix, options, 2, request_s_max)

@@ -62,17 +62,17 @@ def test_a_file_is_read_and_its_problems_are_shown_before_anything_starts(tmp_pa
 
 def test_the_feed_is_created_once_and_found_again(server: ApiServer, tmp_path: Path) -> None:
     with ServerClient(server.url) as client:
-        created = ensure_feed(client, tree_of(tmp_path))
-        again = ensure_feed(client, tree_of(tmp_path))
+        created = ensure_feed(client, tree_of(tmp_path), client.create_feed)
+        again = ensure_feed(client, tree_of(tmp_path), client.create_feed)
         assert created["uuid"] == again["uuid"]
         assert [t["name"] for t in created["tables"]] == ["shop.items", "shop.orders"]
 
 
 def test_a_feed_of_that_name_that_does_something_else_is_not_touched(server: ApiServer, tmp_path: Path) -> None:
     with ServerClient(server.url) as client:
-        ensure_feed(client, tree_of(tmp_path))
+        ensure_feed(client, tree_of(tmp_path), client.create_feed)
         with pytest.raises(PenstockError) as caught:
-            ensure_feed(client, tree_of(tmp_path, tables=["shop.orders"]) | {"flush-interval": "9s"})
+            ensure_feed(client, tree_of(tmp_path, tables=["shop.orders"]) | {"flush-interval": "9s"}, client.create_feed)
         assert caught.value.code == "FEED_EXISTS"
         assert "flush-interval, tables" in caught.value.detail
 
@@ -93,7 +93,7 @@ def test_reading_the_state_is_shown_as_the_server_tells_of_it() -> None:
 def test_following_ends_at_the_checkpoint_or_when_stopped(server: ApiServer, tmp_path: Path) -> None:
     view = RunView(Console(file=io.StringIO()))
     with ServerClient(server.url) as client:
-        ensure_feed(client, tree_of(tmp_path))
+        ensure_feed(client, tree_of(tmp_path), client.create_feed)
         assert follow(client, "run", view, threading.Event(), 0) == (True, [])
         stop = threading.Event()
         stop.set()

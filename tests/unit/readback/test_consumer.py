@@ -16,7 +16,8 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
-from penstock.readback.replay_database import ReplayDatabase, open_database, shown
+from penstock.readback.replay_database import ReplayDatabase, shown
+from penstock.readback.replay_opening import open_database
 from penstock.target.settings import from_uri
 from testing.paths.storage_lab import StorageLab
 
@@ -242,24 +243,6 @@ def test_tables_carry_their_primary_key(database: ReplayDatabase) -> None:
         database.execute(f"INSERT INTO {name} (id) VALUES ({key})")
 
 
-def test_rows_that_are_alike_in_a_new_key_wait_for_their_corrections(database: ReplayDatabase) -> None:
-    """As after ``ADD id BIGINT AUTO_INCREMENT PRIMARY KEY``: rows show the column's default until the table was read again."""
-    source = lab("csv.output-old-value=true")
-    name = Column(2, "name", ColumnType(K.VARCHAR, length=40))
-    first = version(T0, name)
-    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first)
-    source.write(first, [(T0 + n, Op.INSERT, "a") for n in (1, 2, 3)])
-    keyed = version(T0 + 10, name, Column(3, "id", ColumnType(K.BIGINT), False, True, initial_default="0"))
-    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD id BIGINT AUTO_INCREMENT PRIMARY KEY", keyed)
-    source.checkpoint(T0 + 15)
-    StorageConsumer(source.reader(), database).run_round()
-    assert rows_in(database) == [("a", "0")]
-    source.write(keyed, [(T0 + 20, Op.DELETE, "a", 0), *((T0 + 20, Op.INSERT, "a", n) for n in (1, 2, 3))])
-    source.checkpoint(T0 + 30)
-    StorageConsumer(source.reader(), database).run_round()
-    assert rows_in(database) == rows_replayed(source, database) == [("a", "1"), ("a", "2"), ("a", "3")]
-
-
 def removed(source: StorageLab, part: str) -> None:
     for path in [p for p in source.target.paths() if part in p]:
         source.target.delete(path)
@@ -304,3 +287,124 @@ def test_a_target_read_with_other_settings_is_an_error(database: ReplayDatabase,
     with pytest.raises(PenstockError, match="FILE_MALFORMED") as wrong:
         StorageConsumer(reader, database).run_round()
     assert "date-separator" in wrong.value.hint
+
+
+def test_rows_that_are_alike_in_a_new_key_wait_for_their_corrections(database: ReplayDatabase) -> None:
+    """As after ``ADD id BIGINT AUTO_INCREMENT PRIMARY KEY``: rows show the column's default until the table was read again."""
+    source = lab("csv.output-old-value=true")
+    name = Column(2, "name", ColumnType(K.VARCHAR, length=40))
+    first = version(T0, name)
+    source.ddl(T0, DdlType.CREATE_TABLE, "CREATE TABLE t (...)", first)
+    source.write(first, [(T0 + n, Op.INSERT, "a") for n in (1, 2, 3)])
+    keyed = version(T0 + 10, name, Column(3, "id", ColumnType(K.BIGINT), False, True, initial_default="0"))
+    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD id BIGINT AUTO_INCREMENT PRIMARY KEY", keyed)
+    source.checkpoint(T0 + 15)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == [("a", "0")]
+    source.write(keyed, [(T0 + 20, Op.DELETE, "a", 0), *((T0 + 20, Op.INSERT, "a", n) for n in (1, 2, 3))])
+    source.checkpoint(T0 + 30)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == rows_replayed(source, database) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+def one_row(source: StorageLab, schema: str, table: str, number: int, *columns: Column) -> TableSchema:
+    described = TableSchema(number, schema, table, T0, columns or (ID, NAME))
+    source.write(described, [(T0 + 1, Op.INSERT, number, f"row of {number}")])
+    return described
+
+
+def held(database: ReplayDatabase, schema: str, table: str) -> list[tuple[Any, ...]]:
+    return [tuple(r) for r in database._fetch(f"SELECT id, name FROM {database.dialect.table(schema, table)}", ())]
+
+
+NAMES = [("a.b", "c"), ("a", "b.c"), ("a%2Eb", "c"), ("a/b", "c"), ("a", "b/c"), ("s", "blank "), ("s", "blank"), ("s", "日本")]
+
+
+def test_tables_whose_names_look_alike_stay_apart(database: ReplayDatabase) -> None:
+    source = lab()
+    for number, (schema, table) in enumerate(NAMES, 1):
+        one_row(source, schema, table, number)
+    source.checkpoint(T0 + 10)
+    for rows in (len(NAMES), 0):
+        assert StorageConsumer(source.reader(), database).run_round().rows == rows
+    assert [held(database, *name) for name in NAMES] == [[(n, f"row of {n}")] for n in range(1, len(NAMES) + 1)]
+
+
+def test_a_name_that_differs_by_case_only_is_an_error_where_the_database_does_not_tell(database: ReplayDatabase) -> None:
+    source = lab()
+    one_row(source, "s", "orders", 1)
+    one_row(source, "s", "Orders", 2)
+    source.checkpoint(T0 + 10)
+    with pytest.raises(PenstockError, match="SINK_OCCUPIED"):
+        StorageConsumer(source.reader(), database).run_round()
+    assert held(database, "s", "Orders") == []
+
+
+def test_a_table_that_looks_like_a_temporary_one_survives_an_alter(database: ReplayDatabase) -> None:
+    source = lab()
+    first = one_row(source, "s", "orders", 1)
+    source.checkpoint(T0 + 2)
+    StorageConsumer(source.reader(), database).run_round()
+    spare = database.spare_name("s", "orders", "new")
+    for number, name in enumerate(("orders__penstock", "orders__gone", spare, "penstock_stage", "penstock_rows"), 2):
+        one_row(source, "s", name, number)
+    wider = TableSchema(1, "s", "orders", T0 + 10, (ID, NAME, STOCK))
+    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE orders ADD stock INT UNSIGNED DEFAULT 7", wider)
+    source.checkpoint(T0 + 20)
+    StorageConsumer(source.reader(), database).run_round()
+    assert held(database, "s", first.table) == [(1, "row of 1")]
+    assert held(database, "s", "orders__penstock") == [(2, "row of 2")]
+    assert held(database, "s", spare) == [(4, "row of 4")]
+
+
+def test_a_column_with_a_percent_sign_may_be_added_to_and_be_added(database: ReplayDatabase) -> None:
+    source = lab()
+    rate = Column(3, "rate%s", ColumnType(K.INT), default="5")
+    first = TableSchema(1, "s", "t", T0, (ID, Column(2, "50%", NAME.type)))
+    source.write(first, [(T0 + 1, Op.INSERT, 1, "a")])
+    after = TableSchema(1, "s", "t", T0 + 10, (*first.columns, rate))
+    source.ddl(T0 + 10, DdlType.ADD_COLUMN, "ALTER TABLE t ADD `rate%s` INT DEFAULT 5", after)
+    source.checkpoint(T0 + 20)
+    StorageConsumer(source.reader(), database).run_round()
+    assert rows_in(database) == [("1", "a", "5")]
+
+
+def test_a_database_takes_one_target_and_no_table_of_somebody_else(database: ReplayDatabase) -> None:
+    sources = [lab(), lab()]
+    for number, source in enumerate(sources, 1):
+        one_row(source, "s", "t", number)
+        source.checkpoint(T0 + 10)
+    first, second = sources
+    if database.dialect.has_schemas:
+        database.execute("CREATE SCHEMA s")
+    name = database.dialect.table("s", "t")
+    database.execute(f"CREATE TABLE {name} (id BIGINT, name VARCHAR)")
+    database.execute(f"INSERT INTO {name} VALUES (9, 'mine')")
+    with pytest.raises(PenstockError, match="SINK_OCCUPIED") as wrong:
+        StorageConsumer(first.reader(), database).run_round()
+    assert "--take-over" in wrong.value.hint
+    assert held(database, "s", "t") == [(9, "mine")]
+    assert StorageConsumer(first.reader(), database, take_over=True).run_round().rows == 1
+    assert held(database, "s", "t") == [(1, "row of 1")]
+    with pytest.raises(PenstockError, match="holds a replay of"):
+        StorageConsumer(second.reader(), database).run_round()
+    assert StorageConsumer(second.reader(), database, take_over=True).run_round().rows == 1
+    assert held(database, "s", "t") == [(2, "row of 2")]
+
+
+def test_only_the_tables_that_are_asked_for_arrive_and_none_of_the_servers_own(database: ReplayDatabase) -> None:
+    source = lab()
+    one_row(source, "s", "t", 1)
+    one_row(source, "information_schema", "x", 2)
+    renamed = TableSchema(3, "s", "kept", T0 + 5, (ID, NAME))
+    one_row(source, "s", "left", 3)
+    source.ddl(T0 + 5, DdlType.RENAME_TABLE, "RENAME TABLE s.left TO s.kept", renamed, old_names=((3, "s", "left"),))
+    source.checkpoint(T0 + 10)
+    if database.dialect.has_schemas:
+        with pytest.raises(PenstockError, match=r"CONFIG_INVALID.*server itself"):
+            StorageConsumer(source.reader(), database).run_round()
+    with pytest.raises(PenstockError, match="which the patterns leave out"):
+        StorageConsumer(source.reader(), database, ["s.t", "s.kept"]).run_round()
+    assert StorageConsumer(source.reader(), database, ["s.t"]).run_round().rows == 1
+    assert held(database, "s", "t") == [(1, "row of 1")]
+    assert not database.exists("s", "kept")

@@ -1,6 +1,5 @@
 """Listing, checking and expiring a target, and when clean-up runs."""
 
-import datetime as dt
 import itertools
 
 import pytest
@@ -11,7 +10,6 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.inspection import check_target, list_tables
-from penstock.target.cron import Cron
 from penstock.target.expiry import CleanUp, expire
 from penstock.target.settings import from_uri
 from testing.paths.storage_lab import StorageLab
@@ -101,34 +99,6 @@ def test_old_dates_expire_and_nothing_else() -> None:
     assert findings(source) == []
     with pytest.raises(PenstockError, match="date-separator day"):
         expire(source.target, from_uri("memory://x/?date-separator=month")[1], 1)
-
-
-@pytest.mark.parametrize(
-    ("spec", "after", "expected"),
-    [
-        ("0 0 2 * * *", "2024-02-28 01:59:59", "2024-02-28 02:00:00"),
-        ("0 0 2 * * *", "2024-02-28 02:00:00", "2024-02-29 02:00:00"),
-        ("*/15 * * * * *", "2024-01-01 00:00:44", "2024-01-01 00:00:45"),
-        ("0 30 9-17/4 * * mon-fri", "2024-01-05 17:30:00", "2024-01-08 09:30:00"),
-        ("0 0 0 29 2 *", "2024-03-01 00:00:00", "2028-02-29 00:00:00"),
-        ("0 0 0 13 * 5", "2024-01-01 00:00:00", "2024-01-05 00:00:00"),
-        ("@daily", "2023-12-31 23:59:59", "2024-01-01 00:00:00"),
-        ("@every 1h30m", "2024-01-01 00:00:00", "2024-01-01 01:30:00"),
-    ],
-)
-def test_when_clean_up_runs(spec: str, after: str, expected: str) -> None:
-    moment = dt.datetime.fromisoformat(after).replace(tzinfo=dt.UTC)
-    assert Cron.parse(spec).next(moment) == dt.datetime.fromisoformat(expected).replace(tzinfo=dt.UTC)
-
-
-@pytest.mark.parametrize(
-    "spec", ["", "0 0 2 * *", "61 * * * * *", "0 0 25 * * *", "@every soon", "@every 0s", "a b c d e f", "0 0 0 0 * *"]
-)
-def test_specs_that_cannot_be_meant(spec: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        Cron.parse(spec)
-    with pytest.raises(PenstockError, match="file-cleanup-cron-spec"):
-        from_uri("memory://x/", {"file-cleanup-cron-spec": spec})
 
 
 def test_clean_up_follows_the_cron_specification_and_remembers_its_last_time() -> None:

@@ -1,15 +1,62 @@
 from __future__ import annotations
 
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from penstock.config.known_servers import ensure_token
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import sqlite_url
+from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
+from penstock.model.span import Span
 from penstock.server.data_directory import DataDirectory
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.address import FlightAddress, write_address
+from testing.checks.change_batches import TABLE, both_sides
 
 
 def refused(code: str) -> pytest.RaisesExc[PenstockError]:
     return pytest.RaisesExc(PenstockError, check=lambda error: error.code == code)
+
+
+def modes(directory: Path) -> set[str]:
+    """The modes of a directory and of every file below, without those of directories inside: nobody comes that far."""
+    found = [directory, *(file for file in directory.rglob("*") if file.is_file())]
+    return {f"{stat.S_IMODE(file.stat().st_mode):o}" for file in found}
+
+
+def test_nobody_else_looks_inside(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        directory = DataDirectory(path)
+        directory.owner(None, "1234")
+        meta = MetaDatabase(sqlite_url(path / "meta.db"))
+        store = ColumnarEventStore(directory.store)
+        span = Span(TABLE.table_id)
+        store.register_span(span.span_id, span, 100)
+        store.put_schemas([TABLE])
+        durable = threading.Event()
+        store.append(span.span_id, both_sides(span.span_id, [(110, Op.INSERT, 7, "seven")]), durable.set)
+        assert durable.wait(60)
+        store.advance_resolved_ts(span.span_id, 120)
+        assert store.flush(span.span_id)
+        write_address(directory.store, FlightAddress("grpc://127.0.0.1:1", "token"))
+        ensure_token(path)
+        files = {file.suffix or file.name for file in path.rglob("*") if file.is_file()}
+        assert files >= {".db", ".db-wal", ".wal", ".json", "lock", "server-id", "api-token"}
+        assert modes(path) == {"700", "600"}
+        store.close()
+        meta.close()
+        directory.close()
+    finally:
+        os.umask(before)
 
 
 def test_data_directory_has_one_user_at_a_time(tmp_path: Path) -> None:

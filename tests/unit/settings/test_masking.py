@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.settings.masking import mask_text, mask_tree, mask_uri
+from penstock.settings.masking import mask_parts, mask_text, mask_tree, mask_uri
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,10 @@ def test_trees_are_masked_by_key_and_by_content() -> None:
         "sink": {"uri": "s3://b?secret-access-key=***", "secret-access-key": "***", "csv": {"delimiter": ","}},
         "n": [1, None],
     }
+
+
+def test_tokens_of_requests_and_what_drivers_say_of_a_uri() -> None:
+    assert mask_text("Authorization: Bearer abc.DEF-123 and bearer abcd1234") == "Authorization: Bearer *** and bearer ***"
+    assert mask_text("Authorization: Basic dXNlcjpwdw==, next") == "Authorization: Basic ***, next"
+    uri = "mysql://cdc:hunter2SECRET/a%20b@h:3306/x"
+    assert mask_parts("invalid port: 'hunter2SECRET', then 'a b' of cdc", uri) == "invalid port: '***', then '***' of cdc"

@@ -1,6 +1,7 @@
 import itertools
 import os
 import random
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +144,12 @@ def test_memory_targets_of_one_name_are_one() -> None:
     TargetAddress("memory://one/x").open().put("k", b"v")
     assert TargetAddress("memory://one/x").open().get("k") == b"v"
     assert TargetAddress("memory://one/y").open().find("k") is None
+
+
+def test_a_target_that_never_answers_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"s3://bucket/p?endpoint=http://127.0.0.1:{silent.getsockname()[1]}&region=x&access-key-id=a&secret-access-key=b"
+        target = TargetAddress(uri, RetrySettings(request_s_max=0.2, total_s_max=0.2)).open()
+        # Without the bounds this takes 300 seconds, three times for each of five tries.
+        with pytest.raises(PenstockError, match=r"^\[SINK_UNAVAILABLE\]"):
+            target.find("x")

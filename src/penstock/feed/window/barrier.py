@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
 from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.records import PendingWindow
@@ -57,7 +58,7 @@ def commit_recorded_window(
             files=sum(len(r.files) for r in results),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
         )
-    maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+    publish_committed(context, meta, maintainer)
     if reports or affected:
         meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
 

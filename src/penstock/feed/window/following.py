@@ -3,7 +3,7 @@
 Pure functions of the DDL, the feed's patterns and the dispatchers before it, so every attempt of a window, on any server, comes to the
 same. A table that is made begins with the DDL's ts; one that had rows before it came into the feed (a rename into the patterns)
 begins with its state, in the first window for which that is known. A table that is dropped, truncated away or renamed out of the
-patterns ends there. Runs beside the driver.
+patterns ends there. Runs in the driver.
 """
 
 from __future__ import annotations

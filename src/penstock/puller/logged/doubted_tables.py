@@ -23,6 +23,7 @@ from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
+from penstock.model.table import TableSchema
 from penstock.puller.doubts import Corrections, DoubtBook, Watch, state_of
 from penstock.source.single_log import TableDoubt
 
@@ -108,6 +109,17 @@ class DoubtedTables:
         """Open the doubts of a step; durable when this returns."""
         for doubt in doubts:
             self._open(state_of(doubt))
+
+    def created(self, tables: Sequence[TableSchema]) -> None:
+        """Take the first versions of tables: a doubt of which only the name was known is about the table that has it from there on."""
+        with self._lock:
+            named = {(s.schema, s.table): s for s in self._states.values() if s.table_id == 0 and s.is_open}
+        for table in tables if named and self._book is not None else ():
+            doubt = named.get((table.schema, table.table))
+            if doubt is not None and table.version >= doubt.doubt_ts and self._book is not None:
+                self._book.identify(doubt.schema, doubt.table, table.table_id)
+                _log.info("doubted table has its first version", extra={"table": table.full_name, "table_id": table.table_id})
+                self._load()
 
     def request(self, table_id: int, schema: str, table: str, reason: str, at_ts: int) -> None:
         """Doubt a table because somebody asks for it, above whatever the log said up to a ts."""

@@ -99,6 +99,10 @@ class TableSettler:
         """End a re-read without corrections."""
         self._doubted.fail(table_id, error, retry_s)
 
+    def look_again(self) -> None:
+        """Have the reader begin again where it is: the source forgets then which tables it could not tell."""
+        self._reader.begin_again()
+
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
         self._doubted.forget(table_id)

@@ -8,13 +8,13 @@ division in dispatchers and the ts of the first snapshot are decided here, once,
 from __future__ import annotations
 
 import difflib
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
@@ -32,6 +32,7 @@ from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced
 
 _NEAR_MATCHES_MAX = 3
+_UNMATCHED_SHOWN_MAX = 20
 _LOOKS_MAX = 10
 
 
@@ -61,30 +62,37 @@ class FeedDocument(msgspec.Struct, frozen=True):
 
 
 class FeedCreator:
-    """Checks and creates feeds on one upstream. Creations on one server go one after the other."""
+    """Checks and creates feeds on one upstream. Thread safe; creations wait for nothing but their own target and the database."""
 
     def __init__(
-        self, meta: MetaDatabase, upstream: Upstream, source_uri: str, open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        source_uri: str,
+        open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
+        policy: SinkPolicy | None = None,
     ) -> None:
+        """``policy`` says what callers of the API may write to."""
         self._meta = meta
         self._upstream = upstream
         self._source_uri = source_uri
         self._open_target = open_target
-        self._lock = threading.Lock()
+        self._policy = policy or SinkPolicy()
 
-    def create(self, tree: Mapping[str, Any]) -> FeedRecord:
-        """Create a feed from its configuration, or raise and leave nothing behind."""
+    def create(self, tree: Mapping[str, Any], *, configured: bool = False) -> FeedRecord:
+        """Create a feed from its configuration, or raise and leave nothing behind.
+
+        ``configured`` says that whoever configured the server asks for it, and no caller: then any target will do.
+        """
         config = load_feed_config(tree)
+        if not configured:
+            self._policy.check(config.target)
         if config.source is not None and config.source.rstrip("/") != self._source_uri.rstrip("/"):
             raise PenstockError(
                 "CONFIG_INVALID",
                 f"source: this server captures {mask_uri(self._source_uri)}, not {mask_uri(config.source)}",
                 "Leave the source out, or ask the server that captures it.",
             )
-        with self._lock:
-            return self._create(config)
-
-    def _create(self, config: FeedConfig) -> FeedRecord:
         tables, snapshot_ts = self._tables(config)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
@@ -132,16 +140,18 @@ def claimant(name: str, uid: str) -> str:
 
 
 def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
-    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names every pattern without a table."""
+    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names patterns without a table."""
     names = sorted({table.full_name for table in known})
     found: set[str] = set()
-    problems = []
+    unmatched = []
     for pattern in patterns:
         matched = [name for name in names if match_name(pattern, name)]
         if not matched:
-            problems.append(f"{pattern!r} matches no table{_near(pattern, names)}")
+            unmatched.append(pattern)
         found.update(matched)
-    if problems:
+    if unmatched:
+        problems = [f"{pattern!r} matches no table{_near(pattern, names)}" for pattern in unmatched[:_UNMATCHED_SHOWN_MAX]]
+        problems += [f"and {left} more"] if (left := len(unmatched) - len(problems)) else []
         raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
     return sorted((t for t in known if t.full_name in found), key=lambda t: (t.full_name, t.table_id))
 
@@ -159,6 +169,7 @@ def _subscription(config: FeedConfig, table: TableSchema, source_uri: str) -> Su
         table_name=table.table,
         subscribe_name=config.name,
         table_id=table.table_id,
-        master_addrs=source_uri.partition("://")[2],
-        sink=config.target.uri,
+        # Told, not used: what is needed to enter source and target is in the feed's configuration alone.
+        master_addrs=mask_uri(source_uri).partition("://")[2],
+        sink=mask_uri(config.target.uri),
     )

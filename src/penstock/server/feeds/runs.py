@@ -28,6 +28,7 @@ from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_b
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.server.source_address import same_source, source_name
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
@@ -141,7 +142,9 @@ class SparkFeedRunFactory:
         store: ColumnarEventStore,
         address: FlightAddress,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
     ) -> None:
+        """``resolve`` gives what a named connection stands for: tasks write to that."""
         self._jobs = jobs
         self._meta = meta
         self._meta_url = meta_url
@@ -151,6 +154,7 @@ class SparkFeedRunFactory:
         self._store = store
         self._address = address
         self._open_target = open_target
+        self._resolve = resolve
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""
@@ -158,20 +162,22 @@ class SparkFeedRunFactory:
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
-        self._open_target(config.target, fence).claim(claimant(feed.name, feed.uuid))
+        target = self._resolve(config.target)
+        self._open_target(target, fence).claim(claimant(feed.name, feed.uuid))
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,
             meta_url=self._meta_url,
             flight_location=self._address.location,
             flight_token=self._address.token,
-            sink_uri=config.target.uri,
-            sink_options=dict(config.target.options),
+            sink_uri=target.uri,
+            sink_options=dict(target.options),
             dispatchers=document.dispatchers,
             settings=config.settings,
             snapshot_ts=document.snapshot_ts,
             partitions=config.settings.partitions or self._jobs.parallelism,
             tables=tuple(config.tables),
+            source=source_name(self._source),
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
@@ -202,6 +208,5 @@ class SparkFeedRunFactory:
             # Nobody is left who could ask whether it was settled.
             if state.table_id and state.table_id not in captured:
                 self._log_service.forget_table(state.table_id)
-        mine = self._source.rstrip("/")
-        if not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
+        if not any(same_source(FeedDocument.of(f).source, self._source) for f in self._meta.list_feeds()):
             self._log_service.release_upstream()

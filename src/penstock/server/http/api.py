@@ -1,7 +1,8 @@
 """The HTTP API of a server.
 
 Every answer is JSON, apart from the metrics; an error is ``{"code", "message", "hint"}`` with the HTTP status that its kind says. No
-answer holds credentials. Handlers are plain functions, which FastAPI runs in its thread pool, because everything below is synchronous.
+answer holds credentials. Handlers are plain functions, which FastAPI runs in its thread pool, because everything below is synchronous;
+those that wait for a target or an upstream have pools of their own, and so has health. Who may call is decided before, in ``guard.py``.
 Runs in the server.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -20,25 +21,26 @@ import penstock
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import RequestedState
 from penstock.model.clock import Clock
-from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
+from penstock.server.health.report import ServerHealth
+from penstock.server.http.answers import error_answer
+from penstock.server.http.bodies import checked_tree
+from penstock.server.http.call_pool import CallPool
+from penstock.server.http.callers import Callers
+from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes, table_views
-from penstock.server.http.views import error_body, feed_detail, feed_summary, verdict_body
+from penstock.server.http.token_routes import add_token_routes
+from penstock.server.http.views import feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
 from penstock.server.verify.verification import FeedVerifier
 
-_STATUS_BY_CODE = {"FEED_UNKNOWN": 404, "FEED_EXISTS": 409, "SINK_OCCUPIED": 409}
-_STATUS_BY_KIND = {
-    ErrorKind.INVALID: 422,
-    ErrorKind.BLOCKED: 424,
-    ErrorKind.TRANSIENT: 503,
-    ErrorKind.FENCED: 409,
-    ErrorKind.CORRUPT: 500,
-    ErrorKind.BUG: 500,
-}
+CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
+VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
+_UNREADABLE = 400
 
 
 def build_api(
@@ -48,41 +50,55 @@ def build_api(
     supervisor: Liveness,
     registries: Sequence[CollectorRegistry],
     clock: Clock,
+    health: ServerHealth,
     doubted: DoubtedTables | None = None,
     verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
+    callers: Callers | None = None,
 ) -> FastAPI:
     """Return the application; ``doubted`` is None where the upstream's tables are never in doubt.
 
-    ``verification`` gives what verification on a schedule found of a feed.
+    ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call.
     """
-    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url="/api/docs", openapi_url="/api/openapi.json")
+    # No page of its own: the ones that FastAPI has load scripts from elsewhere.
+    app = FastAPI(
+        title="Penstock",
+        version=penstock.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        redirect_slashes=False,
+    )
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
     add_operation_routes(app, meta, supervisor)
-
-    @app.get("/api/v1/health")
-    def health() -> dict[str, Any]:
-        feeds = meta.list_feeds()
-        states: dict[str, int] = {}
-        for feed in feeds:
-            states[feed.reached_state.value] = states.get(feed.reached_state.value, 0) + 1
-        return {"status": "ok", "version": penstock.__version__, "feeds": states}
+    add_health_routes(app, health)
+    if callers is not None:
+        add_token_routes(app, callers, clock)
+    creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
+    verifications = CallPool("verify a feed", VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX)
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
         retries = meta.retries()
-        return {"feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name)) for f in meta.list_feeds()]}
+        told = health.problems()
+        return {
+            "feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name), told.get(f.name)) for f in meta.list_feeds()]
+        }
 
     @app.post("/api/v1/feeds", status_code=201)
-    def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        feed = creator.create(tree)
-        supervisor.wake()
-        return feed_detail(feed, meta.feed_tables(feed.name), None, clock)
+    async def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        def create() -> dict[str, Any]:
+            feed = creator.create(checked_tree(tree))
+            supervisor.wake()
+            return feed_detail(feed, meta.feed_tables(feed.name), None, clock)
+
+        return await creations.run(create)
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
-        shown = feed_detail(feed, meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views, retry)
+        status, problem = supervisor.status(name), health.problem(name)
+        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
         return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
@@ -93,12 +109,12 @@ def build_api(
         return {"name": name, "requested_state": RequestedState.REMOVED.value}
 
     @app.post("/api/v1/feeds/{name}/verify")
-    def verify_feed(name: str) -> dict[str, Any]:
+    async def verify_feed(name: str) -> dict[str, Any]:
         # A difference is an answer, not an error: the caller sees every table.
-        return verdict_body(verifier.verify(name))
+        return verdict_body(await verifications.run(lambda: verifier.verify(name)))
 
     @app.get("/api/v1/feeds/{name}/verify")
-    def verify_progress(name: str, after: int = 0) -> dict[str, Any]:
+    def verify_progress(name: str, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> dict[str, Any]:
         meta.get_feed(name)
         return {"progress": verifier.progress(name)[after:]}
 
@@ -109,22 +125,24 @@ def build_api(
     return app
 
 
-def status_of(error: PenstockError) -> int:
-    """Return the HTTP status of an error."""
-    return _STATUS_BY_CODE.get(error.code) or _STATUS_BY_KIND[error.kind]
-
-
 def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(PenstockError)
     async def penstock_error(_request: Request, error: PenstockError) -> JSONResponse:
-        return JSONResponse(error_body(error), status_of(error))
+        return error_answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, _error: RequestValidationError) -> JSONResponse:
         # FastAPI's own text repeats the body, which may hold credentials.
-        return JSONResponse(error_body(PenstockError("CONFIG_INVALID", "the body must be a JSON object")), 422)
+        return error_answer(PenstockError("CONFIG_INVALID", "the body must be a JSON object, and numbers in the query must be numbers"))
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:
-        body = {"code": "NOT_FOUND", "message": f"{request.method} {request.url.path}: {error.detail}", "hint": "See /api/docs."}
-        return JSONResponse(body, error.status_code)
+        if error.status_code == _UNREADABLE:
+            return error_answer(PenstockError("CONFIG_INVALID", "the body is no JSON that can be read"))
+        text = f"{request.method} {request.url.path}: {error.detail}"
+        return error_answer(PenstockError("NOT_FOUND", text, "See /api/openapi.json."), error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def broken(_request: Request, error: Exception) -> JSONResponse:
+        # Its text may repeat what the call held; the log has it all.
+        return error_answer(InvariantError(f"the call failed with {type(error).__name__}"))

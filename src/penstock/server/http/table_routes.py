@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from penstock.meta.database import MetaDatabase
 from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
-from penstock.server.http.table_views import FeedTable, feed_tables, find_table, table_view
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.http.table_views import FeedTable, feed_tables, find_table, table_view, unknown_tables
 
 
 def add_table_routes(app: FastAPI, meta: MetaDatabase, doubted: DoubtedTables | None) -> None:
@@ -22,26 +23,56 @@ def add_table_routes(app: FastAPI, meta: MetaDatabase, doubted: DoubtedTables | 
 
     @app.post("/api/v1/feeds/{name}/tables/{table:path}/resnapshot", status_code=202)
     def resnapshot_table(name: str, table: str) -> dict[str, Any]:
-        found, settling = find_table(_tables(meta, name), table), _required(doubted)
+        found, settling = find_table(_tables(meta, name, doubted), table), _required(doubted)
         for table_id in found.table_ids:
             settling.resnapshot(table_id, found.schema, found.table)
+        if not found.table_ids:
+            settling.look_again()
         return _views([found], doubted)[0]
 
     @app.post("/api/v1/feeds/{name}/tables/{table:path}/retry", status_code=202)
     def retry_table(name: str, table: str) -> dict[str, Any]:
-        found = find_table(_tables(meta, name), table)
-        _required(doubted).retry(found.table_ids)
+        found, settling = find_table(_tables(meta, name, doubted), table), _required(doubted)
+        if found.table_ids:
+            settling.retry(found.table_ids)
+        else:
+            settling.look_again()
         return _views([found], doubted)[0]
+
+    @app.post("/api/v1/feeds/{name}/tables/{table:path}/exclude", status_code=202)
+    def exclude_table(name: str, table: str) -> dict[str, Any]:
+        found = find_table(_tables(meta, name, doubted), table)
+        _exclude(meta, _required(doubted), name, found)
+        return _views([found], doubted)[0]
+
+
+def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: FeedTable) -> None:
+    """Leave a table out, unless another feed has it too: they share the event store."""
+    if not table.table_ids:
+        raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
+    names = [f.name for f in meta.list_feeds() if f.name != feed]
+    others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
+    if others:
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"{table.name} is also in feed {', '.join(others)}, and feeds of one server share what is captured",
+            "Exclude it by the feed's patterns, in a feed of its own.",
+        )
+    for table_id in table.table_ids:
+        settling.exclude(table_id, table.schema, table.table)
 
 
 def table_views(meta: MetaDatabase, name: str, doubted: DoubtedTables | None) -> list[dict[str, Any]]:
     """Return every table of a feed as it is shown."""
-    return _views(_tables(meta, name), doubted)
+    return _views(_tables(meta, name, doubted), doubted)
 
 
-def _tables(meta: MetaDatabase, name: str) -> list[FeedTable]:
-    meta.get_feed(name)
-    return feed_tables(meta.feed_tables(name), meta.dispatchers(name))
+def _tables(meta: MetaDatabase, name: str, doubted: DoubtedTables | None) -> list[FeedTable]:
+    feed = meta.get_feed(name)
+    known = feed_tables(meta.feed_tables(name), meta.dispatchers(name))
+    if doubted is None:
+        return known
+    return [*known, *unknown_tables(doubted.states(), FeedDocument.of(feed).feed_config().tables, known)]
 
 
 def _views(tables: Sequence[FeedTable], doubted: DoubtedTables | None) -> list[dict[str, Any]]:

@@ -12,16 +12,18 @@ from typing import Any
 import msgspec
 
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
+from penstock.feed.window.coverage import DELIVERING
 from penstock.meta.records import DispatcherRecord, SubscribeRecord
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.errors import PenstockError
+from penstock.model.table_pattern import TablePatterns
 from penstock.settings.masking import mask_text
 
 _WORST_FIRST = (TableCondition.QUARANTINED, TableCondition.REREADING, TableCondition.DOUBTFUL, TableCondition.OK)
 
 
 class FeedTable(msgspec.Struct, frozen=True):
-    """A table of a feed; more than one id where it has partitions."""
+    """A table of a feed; more than one id where it has partitions, none where the log gave no version of it yet."""
 
     schema: str
     table: str
@@ -43,6 +45,13 @@ def feed_tables(subscribed: Sequence[SubscribeRecord], dispatchers: Sequence[Dis
     return [FeedTable(schema, table, tuple(found)) for (schema, table), found in ids.items()]
 
 
+def unknown_tables(states: Sequence[TableState], patterns: Sequence[str], known: Sequence[FeedTable]) -> list[FeedTable]:
+    """Return the tables that a feed should have and of which the log told nothing but the name: their rows are in no file."""
+    wanted, names = TablePatterns(tuple(patterns)), {(t.schema.lower(), t.table.lower()) for t in known}
+    lost = [s for s in states if s.table_id == 0 and s.is_open and wanted.match(s.schema, s.table)]
+    return [FeedTable(s.schema, s.table, ()) for s in lost if (s.schema.lower(), s.table.lower()) not in names]
+
+
 def find_table(tables: Sequence[FeedTable], name: str) -> FeedTable:
     """Return the table of a name; raise ``TABLE_UNKNOWN`` where the feed has none."""
     for table in tables:
@@ -61,7 +70,11 @@ def table_view(
     named = {(table.schema.lower(), table.table.lower())}
     mine = [s for s in states if s.table_id in table.table_ids or (s.table_id == 0 and (s.schema.lower(), s.table.lower()) in named)]
     worst = min(mine, key=lambda s: _WORST_FIRST.index(s.state), default=None)
-    view: dict[str, Any] = {"name": table.name, "table_id": table.table_ids[0], "state": TableCondition.OK.value}
+    view: dict[str, Any] = {
+        "name": table.name,
+        "table_id": table.table_ids[0] if table.table_ids else None,
+        "state": TableCondition.OK.value,
+    }
     if worst is None:
         return view
     view |= {"settled_ts": max(s.settled_ts for s in mine), "state": worst.state.value}
@@ -80,6 +93,11 @@ def table_view(
     return view
 
 
-def uncovered(views: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the tables whose rows the checkpoint does not promise, each with its state."""
-    return [{"name": view["name"], "state": view["state"]} for view in views if view["state"] != TableCondition.OK.value]
+def uncovered(views: Sequence[dict[str, Any]], checkpoint_ts: int) -> list[dict[str, str]]:
+    """Return the tables whose rows a checkpoint does not promise, each with its state; as ``feed/window/coverage.py`` publishes them."""
+    found = []
+    for view in views:
+        is_open = view["state"] != TableCondition.OK.value
+        if is_open or view.get("settled_ts", 0) > checkpoint_ts:
+            found.append({"name": view["name"], "state": view["state"] if is_open else DELIVERING})
+    return found

@@ -16,12 +16,16 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
+from penstock.server.health.feed_watch import FeedProblem
+from penstock.server.http.answers import error_body
 from penstock.server.http.table_views import feed_tables, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
 
-def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock, retry: RetryRecord | None = None) -> dict[str, Any]:
+def feed_summary(
+    feed: FeedRecord, status: RunStatus | None, clock: Clock, retry: RetryRecord | None = None, problem: FeedProblem | None = None
+) -> dict[str, Any]:
     """Return one line of the list of feeds."""
     checkpoint_ts = feed.checkpoint_ts
     return {
@@ -41,6 +45,7 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock, retry
         "snapshot": msgspec.to_builtins(status.snapshot) if status and status.snapshot else None,
         "error": _error(feed),
         "retry": msgspec.to_builtins(retry) if retry else None,
+        "problem": msgspec.to_builtins(problem) if problem else None,
         "capture_problems": [mask_text(problem) for problem in status.capture_problems] if status else [],
     }
 
@@ -53,11 +58,12 @@ def feed_detail(
     dispatchers: Sequence[DispatcherRecord] | None = None,
     table_views: Sequence[dict[str, Any]] | None = None,
     retry: RetryRecord | None = None,
+    problem: FeedProblem | None = None,
 ) -> dict[str, Any]:
     """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
     document = FeedDocument.of(feed)
     shown = [table_view(t, ()) for t in feed_tables(tables, dispatchers)] if table_views is None else list(table_views)
-    return feed_summary(feed, status, clock, retry) | {
+    return feed_summary(feed, status, clock, retry, problem) | {
         "uuid": feed.uuid,
         "created_ms": feed.created_ms,
         "updated_ms": feed.updated_ms,
@@ -65,7 +71,7 @@ def feed_detail(
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": shown,
-        "uncovered": uncovered(shown),
+        "uncovered": uncovered(shown, feed.checkpoint_ts),
     }
 
 
@@ -79,11 +85,6 @@ def verdict_body(verdict: Verdict) -> dict[str, Any]:
         "rows": verdict.rows,
         "tables": [msgspec.to_builtins(table) | {"identical": table.identical} for table in verdict.tables],
     }
-
-
-def error_body(error: PenstockError) -> dict[str, str]:
-    """Return an error as the API answers it."""
-    return {"code": error.code, "message": mask_text(error.detail), "hint": error.hint}
 
 
 def _error(feed: FeedRecord) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
+from penstock.config.tree import SinkConfig
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
@@ -30,6 +31,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
 from penstock.settings.masking import mask_text, mask_uri
 from penstock.source.contract import PastReader, Upstream, reads_past
@@ -87,8 +89,10 @@ class FeedVerifier:
         source_uri: str,
         verify_moving: Callable[[StorageReader, Sequence[int], Tell], Verdict],
         states: Callable[[], Sequence[TableState]] = tuple,
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
     ) -> None:
         """``verify_moving`` compares where the upstream cannot read the past; ``states`` are those of doubted tables."""
+        self._resolve = resolve
         self._states = states
         self._progress: tuple[str, list[str]] = ("", [])
         self._meta = meta
@@ -100,7 +104,7 @@ class FeedVerifier:
     def verify(self, name: str) -> Verdict:
         """Compare the target of a feed with the upstream, as of the target's checkpoint."""
         document = FeedDocument.of(self._meta.get_feed(name))
-        if document.source.rstrip("/") != self._source_uri.rstrip("/"):
+        if not same_source(document.source, self._source_uri):
             raise PenstockError(
                 "CONFIG_INVALID", f"feed {name} captures {mask_uri(document.source)}", "Ask a server that captures the same source."
             )
@@ -109,7 +113,8 @@ class FeedVerifier:
         self._progress = (name, [])
         try:
             config = document.feed_config()
-            reader = open_reader(config.target.uri, config.target.options)
+            target = self._resolve(config.target)
+            reader = open_reader(target.uri, target.options)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
             left_out = self._left_out(live)

@@ -7,11 +7,11 @@ which writes it, and wherever a table is read, if the file can be reached there.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from penstock.files.private_files import open_private
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
@@ -33,7 +33,7 @@ def write_address(store_dir: Path, address: FlightAddress) -> Path:
     file = store_dir / NAME
     partial = file.with_suffix(".new")
     partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as sink:
+    with open(partial, "xb", opener=open_private) as sink:
         sink.write(msgspec.json.encode(address))
     partial.replace(file)
     return file

@@ -8,6 +8,7 @@ the token never shows in ``repr``. Runs on the driver and on executors.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -121,9 +122,9 @@ class FlightStoreClient:
             connection.close()
 
     def _space(self, uri: str, tickets: Mapping[str, bytes]) -> ObjectSpace:
-        """Read objects directly, unless they are files of another machine."""
+        """Read objects directly, unless they are files of another machine or user."""
         parts = urlsplit(uri)
-        if parts.scheme == "file" and tickets and not Path(unquote(parts.path), next(iter(tickets))).exists():
+        if parts.scheme == "file" and tickets and not os.access(Path(unquote(parts.path), next(iter(tickets))), os.R_OK):
             return ObjectSpace(uri, backend=_StreamedObjects(tickets, self.stream))
         return _shared_space(uri, tuple(sorted(self._storage_options.items())))
 

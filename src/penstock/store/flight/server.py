@@ -3,7 +3,8 @@
 ``get_flight_info`` answers a span and a window with endpoints: one per object, which the reader opens itself at the URI (or streams,
 where it cannot reach it), and one per side and table version of the rows in memory. A memory endpoint names its rows by ts, so it
 gives the same rows when they have been flushed meanwhile. Actions plan windows and tell schemas and status. Every call carries the
-token; every ticket is signed. Errors keep their ``[CODE]`` text. Runs in the log service.
+token; every ticket is signed. Errors keep their ``[CODE]`` text. gRPC takes a message whole before anybody is asked for the token, so
+where all readers are of this machine and user it listens on a socket of theirs, which no other user can open. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -96,19 +98,25 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         secret: bytes | None = None,
         clock: Clock | None = None,
         advertised_host: str | None = None,
+        socket: Path | None = None,
     ) -> None:
-        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses."""
+        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses.
+
+        With ``socket``, listen there and on no port; it lies where only this user comes.
+        """
         secret = secret or secrets.token_bytes(32)
         self.token = call_token(secret)
         self._store = store
         self._host = advertised_host or host
+        self._socket = socket
         self._signer = TicketSigner(secret, clock or SystemClock())
-        super().__init__(f"grpc://{host}:{port}", middleware={MIDDLEWARE: _TokenCheck(self.token)})
+        place = f"grpc://{host}:{port}" if socket is None else f"grpc+unix://{socket}"
+        super().__init__(place, middleware={MIDDLEWARE: _TokenCheck(self.token)})
 
     @property
     def location(self) -> str:
         """Return the URI that a client connects to."""
-        return f"grpc://{self._host}:{self.port}"
+        return f"grpc://{self._host}:{self.port}" if self._socket is None else f"grpc+unix://{self._socket}"
 
     def close(self) -> None:
         """Stop serving; streams that run are cancelled. May be called twice."""

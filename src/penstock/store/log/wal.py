@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from penstock.files.private_files import open_private
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -249,7 +250,7 @@ class WriteAheadLog:
         self._encoder = SegmentEncoder(self._next_number)
         self._next_number += 1
         self._group = 0
-        self._file = path.open("xb", buffering=1 << 20)
+        self._file = open(path, "xb", buffering=1 << 20, opener=open_private)  # noqa: SIM115 - closed by the next rotation
         self._file.write(self._encoder.header())
         self._segment = _Segment(path, {}, 0)
         self._write(head)

@@ -24,6 +24,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from penstock.files.buckets import BUCKET_SCHEMES, cause_of, open_bucket
 from penstock.files.large_writes import write_at
+from penstock.files.private_files import open_private
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.store.changes.ordering import rebatch, window_rows
@@ -151,7 +152,7 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.name}.unfinished")
     try:
-        with unfinished.open("wb", buffering=0) as sink:
+        with open(unfinished, "wb", buffering=0, opener=open_private) as sink:
             end = 0
             for part in parts:
                 end = write_at(sink.fileno(), memoryview(part).cast("B"), end)

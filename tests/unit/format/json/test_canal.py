@@ -2,18 +2,15 @@
 
 import json
 
-import pyarrow as pa
 import pytest
 
 from penstock.format.json import canal_decoder
 from penstock.format.json.canal import mysql_type, sql_type
-from penstock.format.old_values import UpdatePairs
 from penstock.format.protocols import CanalSettings
 from penstock.model.batch import Op
-from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from testing.checks.whole_file import encode
+from testing.checks.whole_file import encode, paired_rows
 
 K = TypeKind
 TS = 433305438660591626
@@ -22,14 +19,8 @@ NAME = Column(2, "LastName", ColumnType(K.VARCHAR, length=20))
 TABLE = TableSchema(7, "hr", "employee", 5, (ID, NAME))
 
 
-def rows(table: TableSchema, *given: tuple[object, ...]) -> pa.RecordBatch:
-    """Rows are (ts, op, key, values...)."""
-    arrays = [pa.array([r[at] for r in given], field.type) for at, field in enumerate(table.batch_schema())]
-    return UpdatePairs(table).add(pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema()))
-
-
 def messages(table: TableSchema, settings: CanalSettings, *given: tuple[object, ...]) -> list[str]:
-    content = encode(table, rows(table, *given), settings)
+    content = encode(table, paired_rows(table, *given), settings)
     assert content.endswith(settings.line_end)
     return content.decode().removesuffix(settings.line_end.decode()).split(settings.line_end.decode())
 
@@ -190,47 +181,6 @@ def test_virtual_columns_are_left_out() -> None:
     assert json.loads(text)["data"] == [{"Id": "1"}]
 
 
-def test_messages_of_another_writer_are_read() -> None:
-    """Other key order, spaces, unknown keys, escapes that we would not write, no commit ts."""
-    content = (
-        '{ "table" : "employee", "database":"hr","type":"UPDATE", "ts":1, "extra":{"deep":[{"a":"}"},[1,2]]},'
-        '"mysqlType":{"LastName":"varchar","Id":"int"},"data":[{"LastName":"\\u0053m\\u00eft\\/h \\ud83d\\ude00","Id":"101"}],'
-        '"old":[{"LastName":"x"}]}\n'
-    )
-    frame = canal_decoder.decode(content.encode(), TABLE, "f")
-    assert frame.rows() == [(0, Op.BEFORE, 101, "x"), (0, Op.UPDATE, 101, "Smït/h 😀")]
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ("[]", "line 1, byte 0: a message must be a JSON object"),
-        ('{"type":"INSERT"', "byte 16: the message does not end"),
-        ('{"database":"hr"}\n{"database":"hr" "x":1}', "line 2, byte 35: a comma"),
-        ('{"database":"hr","table":"other"}', "the table name is not 'employee'"),
-        ('{"database":"hr","table":"employee","type":"QUERY"}', "the type is none of"),
-        ('{"database":"hr","table":"employee","type":"INSERT","data":[{"Id":"1"}]}', "column LastName is missing"),
-        ('{"database":"hr","table":"employee","type":"INSERT","data":[{"Id":"x","LastName":"y"}]}', "column Id: not a whole number"),
-        ('{"database":"hr","table":"employee","type":"INSERT","data":[{"Id":"1","LastName":"\\x"}]}', "bad escape"),
-        ('{"database":"hr","table":"employee","type":"INSERT","data":[{"Id":"1","LastName":"a\nb"}]}', "control character"),
-        ('{"database":nope}', "neither a string"),
-    ],
-)
-def test_malformed_messages_name_file_line_and_byte(content: str, what: str) -> None:
-    with pytest.raises(PenstockError) as caught:
-        canal_decoder.decode(content.encode(), TABLE, "dir/f.json")
-    assert caught.value.code == "FILE_MALFORMED"
-    assert what in caught.value.detail
-    assert caught.value.detail.startswith("dir/f.json: line ")
-
-
-def test_characters_beyond_latin_1_are_not_binary() -> None:
-    table = TableSchema(7, "s", "t", 5, (Column(1, "b", ColumnType(K.BLOB)),))
-    content = '{"database":"s","table":"t","type":"INSERT","data":[{"b":"€"}]}\n'
-    with pytest.raises(PenstockError, match="ISO-8859-1"):
-        canal_decoder.decode(content.encode(), table)
-
-
 def test_deletes_with_the_unique_key_that_names_a_row() -> None:
     columns = (
         Column(1, "note", ColumnType(TypeKind.VARCHAR, length=20)),
@@ -238,7 +188,7 @@ def test_deletes_with_the_unique_key_that_names_a_row() -> None:
     )
     table = TableSchema(1, "s", "t", 1, columns, unique_keys=((1,), (2,)))
     settings = CanalSettings(delete_only_output_handle_key_columns=True)
-    content = encode(table, rows(table, (TS, Op.INSERT, b"k", "x", "m"), (TS, Op.DELETE, b"k", "x", "m")), settings)
+    content = encode(table, paired_rows(table, (TS, Op.INSERT, b"k", "x", "m"), (TS, Op.DELETE, b"k", "x", "m")), settings)
     insert, delete = (json.loads(line) for line in content.decode().splitlines())
     assert (insert["data"], insert["pkNames"]) == ([{"note": "x", "mail": "m"}], [])
     assert (delete["data"], delete["sqlType"]) == ([{"mail": "m"}], {"mail": 12})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -115,3 +116,20 @@ def test_a_paused_table_is_left_out_until_a_re_read_begins_and_a_forgotten_one_i
     assert doubts.states() == []
     doubts.note([doubt(30)])
     assert [s.doubt_ts for s in doubts.states()] == [30], "what comes after it is a doubt of its own"
+
+
+def test_a_doubt_with_only_a_name_becomes_one_about_the_next_table_that_gets_the_name() -> None:
+    book = MemoryDoubts(SimulatedClock())
+    doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)
+    doubts.note([TableDoubt(0, "shop", "t1", 40, "no version of it is known", "SCHEMA_UNKNOWN", "look")])
+    doubts.created([table_of(2), table_of(1)])
+    assert [(s.table_id, s.state) for s in book.states()] == [(0, TableCondition.QUARANTINED)], "an older version is another table's"
+    doubts.created([msgspec.structs.replace(table_of(1), version=55)])
+    assert [(s.table_id, s.table, s.state, s.code, s.doubt_ts) for s in book.states()] == [
+        (1, "t1", TableCondition.QUARANTINED, "SCHEMA_UNKNOWN", 40)
+    ]
+    doubts.note([TableDoubt(0, "shop", "t1", 40, "no version of it is known", "SCHEMA_UNKNOWN", "look")])
+    doubts.created([msgspec.structs.replace(table_of(1), version=55)])
+    doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
+    assert doubts.close(1, 70, "")
+    assert [(s.table_id, s.state) for s in book.states()] == [(1, TableCondition.OK)], "read again, the same log changes nothing"

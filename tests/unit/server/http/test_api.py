@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from penstock.model.errors import CODES, PenstockError
-from penstock.server.http.api import status_of
+from penstock.server.http.answers import status_of
 from testing.servers.api_server import ApiServer
 from testing.servers.waiting import wait_until
 
@@ -23,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as opened:
         yield opened
 
 
@@ -104,7 +104,7 @@ def test_second_feed_of_a_name(server: ApiServer, client: httpx.Client, tmp_path
 
 def test_every_code_has_a_status() -> None:
     statuses = {code: status_of(PenstockError(code, "")) for code in CODES}
-    assert set(statuses.values()) <= {404, 409, 422, 424, 500, 503}
+    assert set(statuses.values()) <= {401, 403, 404, 409, 413, 429, 422, 424, 500, 503}
     assert statuses["UPSTREAM_UNREACHABLE"] == 503
 
 
@@ -134,3 +134,24 @@ def test_a_server_is_drained(server: ApiServer, client: httpx.Client, tmp_path: 
     wait_until(lambda: [s["state"] for s in client.get("/api/v1/servers").json()["servers"]] == ["draining"], "it says so", 60)
     assert client.delete("/api/v1/server/drain").json()["draining"] is False
     server.runs.next_run()
+
+
+def test_a_caller_reads_no_file_of_the_server(server: ApiServer, client: httpx.Client) -> None:
+    sink = "az://c/p?account-name=x&federated-token-file=/etc/passwd&client-id=x&tenant-id=y&authority-host=http://127.0.0.1:1"
+    answer = client.post("/api/v1/feeds", json={"name": "a", "tables": ["shop.*"], "sink": sink})
+    assert (answer.status_code, answer.json()["code"]) == (403, "SINK_FORBIDDEN")
+    assert "federated-token-file" in answer.json()["message"]
+    # Nobody was asked for a token with the file's content.
+    assert server.opened == []
+
+
+def test_a_connection_keeps_its_secret(tmp_path: Path) -> None:
+    lake = {"uri": f"s3://{tmp_path.name}/base", "secret-access-key": SECRET}
+    with ApiServer(tmp_path, "shop.orders", connections={"lake": lake}, sink_allow=["connection://lake/*"]) as server:
+        with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as client:
+            created = client.post("/api/v1/feeds", json={"name": "a", "tables": ["shop.*"], "sink": "connection://lake/shop"})
+            refused = client.post("/api/v1/feeds", json={"name": "b", "tables": ["shop.*"], "sink": f"s3://{tmp_path.name}/base/b"})
+        assert created.json()["config"]["sink"] == {"uri": "connection://lake/shop"}
+        assert (created.status_code, refused.status_code) == (201, 403)
+        assert server.opened == [f"s3://{tmp_path.name}/base/shop?secret-access-key={SECRET}"]
+        assert SECRET not in server.meta.get_feed("a").config

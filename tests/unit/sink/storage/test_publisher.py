@@ -18,7 +18,7 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.recovery import recover_position
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.storage.maintainer import StorageMaintainer, ddl_files
+from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.publisher import SchemaVersions
 from penstock.sink.storage.sink import StorageSink
 from penstock.target.settings import StorageSinkSettings, from_uri
@@ -231,57 +231,6 @@ def test_positions_are_recovered_from_the_target() -> None:
     target.delete(last.replace(f"{number:020d}", f"{number + 1:020d}"))
     assert recover_position(target, chosen, D, TABLE)[f"{T0}/2023-11-14"] == number - 1
     assert recover_position(target, chosen, DispatcherId(7, 1, 2), TABLE) == {}
-
-
-@pytest.mark.parametrize(
-    ("event", "expected"),
-    [
-        (DdlEvent(9, DdlType.CREATE_SCHEMA, "CREATE DATABASE shop", "shop"), [("shop", "", 1, "CREATE DATABASE shop", False)]),
-        (
-            DdlEvent(9, DdlType.DROP_TABLE, "DROP TABLE a, `x`.`b`", "shop", (), (1, 2)),
-            [("shop", "a", 4, "DROP TABLE a, `x`.`b`", False), ("x", "b", 4, "DROP TABLE a, `x`.`b`", False)],
-        ),
-        (
-            DdlEvent(
-                9,
-                DdlType.RENAME_TABLES,
-                "RENAME TABLE a TO b, c TO d",
-                "shop",
-                (TableSchema(1, "shop", "b", 9, (ID,)), TableSchema(2, "shop", "d", 9, (ID,))),
-                (),
-                ((1, "shop", "a"), (2, "shop", "c")),
-            ),
-            [
-                ("shop", "b", 14, "RENAME TABLE `shop`.`a` TO `shop`.`b`", True),
-                ("shop", "d", 14, "RENAME TABLE `shop`.`c` TO `shop`.`d`", True),
-            ],
-        ),
-        (
-            DdlEvent(
-                9,
-                DdlType.CREATE_TABLES,
-                "CREATE TABLE a (id INT); CREATE TABLE b (id INT);",
-                "shop",
-                (TableSchema(1, "shop", "a", 9, (ID,)), TableSchema(2, "shop", "b", 9, (ID,))),
-            ),
-            [("shop", "a", 3, "CREATE TABLE a (id INT)", True), ("shop", "b", 3, "CREATE TABLE b (id INT)", True)],
-        ),
-        (
-            DdlEvent(
-                9,
-                DdlType.EXCHANGE_PARTITION,
-                "ALTER ...",
-                "shop",
-                (TableSchema(1, "shop", "a", 9, (ID,)), TableSchema(2, "shop", "b", 9, (ID,))),
-            ),
-            [("shop", "a", 42, "ALTER ...", True), ("shop", "b", 0, "", True)],
-        ),
-    ],
-)
-def test_schema_files_of_ddls(event: DdlEvent, expected: list[tuple[str, str, int, str, bool]]) -> None:
-    found = [(f.schema, f.table, int(f.type), f.query, f.columns is not None) for f in ddl_files(event)]
-    assert found == expected
-    assert all(f.table_version == 9 for f in ddl_files(event))
 
 
 def test_a_failed_upload_fires_no_flush_and_stops_the_rest() -> None:

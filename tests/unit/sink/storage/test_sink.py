@@ -3,102 +3,32 @@
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from penstock.feed.window.delivery import deliver
-from penstock.feed.window.steps import WorkEnd, WorkStep
-from penstock.model import failpoints
-from penstock.model.batch import Op
-from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.contract import DispatcherId, DmlEvent
 from penstock.sink.storage.cut_records import CUTS_DIR
-from penstock.sink.storage.sink import EngineSettings, StorageSink
+from penstock.sink.storage.sink import StorageSink
 from penstock.sink.storage.spool.spool import SpoolSettings
 from penstock.sink.storage.writer import WriterSettings
-from penstock.sink.wake_gate import WakeGate, WakeGateSettings
-from penstock.target.settings import StorageSinkSettings, from_uri
+from testing.paths.sink_rig import T0, WAIT_S, Acks, D, closing_sinks, open_sink, rows, settings_of, table_of, work
 from testing.paths.storage_target import ScriptedTarget
-from testing.twins.clock import SimulatedClock
+from testing.servers.waiting import wait_until
 from testing.twins.object_store import Fault, FaultRule
 
-WAIT_S = 10
-T0 = compose_ts(1_700_000_000_000)
-COLUMNS = (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True), Column(2, "note", ColumnType(TypeKind.VARCHAR, length=400)))
-D = DispatcherId(7)
 NUMBER = re.compile(r"(\d+)\.csv\Z")
-
-
-def table_of(table_id: int, version: int = T0) -> TableSchema:
-    return TableSchema(table_id, "shop", f"t{table_id}", version, COLUMNS)
-
-
-def rows(start: int, count: int, width: int = 40, ts: int | None = None) -> pa.RecordBatch:
-    columns = [
-        pa.array([T0 + 1 + (ts if ts is not None else start + i) for i in range(count)], pa.uint64()),
-        pa.array([Op.INSERT] * count, pa.uint8()),
-        pa.array(range(start, start + count), pa.int64()),
-        pa.array([f"{i:0{width}d}" for i in range(start, start + count)]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=["_ts", "_op", "c1", "c2"])
-
-
-def settings_of(query: str = "file-size=4096") -> StorageSinkSettings:
-    return from_uri(f"memory:///?{query}")[1]
-
-
-class Acks:
-    """What an event's callbacks said, in order."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self._changed = threading.Condition()
-
-    def note(self, text: str) -> Callable[[], None]:
-        def append() -> None:
-            with self._changed:
-                self.seen.append(text)
-                self._changed.notify_all()
-
-        return append
-
-    def event(self, name: int, records: pa.RecordBatch, dispatcher: DispatcherId = D) -> DmlEvent:
-        return DmlEvent(dispatcher, table_of(dispatcher.table_id), records, self.note(f"enqueued {name}"), self.note(f"flushed {name}"))
-
-    def count(self, kind: str) -> int:
-        return sum(text.startswith(kind) for text in self.seen)
-
-    def wait(self, kind: str, count: int) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.count(kind) >= count, WAIT_S)
 
 
 @pytest.fixture
 def made() -> Iterator[list[StorageSink]]:
-    sinks: list[StorageSink] = []
-    yield sinks
-    failpoints.arm("")
-    for sink in sinks:
-        sink.close()
-
-
-def open_sink(
-    made: list[StorageSink], target: ScriptedTarget, settings: StorageSinkSettings, clock: Clock | None = None, **engine: object
-) -> StorageSink:
-    sink = StorageSink(target, settings, clock, EngineSettings(**engine))  # type: ignore[arg-type]
-    made.append(sink)
-    return sink
-
-
-def work(dispatcher: DispatcherId = D, from_ts: int = T0) -> DispatcherWork:
-    return DispatcherWork(dispatcher, table_of(dispatcher.table_id), from_ts, T0 + 10**9)
+    with closing_sinks() as sinks:
+        yield sinks
 
 
 def test_events_are_woken_while_the_target_hangs_and_flushed_when_it_answers(made: list[StorageSink]) -> None:
@@ -131,11 +61,7 @@ def test_wakes_stop_when_the_spool_is_full_and_go_on_in_order(made: list[Storage
     drained.start()
     assert hang.held.wait(WAIT_S)
     # Everything is encoded and in the spool, most of it on disk; most events are not woken.
-    pause = threading.Event()
-    for _ in range(1000):
-        if sink.engine.spool.level.nbytes > 200 * 1500:
-            break
-        pause.wait(0.01)
+    wait_until(lambda: sink.engine.spool.level.nbytes > 200 * 1500, "not everything is in the spool", WAIT_S)
     assert sink.engine.spool.level.memory_bytes <= 64 << 10
     assert acks.count("enqueued") < 50
     assert acks.count("flushed") == 0
@@ -274,330 +200,6 @@ def test_a_table_whose_encoding_is_slow_delays_nobody_else(made: list[StorageSin
     assert next(f.rows for f in sink.close_dispatcher(parts[0]).files) == 5
 
 
-# A task's way into the sink
-
-
-def steps(parts: list[DispatcherId], events: int, rows_each: int = 20) -> Iterator[WorkStep]:
-    for part in parts:
-        yield work(part)
-        for n in range(events):
-            yield rows(n * rows_each, rows_each)
-        yield WorkEnd()
-
-
-def test_a_task_delivers_dispatchers_one_after_the_other_and_waits_at_the_end(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    held = target.script(FaultRule("create", Fault.HOLD, "/t1/", times=100))
-    sink = open_sink(made, target, settings_of())
-    parts = [DispatcherId(n) for n in range(1, 6)]
-    results: list[DispatcherResult] = []
-    task = threading.Thread(target=lambda: results.extend(deliver(sink, steps(parts, 10))))
-    task.start()
-    pause = threading.Event()
-    for _ in range(1000):
-        if sum("/t5/" in path and "index" in path for _, path in target.calls):
-            break
-        pause.wait(0.01)
-    # The first dispatcher hangs, the last one has files already.
-    assert held.held.is_set()
-    assert task.is_alive()
-    held.times = 0
-    held.release.set()
-    task.join(WAIT_S)
-    assert [(r.dispatcher, r.rows) for r in results] == [(part, 200) for part in parts]
-
-
-def test_a_task_is_held_up_by_a_full_spool_and_not_by_a_failed_one(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    held = target.script(FaultRule("create", Fault.HOLD, "CDC"))
-    target.script(FaultRule("create", Fault.FAIL, "CDC"))
-    sink = open_sink(made, target, settings_of(), spool=SpoolSettings(quota_bytes=16 << 10))
-    read: list[int] = []
-    errors: list[BaseException] = []
-
-    def counted() -> Iterator[WorkStep]:
-        for number, row in enumerate(steps([D], 2000)):
-            read.append(number)
-            yield row
-
-    def run() -> None:
-        try:
-            deliver(sink, counted())
-        except PenstockError as error:
-            errors.append(error)
-
-    task = threading.Thread(target=run)
-    task.start()
-    assert held.held.wait(WAIT_S)
-    pause = threading.Event()
-    before = -1
-    while before != len(read):
-        before = len(read)
-        pause.wait(0.3)
-    # What is in the spool and what the gate lets wait, and no more.
-    assert 60 < len(read) < 200
-    # The held file is put now, the next one fails: the task sees it although nobody wakes it any more.
-    held.release.set()
-    task.join(WAIT_S)
-    assert [error.code for error in errors] == ["SINK_UNAVAILABLE"]  # type: ignore[attr-defined]
-
-
-# Cuts by the clock
-
-
-class ClockRig:
-    """A sink on a simulated clock, whose window lasts longer than its flush interval."""
-
-    def __init__(self, made: list[StorageSink], target: ScriptedTarget, query: str = "file-size=1048576") -> None:
-        self.clock = SimulatedClock()
-        self.acks = Acks()
-        self.sink = open_sink(made, target, settings_of(query + "&flush-interval=5s"), self.clock)
-        self.sink.open_dispatcher(work())
-        self._number = 0
-
-    def add(self, records: pa.RecordBatch) -> None:
-        self._number += 1
-        self.sink.add_dml_event(self.acks.event(self._number, records))
-        assert self.acks.wait("enqueued", self._number)
-
-    def pass_interval(self, flushed: int) -> None:
-        self.clock.wait_for_waiters(1)
-        self.clock.advance(5)
-        assert self.acks.wait("flushed", flushed)
-
-    def close(self) -> DispatcherResult:
-        result = self.sink.close_dispatcher(D)
-        self.sink.close()
-        return result
-
-
-def long_window(made: list[StorageSink], target: ScriptedTarget, query: str = "file-size=1048576") -> DispatcherResult:
-    rig = ClockRig(made, target, query)
-    rig.add(rows(0, 30))
-    rig.add(rows(30, 30))
-    rig.pass_interval(2)
-    rig.add(rows(60, 50))
-    rig.pass_interval(3)
-    rig.add(rows(110, 10))
-    return rig.close()
-
-
-def replayed(made: list[StorageSink], target: ScriptedTarget, sizes: tuple[int, ...], query: str = "file-size=1048576") -> DispatcherResult:
-    rig = ClockRig(made, target, query)
-    at = 0
-    for size in sizes:
-        rig.add(rows(at, size))
-        at += size
-    return rig.close()
-
-
-def test_the_clock_cuts_a_long_window_and_a_replay_cuts_at_the_same_rows(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    result = long_window(made, target)
-    assert [f.rows for f in result.files] == [60, 50, 10]
-    records = sorted(p for p in target.paths(CUTS_DIR))
-    assert len(records) == 2
-    before = target.contents()
-    for sizes in ((120,), (59, 1, 60), (60, 60), (7, 113)):
-        assert replayed(made, target, sizes) == result
-        assert target.contents() == before
-    # The record of a cut is there before its file.
-    for number, record in enumerate(records, 1):
-        order = [path for verb, path in target.calls if verb == "create"]
-        assert order.index(record) < next(i for i, path in enumerate(order) if path.endswith(f"{number}.csv"))
-
-
-@pytest.mark.parametrize("point", ["cut-record:before", "cut-record:after", "data-put:before", "data-put:after", "index-put:before"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_crash_around_a_cut_by_the_clock_leaves_one_outcome(made: list[StorageSink], point: str, number: int) -> None:
-    target = ScriptedTarget()
-    failpoints.arm(f"{point}=raise@{number}")
-    rig = ClockRig(made, target)
-    failed = threading.Event()
-    rig.sink.on_failure(failed.set)
-    rig.add(rows(0, 60))
-    if number == 1:
-        rig.clock.wait_for_waiters(1)
-        rig.clock.advance(5)
-    else:
-        rig.pass_interval(1)
-        rig.add(rows(60, 50))
-        rig.clock.wait_for_waiters(1)
-        rig.clock.advance(5)
-    assert failed.wait(WAIT_S)
-    with pytest.raises(PenstockError, match="FAILPOINT"):
-        rig.close()
-    failpoints.arm("")
-    published = target.contents()
-    result = replayed(made, target, (120,))
-    after = target.contents()
-    assert {path: after[path] for path in published if "index" not in path} == {p: c for p, c in published.items() if "index" not in p}
-    assert [int(NUMBER.search(f.path)[1]) for f in result.files] == list(range(1, len(result.files) + 1))  # type: ignore[index]
-    assert sum(f.rows for f in result.files) == 120
-    assert replayed(made, target, (50, 70)) == result
-
-
-def test_an_attempt_that_does_not_know_of_another_s_cut_is_tried_again(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    first = ClockRig(made, target)
-    first.add(rows(0, 40))
-    second = ClockRig(made, target)
-    second.add(rows(0, 70))
-    first.pass_interval(1)
-    # The second attempt listed the records before the first one wrote its own.
-    with pytest.raises(PenstockError, match="CUT_CONFLICT"):
-        second.close()
-    first.add(rows(40, 80))
-    result = first.close()
-    assert [f.rows for f in result.files] == [40, 80]
-    assert replayed(made, target, (120,)) == result
-
-
-def test_a_record_that_lost_against_a_file_is_withdrawn(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    quick = ClockRig(made, target)
-    quick.add(rows(0, 60))
-    slow = ClockRig(made, target)
-    slow.add(rows(0, 40))
-    held = target.script(FaultRule("create", Fault.HOLD, "CDC"))
-    slow.clock.wait_for_waiters(1)
-    slow.clock.advance(5)
-    assert held.held.wait(WAIT_S)
-    # It recorded its cut and has not published the file. Another attempt, which looked for records before that, publishes by its rows.
-    quick.add(rows(60, 60))
-    result = quick.close()
-    held.release.set()
-    with pytest.raises(PenstockError, match="CUT_CONFLICT"):
-        slow.close()
-    (record,) = target.paths(CUTS_DIR)
-    assert target.get(record) == b'{"rows":0,"file":0}'
-    assert replayed(made, target, (120,)) == result
-    # However slow an attempt is, it does not cut this file by the clock again.
-    slow = ClockRig(made, target)
-    slow.add(rows(0, 40))
-    for _ in range(3):
-        slow.clock.wait_for_waiters(1)
-        slow.clock.advance(5)
-    slow.add(rows(40, 80))
-    assert slow.close() == result
-
-
-def test_a_slow_replay_waits_for_the_recorded_cuts(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    result = long_window(made, target)
-    slow = ClockRig(made, target)
-    for n in range(12):
-        slow.add(rows(n * 10, 10))
-        slow.clock.wait_for_waiters(1)
-        slow.clock.advance(6)
-    assert slow.close() == result
-
-
-def test_foreign_bytes_stay_a_conflict(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    target.put(f"shop/t7/{T0}/2023-11-14/CDC00000000000000000001.csv", b"foreign")
-    with pytest.raises(PenstockError, match="SINK_CONFLICT"):
-        replayed(made, target, (120,))
-
-
-def test_records_of_earlier_windows_are_deleted(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    result = long_window(made, target)
-    sink = open_sink(made, target, settings_of())
-    sink.open_dispatcher(changed(work(), from_ts=T0 + 500, position=result.position))
-    sink.add_dml_event(DmlEvent(D, table_of(7), rows(600, 5)))
-    sink.close_dispatcher(D)
-    assert list(target.paths(CUTS_DIR)) == []
-
-
-def changed(given: DispatcherWork, **changes: object) -> DispatcherWork:
-    return DispatcherWork(**{**{f: getattr(given, f) for f in given.__struct_fields__}, **changes})  # type: ignore[arg-type]
-
-
-def test_a_cut_by_size_comes_before_the_clock(made: list[StorageSink]) -> None:
-    target = ScriptedTarget()
-    rig = ClockRig(made, target, "file-size=4096")
-    rig.add(rows(0, 40))
-    rig.clock.wait_for_waiters(1)
-    rig.clock.advance(4)
-    # This fills the file; what is left of it came one second before the interval ends.
-    rig.add(rows(40, 40))
-    rig.clock.wait_for_waiters(1)
-    rig.clock.advance(1)
-    rig.clock.wait_for_waiters(1)
-    assert list(target.paths(CUTS_DIR)) == []
-    rig.pass_interval(2)
-    assert len(list(target.paths(CUTS_DIR))) == 1
-    rig.close()
-
-
-def test_transactions_stay_whole_when_the_clock_cuts(made: list[StorageSink]) -> None:
-    target, query = ScriptedTarget(), "file-size=1048576&transaction-atomicity=table"
-
-    def attempt() -> DispatcherResult:
-        rig = ClockRig(made, target, query)
-        rig.add(rows(0, 10, ts=5))
-        if not list(target.paths(CUTS_DIR)):
-            rig.clock.wait_for_waiters(1)
-            rig.clock.advance(5)
-        rig.add(rows(10, 10, ts=5))
-        rig.add(pa.concat_batches([rows(20, 10, ts=5), rows(30, 10, ts=6)]))
-        return rig.close()
-
-    result = attempt()
-    assert [f.rows for f in result.files] == [30, 10]
-    assert attempt() == result
-
-
-def fed_through_a_small_spool(sink: StorageSink, clock: SimulatedClock, events: list[pa.RecordBatch]) -> DispatcherResult:
-    """Hand events over as a task does, while time passes whenever the spool holds their wakes back."""
-    gate = WakeGate(WakeGateSettings(events_max=2))
-    sink.open_dispatcher(work())
-    ended = threading.Event()
-
-    def feed() -> None:
-        for records in events:
-            sink.add_dml_event(DmlEvent(D, table_of(7), records, gate.enter(1)))
-        ended.set()
-
-    feeder = threading.Thread(target=feed)
-    feeder.start()
-    for _ in range(500):
-        if ended.wait(0.02):
-            break
-        if sink.engine.spool.wakes.waiting:
-            clock.wait_for_waiters(1)
-            clock.advance(5)
-    feeder.join(WAIT_S)
-    assert sink.report().counters["wake_suppressed_total"] > 5
-    return sink.close_dispatcher(D)
-
-
-def test_a_whole_transaction_larger_than_the_spool_gets_through(made: list[StorageSink]) -> None:
-    clock = SimulatedClock()
-    settings = settings_of("file-size=4096&transaction-atomicity=table&flush-interval=5s")
-    sink = open_sink(made, ScriptedTarget(), settings, clock, spool=SpoolSettings(quota_bytes=16 << 10))
-    result = fed_through_a_small_spool(sink, clock, [rows(n * 1000, 1000, 5, ts=5) for n in range(30)])
-    assert [f.rows for f in result.files] == [30_000]
-
-
-def test_a_recorded_cut_beyond_what_the_spool_holds_is_reached(made: list[StorageSink]) -> None:
-    """Until then the replay's own clock rests, so nothing is written that would make room."""
-    target, query = ScriptedTarget(), "file-size=65536"
-    rig = ClockRig(made, target, query)
-    for n in range(7):
-        rig.add(rows(n * 100, 100))
-    rig.pass_interval(7)
-    result = rig.close()
-    assert [f.rows for f in result.files] == [700]
-    clock = SimulatedClock()
-    again = open_sink(made, target, settings_of(query + "&flush-interval=5s"), clock, spool=SpoolSettings(quota_bytes=16 << 10))
-    assert fed_through_a_small_spool(again, clock, [rows(n * 25, 25) for n in range(28)]) == result
-
-
-# Block events
-
-
 def test_a_drain_that_fails_stops_before_the_schema_file(made: list[StorageSink]) -> None:
     target = ScriptedTarget()
     target.script(FaultRule("write", Fault.FAIL, "CDC.index"))
@@ -617,7 +219,7 @@ def test_a_ddl_of_one_dispatcher_inside_a_window(made: list[StorageSink]) -> Non
     target = ScriptedTarget()
     sink = open_sink(made, target, settings_of())
     other = DispatcherId(8)
-    after = TableSchema(7, "shop", "t7", T0 + 500, (*COLUMNS, Column(3, "n", ColumnType(TypeKind.INT))))
+    after = TableSchema(7, "shop", "t7", T0 + 500, (*table_of(7).columns, Column(3, "n", ColumnType(TypeKind.INT))))
     ddl = DdlEvent(T0 + 500, DdlType.ADD_COLUMN, "ALTER TABLE t7 ADD n INT", "shop", (after,))
     sink.open_dispatcher(work())
     sink.open_dispatcher(work(other))

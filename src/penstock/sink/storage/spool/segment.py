@@ -2,16 +2,19 @@
 
 A segment begins with magic and version; an entry is its length, its checksum and its bytes. A segment is closed for writing when it is
 full and deleted with its last entry. Invariants: bytes come back as they went in, or the read raises OBJECT_CORRUPT; a directory belongs
-to the process that holds the lock on its lock file, and what a dead process left behind is wiped when the next one starts. Nothing here
-outlives its sink: after a crash everything in a spool comes again from the event store. Runs on executors.
+to the process that holds the lock on its lock file, and what a dead process left behind is wiped when the next one starts; it lies where
+no other user can put anything in its place, or nothing is written. Nothing here outlives its sink: after a crash everything in a spool
+comes again from the event store. Runs on executors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import struct
 import tempfile
 import threading
@@ -88,7 +91,8 @@ class SpoolSegments:
         self._segments: list[_Segment] = []
         self._made = 0
         self._lock = threading.Lock()
-        wipe_left_behind(self._parent)
+        if is_own_place(self._parent):
+            wipe_left_behind(self._parent)
 
     @property
     def files(self) -> int:
@@ -161,13 +165,26 @@ class SpoolSegments:
 
     def _own_directory(self) -> Path:
         if self._directory is None:
-            self._parent.mkdir(parents=True, exist_ok=True)
+            self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_own_place(self._parent):
+                raise PermissionError(errno.EPERM, f"{self._parent} belongs to another user, or others can write there; see spool-dir")
             made = Path(tempfile.mkdtemp(prefix="new-", dir=self._parent))
             self._lock_file = os.open(made / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock_file, fcntl.LOCK_EX)
             # Only under its final name can another sink wipe it, and then the lock is held already.
             self._directory = made.rename(self._parent / (DIRECTORY_PREFIX + made.name.removeprefix("new-")))
         return self._directory
+
+
+def is_own_place(directory: Path) -> bool:
+    """Return whether no other user can move or replace what this one puts into a directory; root may do as it likes anyway."""
+    trusted = {0, os.getuid()}
+    try:
+        link, found = directory.lstat(), directory.stat()
+    except OSError:
+        return False
+    alone = not found.st_mode & 0o022 or bool(found.st_mode & stat.S_ISVTX)
+    return alone and stat.S_ISDIR(found.st_mode) and {link.st_uid, found.st_uid} <= trusted
 
 
 def wipe_left_behind(parent: Path) -> int:

@@ -1,0 +1,168 @@
+"""What a caller of the API may make the server write to.
+
+A caller gives a target and the parameters of a list, for each kind of target; whatever names a file of the server's machine, an address
+that its credentials go to, or a program (token files, service accounts, metadata and authority hosts, proxies, the spool's directory)
+stands in the server's own configuration alone, in a named connection. ``sink-allow`` limits the targets themselves; then what decides
+where a bucket is (endpoint, account) comes from connections alone as well. Invariants: a parameter that is not on the list is refused, so
+one that a new release of the client brings is too; no target lies in the server's own data directory. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.config.tree import SinkConfig
+from penstock.model.errors import PenstockError
+from penstock.settings.loader import Problems
+from penstock.target.settings import OPTION_KEYS, SHARED_KEYS
+
+_KINDS = {"s3a": "s3", "gcs": "gs", "azure": "az", "azblob": "az"}
+_PREFIXES = {"s3": ("aws-",), "gs": ("google-",), "az": ("azure-storage-", "azure-")}
+_OF_S3 = """
+access-key access-key-id secret-access-key session-token token region default-region endpoint endpoint-url force-path-style path-style
+virtual-hosted-style-request checksum-algorithm disable-tagging disable-bulk-delete request-payer server-side-encryption sse-kms-key-id
+sse-bucket-key-enabled sse-customer-key-base64 skip-signature unsigned-payload
+"""
+_OF_AZURE = """
+account-name account-key access-key master-key bearer-token token sas-key sas-token client-id client-secret tenant-id endpoint use-emulator
+skip-signature disable-tagging encryption-key
+"""
+_ALLOWED = {
+    "s3": frozenset(_OF_S3.split()),
+    "gs": frozenset({"base-url", "bearer-token", "skip-signature"}),
+    "az": frozenset(_OF_AZURE.split()),
+}
+"""What a caller may say to a target's client, by kind; to others nothing."""
+_SERVER_ONLY_OPTIONS = frozenset({"spool-dir"})
+_ADDRESSES = frozenset({"endpoint", "endpoint-url", "base-url"})
+_PLACES = _ADDRESSES | {"account-name", "use-emulator"}
+_NAME_VALUES = {
+    "region": re.compile(r"[A-Za-z0-9-]{1,64}"),
+    "default-region": re.compile(r"[A-Za-z0-9-]{1,64}"),
+    "account-name": re.compile(r"[A-Za-z0-9-]{1,64}"),
+    "tenant-id": re.compile(r"[A-Za-z0-9.-]{1,128}"),
+}
+"""Values that become part of a host's name or a path there."""
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,254}")
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+
+
+class SinkPolicy:
+    """Says which targets callers may use; whoever configured the server may use all."""
+
+    def __init__(
+        self,
+        allow: Sequence[str] = (),
+        data_dir: Path | None = None,
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
+    ) -> None:
+        """``resolve`` gives what a named connection stands for."""
+        self._allow = tuple(_canonical_pattern(pattern) for pattern in allow)
+        self._data_dir = None if data_dir is None else os.path.realpath(data_dir)
+        self._resolve = resolve
+
+    def check(self, sink: SinkConfig) -> None:
+        """Raise ``SINK_FORBIDDEN`` with everything that a caller must not ask for."""
+        problems = Problems()
+        parts = urlsplit(sink.uri)
+        kind = _KINDS.get(parts.scheme, parts.scheme)
+        given = {_parameter(kind, key): value for key, value in parse_qsl(parts.query, keep_blank_values=True)}
+        own = {key: value for key, value in given.items() if key not in OPTION_KEYS and key not in SHARED_KEYS}
+        options = {key.replace("_", "-") for key in sink.options} | (given.keys() - own.keys())
+        for key in sorted(_SERVER_ONLY_OPTIONS & options):
+            problems.add(f"sink.{key}", "is for the server's own configuration")
+        for key, value in sorted(own.items()):
+            self._check_parameter(kind, key, value, own.get("skip-signature", "").lower() == "true", problems)
+        if kind in _PREFIXES and not _BUCKET.fullmatch(parts.netloc):
+            problems.add("sink.uri", "the name of a bucket or container has letters, digits, '.', '_' and '-'")
+        self._check_place(sink, problems)
+        if problems:
+            raise PenstockError("SINK_FORBIDDEN", problems.text())
+
+    def _check_parameter(self, kind: str, key: str, value: str, unsigned: bool, problems: Problems) -> None:
+        path = f"sink.uri?{key}"
+        if key not in _ALLOWED.get(kind, frozenset()):
+            problems.add(path, "a caller may not give it: it stands in a connection of the server's configuration")
+        elif self._allow and key in _PLACES:
+            problems.add(path, "where sink-allow limits targets, it comes from a connection of the server's configuration")
+        elif key in _ADDRESSES and not _is_web_address(value):
+            problems.add(path, "must be the http or https address of an object store")
+        elif key in _ADDRESSES and kind != "s3" and not unsigned:
+            # Unlike a signature of S3, what is sent there opens everything that the server's account may.
+            problems.add(path, "the server's credentials are not sent to an address that a caller gives: use a connection")
+        elif key in _NAME_VALUES and not _NAME_VALUES[key].fullmatch(value):
+            problems.add(path, "has characters that no such name has")
+
+    def _check_place(self, sink: SinkConfig, problems: Problems) -> None:
+        resolved = self._resolve(sink)
+        if ".." in unquote(urlsplit(sink.uri).path).split("/"):
+            problems.add("sink.uri", "must not have '..' in its path")
+            return
+        place = _canonical(resolved.uri)
+        if self._data_dir is not None and urlsplit(resolved.uri).scheme == "file":
+            directory = place.removeprefix("file://")
+            if _is_within(directory, self._data_dir) or _is_within(self._data_dir, directory):
+                problems.add("sink.uri", "lies in the server's data directory, or around it")
+        if self._allow and not any(_matches(pattern, one) for pattern in self._allow for one in (place, _canonical(sink.uri))):
+            problems.add("sink.uri", "no pattern of the server's sink-allow matches it")
+
+
+def _parameter(kind: str, key: str) -> str:
+    """Return a parameter under the name that the list has, whichever of its names was used."""
+    name = key.lower().replace("_", "-")
+    for prefix in _PREFIXES.get(kind, ()):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _is_web_address(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        host = (parts.hostname or "").lower().rstrip(".")
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc or host in _METADATA_NAMES:
+        return False
+    # Link-local addresses give out the machine's credentials in every cloud.
+    return address is None or not (address.is_link_local or address.is_multicast or address.is_unspecified)
+
+
+def _canonical(uri: str) -> str:
+    """Return the place of a target: kind, bucket and path, as patterns see it; of a directory the true path."""
+    parts = urlsplit(uri)
+    path = re.sub("/+", "/", unquote(parts.path)).rstrip("/")
+    if parts.scheme == "file":
+        return f"file://{os.path.realpath(path or '/')}"
+    return f"{_KINDS.get(parts.scheme, parts.scheme)}://{parts.netloc}{path}"
+
+
+def _canonical_pattern(pattern: str) -> str:
+    scheme, _, rest = pattern.partition("://")
+    kind = _KINDS.get(scheme, scheme)
+    if kind != "file":
+        return f"{kind}://{rest.rstrip('/')}"
+    # Up to the first part with a wildcard it is a directory, which may be reached by links.
+    fixed, tail = rest, ""
+    while any(mark in fixed for mark in "*?["):
+        fixed, _, last = fixed.rpartition("/")
+        tail = f"/{last}{tail}"
+    return f"file://{os.path.realpath(fixed or '/').rstrip('/')}{tail.rstrip('/')}"
+
+
+def _matches(pattern: str, place: str) -> bool:
+    """Return whether a pattern matches a place; one without wildcards matches everything below itself as well."""
+    if not any(mark in pattern for mark in "*?["):
+        return place == pattern or place.startswith(f"{pattern}/")
+    return fnmatch.fnmatchcase(place, pattern)
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return os.path.commonpath((path, directory)) == directory

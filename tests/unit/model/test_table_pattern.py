@@ -1,0 +1,41 @@
+"""Patterns of table names."""
+
+import pytest
+
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.table import Column, TableSchema
+from penstock.model.table_pattern import TablePatterns, match_name
+from penstock.model.types import ColumnType, TypeKind
+
+ID = Column(1, "id", ColumnType(TypeKind.BIGINT), False, True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("shop.orders", "Shop.ORDERS", True),
+        ("SHOP.o*", "shop.orders", True),
+        ("shop.o?ders", "shop.orders", True),
+        ("shop.[a-p]*", "shop.orders", True),
+        ("*", "shop.orders", False),
+        ("s*", "shop.orders", False),
+        ("*.*", "shop.orders", True),
+        ("sh*.*ers", "shop.orders", True),
+        ("shop.*", "shop.a.b", True),
+        ("shop.*", "shopping.a", False),
+    ],
+)
+def test_parts_are_compared_apart_and_without_case(pattern: str, name: str, matches: bool) -> None:
+    assert match_name(pattern, name) is matches
+    assert TablePatterns(("none.none", pattern)).match(*name.split(".", 1)) is matches
+
+
+def test_which_ddls_a_pattern_concerns() -> None:
+    mine = TablePatterns(("shop.o*",))
+    table = TableSchema(1, "shop", "orders", 5, (ID,))
+    renamed_away = DdlEvent(9, DdlType.RENAME_TABLE, "", "shop", (TableSchema(1, "attic", "x", 9, (ID,)),), (), ((1, "shop", "orders"),))
+    assert mine.concern(DdlEvent(5, DdlType.CREATE_TABLE, "", "shop", (table,)))
+    assert mine.concern(renamed_away)
+    assert not mine.concern(DdlEvent(5, DdlType.CREATE_TABLE, "", "shop", (TableSchema(2, "shop", "items", 5, (ID,)),)))
+    assert mine.concern(DdlEvent(5, DdlType.DROP_SCHEMA, "", "shop"))
+    assert not mine.concern(DdlEvent(5, DdlType.DROP_SCHEMA, "", "attic"))
