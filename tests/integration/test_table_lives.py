@@ -93,6 +93,20 @@ ONCE_WRONG = {
         *("CREATE TABLE t1 (a INT)", "INSERT INTO t1 VALUES (1), (1), (2)", "begin"),
         *("ALTER TABLE t1 ADD COLUMN e BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY", "settle"),
     ],
+    "a_key_moves_to_another_column_and_rows_change_before_it_is_read_again": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2), (3, 3)", "begin", "settle", "UPDATE t1 SET a = 9 WHERE k0 = 1"),
+        *("ALTER TABLE t1 DROP PRIMARY KEY, ADD PRIMARY KEY (a)", "UPDATE t1 SET k0 = 77 WHERE a = 9", "settle"),
+    ],
+    "a_key_gets_another_type_and_moves": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2), (3, 3)", "begin", "settle"),
+        *("ALTER TABLE t1 MODIFY k0 VARCHAR(10) NOT NULL", "UPDATE t1 SET a = 9 WHERE k0 = '1'", "DELETE FROM t1 WHERE k0 = '2'"),
+        *("ALTER TABLE t1 DROP PRIMARY KEY, ADD PRIMARY KEY (a)", "UPDATE t1 SET k0 = 'zz' WHERE a = 9", "settle"),
+    ],
+    "rows_that_a_unique_key_named_have_copies": [
+        *("CREATE TABLE t1 (u INT NOT NULL, a INT, UNIQUE (u))", "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "window"),
+        *("ALTER TABLE t1 DROP INDEX u", "INSERT INTO t1 VALUES (2, 2)", "DELETE FROM t1 WHERE u = 2 LIMIT 1", "settle"),
+        *("ALTER TABLE t1 ADD UNIQUE (u)", "UPDATE t1 SET a = 5", "settle"),
+    ],
     "a_row_that_came_as_text_is_changed_by_the_log": [
         *(TABLE.format("t1"), "begin", "window", "SET binlog_format = STATEMENT", "INSERT INTO t1 VALUES (18, 1)"),
         *("SET binlog_format = ROW", "UPDATE t1 SET a = 2", "settle"),

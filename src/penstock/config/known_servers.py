@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.files.private_files import open_private
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def find_server(url: str) -> KnownServer | None:
         except OSError:
             # Held: its server lives.
             with contextlib.suppress(msgspec.DecodeError):
-                return msgspec.json.decode(file.read(), type=KnownServer)
+                return decoded(file.read(), KnownServer)
         return None
 
 

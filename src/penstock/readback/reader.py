@@ -23,6 +23,7 @@ from penstock.format.layout.paths import METADATA_PATH, OWNER_PATH, DataDir, Dat
 from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
@@ -115,7 +116,7 @@ class StorageReader:
         """Return what tells this target from others: the feed that owns it, or where it is."""
         content = self._target.find(OWNER_PATH)
         try:
-            return f"feed {msgspec.json.decode(content, type=dict[str, str])['id']}" if content is not None else self._target.place
+            return f"feed {decoded(content, dict[str, str])['id']}" if content is not None else self._target.place
         except (msgspec.MsgspecError, KeyError, RecursionError) as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: does not name a feed") from error
 

@@ -68,8 +68,8 @@ def agrees(columns: Iterable[Column], mapped: TableMap, charsets: Iterable[str |
     pairs = list(zip(columns, mapped.columns, charsets, strict=True))
     if not all(_is_same(column, m, charset) for column, m, charset in pairs):
         return False
-    # A map names only the primary key; a version's key may be a unique one.
-    return not mapped.key or [c.primary_key for c, _, _ in pairs] == [p in mapped.key for p in range(len(pairs))]
+    # A map with full metadata names the primary key, or the unique one that the server takes for it, or says that there is neither.
+    return mapped.key is None or [c.primary_key for c, _, _ in pairs] == [p in mapped.key for p in range(len(pairs))]
 
 
 def told_columns(mapped: TableMap, charsets: Iterable[str | None], hints: Iterable[Mapping[str, Column]]) -> tuple[Column, ...] | None:
@@ -81,7 +81,7 @@ def told_columns(mapped: TableMap, charsets: Iterable[str | None], hints: Iterab
         kind = hint.type if hint is not None else _type_of(m, charset)
         if kind is None:
             return None
-        is_key = place in (mapped.key or ()) if mapped.key else hint is not None and hint.primary_key
+        is_key = place in mapped.key if mapped.key is not None else hint is not None and hint.primary_key
         default, generated = (hint.default, hint.generated) if hint is not None else (None, "")
         found.append(Column(0, name, kind, m.nullable and not is_key, is_key, default, generated))
     return tuple(found)

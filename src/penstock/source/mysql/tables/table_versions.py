@@ -29,6 +29,7 @@ from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
+_INDEX_WORDS = frozenset({"INDEX", "KEY", "KEYS", "UNIQUE", "CONSTRAINT"})
 _NOT_UNDERSTOOD = ("its statement was not understood",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
@@ -335,9 +336,11 @@ class TableVersions:
             columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
             return columns, shown.unique_ids(columns), () if newest else _NOT_UNDERSTOOD
         if told is None:
-            return old.columns, old.unique_keys, _NOT_UNDERSTOOD
+            return old.columns, (), _NOT_UNDERSTOOD
         known = {c.name.lower(): c.id for c in told if c.id}
-        return renumbered(told, known, self._book.highest_column(old.table_id)), old.unique_keys, []
+        # No log tells unique keys. Where a statement may have changed them rows are counted, which is right with any.
+        keys = () if _INDEX_WORDS.intersection(w.upper() for w in tokens(query)) else old.unique_keys
+        return renumbered(told, known, self._book.highest_column(old.table_id)), keys, []
 
     def _with_initials(self, old: TableSchema, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Sequence[str]]:
         """Fix what rows that exist show in columns that were added; others keep what they were given when they were."""
