@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import threading
 from types import ModuleType
 
 _LOADED = (
@@ -21,16 +22,25 @@ _LOADED = (
 )
 
 
+_loading = threading.RLock()
+"""A task reads and encodes in several threads, and the first uses may come at the same time."""
+
+
 class PutOffModule(ModuleType):
-    """Stands for a module until something of it is used."""
+    """Stands for a module until something of it is used. Thread safe."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             # The import system asks for these, and they are not a use.
             raise AttributeError(name)
-        sys.modules.pop(self.__name__, None)
-        self.__dict__.update(vars(importlib.import_module(self.__name__)))
-        return getattr(self, name)
+        with _loading:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+            found = vars(importlib.import_module(self.__name__))
+            self.__dict__.update(found)
+        if name not in found:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return found[name]
 
 
 def put_off(name: str) -> None:

@@ -16,6 +16,9 @@ from penstock.model.ddl import DdlEvent
 from penstock.sink.contract import DispatcherWork
 
 T = TypeVar("T")
+LIGHT_BYTES = 1 << 20
+LIGHT_DISPATCHERS = 16
+"""A task costs about as much as writing these few: light windows take fewer tasks than they could."""
 
 
 class WorkItem(msgspec.Struct, frozen=True):
@@ -33,6 +36,12 @@ class PlannedPartition(msgspec.Struct, frozen=True):
 
     items: tuple[WorkItem, ...]
     nbytes: int = 0
+
+
+def tasks_for(sizes: Sequence[int], partitions: int) -> int:
+    """Return into how many tasks dispatchers of these bytes are packed: as many as there may be, where they have enough to do."""
+    needed = max(-(-sum(sizes) // LIGHT_BYTES), -(-len(sizes) // LIGHT_DISPATCHERS))
+    return max(1, min(partitions, needed))
 
 
 def pack_by_bytes(items: Sequence[tuple[int, T]], partitions: int) -> list[list[T]]:

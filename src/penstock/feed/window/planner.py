@@ -16,7 +16,7 @@ from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, workers
 from penstock.feed.window.pace import WindowPace
-from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes
+from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes, tasks_for
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
@@ -102,7 +102,7 @@ class WindowPlanner:
             work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
             item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)
             items.append((size.nbytes, (size.nbytes, item)))
-        groups = pack_by_bytes(items, self._context.partitions)
+        groups = pack_by_bytes(items, tasks_for([nbytes for nbytes, _ in items], self._context.partitions))
         return [PlannedPartition(tuple(item for _, item in group), sum(nbytes for nbytes, _ in group)) for group in groups]
 
     def _begin_snapshot(self) -> int:

@@ -2,6 +2,12 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.feed.spark.worker_daemon import put_off
 
 _PRELOADED = """
 import os, sys
@@ -29,3 +35,22 @@ def test_workers_come_from_a_process_without_threads_and_find_everything() -> No
     done = subprocess.run([sys.executable, "-c", _PRELOADED], capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[] True put off", "3 module"]
+
+
+def test_a_module_that_is_put_off_is_loaded_once_by_whoever_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen threads want something of it at the same time, one of them something that it does not have."""
+    (tmp_path / "put_off_here.py").write_text(
+        "import threading, put_off_here\nloads = [1]\nthreading.Event().wait(0.2)\nvalue = put_off_here.loads\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    put_off("put_off_here")
+    import put_off_here
+
+    def use(number: int) -> object:
+        return getattr(put_off_here, "value" if number else "nothing", "missing")
+
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(use, range(16)))
+    assert found == ["missing", *[[1]] * 15]
+    assert len({id(value) for value in found[1:]}) == 1
+    assert sys.modules.pop("put_off_here").value is found[1]
