@@ -23,7 +23,9 @@ from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.puller.doubts import Settlement
+from penstock.puller.doubts import Corrections, Settlement
+from penstock.puller.logged import hand_over
+from penstock.puller.logged.hand_over import chunks
 from penstock.server.doubts.doubt_rules import Recheck
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.metrics import DoubtMetrics
@@ -375,7 +377,7 @@ def test_whatever_happens_to_a_table_while_it_is_read(lab: Lab, meanwhile: str) 
     assert {t.name.partition(".")[2] for t in verdict.tables} == wanted
 
 
-@pytest.mark.parametrize("at", ["before reading", "before settling", "after settling"])
+@pytest.mark.parametrize("at", ["before reading", "before settling", "while corrections are handed over", "after settling"])
 def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.unlogged(*CHANGES)
     if at == "before reading":
@@ -392,6 +394,16 @@ def test_a_process_that_ends_at_any_step(lab: Lab, at: str, monkeypatch: pytest.
                 raise PenstockError("CANCELLED", "the process ends")
 
             patch.setattr(lab.path.log, "settle", end_now)
+            with pytest.raises(PenstockError):
+                lab.reread("orders")
+    elif at == "while corrections are handed over":
+
+        def torn(piece: Corrections, _: int) -> Iterator[Corrections]:
+            yield next(iter(chunks(piece, 200)))
+            raise PenstockError("CANCELLED", "the process ends")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hand_over, "chunks", torn)
             with pytest.raises(PenstockError):
                 lab.reread("orders")
     else:
