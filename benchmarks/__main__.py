@@ -11,6 +11,7 @@ import click
 BENCHMARKS = {
     "api": "benchmarks.api",
     "encode": "benchmarks.encode",
+    "engine": "benchmarks.engine",
     "feed": "benchmarks.feed",
     "puller": "benchmarks.puller",
     "reread": "benchmarks.reread",

@@ -30,6 +30,7 @@ HEADLINES = {
     "puller": ("one hot span, batches/s to one batch at a time", "event processor entries/s to per-entry protobuf"),
     "reread": (),
     "api": (),
+    "engine": (),
 }
 """The bars of the first table, which fit on a screen; a benchmark without a choice shows all of its own."""
 BAR_PX, ROW_PX, LABEL_PX = 320, 22, 430

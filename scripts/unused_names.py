@@ -27,7 +27,6 @@ ALLOWED = {
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",
     "format/sheet_kernels.py::validity": "kernels read it by its place",
     "meta/records.py::REGISTERED": "a value of progress_stage, a column of the range-pull design",
-    "meta/table_states.py::identify": "the issue on doubts wires it: a doubt that has only a name gets its table's id",
     "model/failpoints.py::arm": "the seam of every test that kills a process",
     "source/dataserver/service/service.py::CdcPullLog": "gRPC calls it by name",
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",

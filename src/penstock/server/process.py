@@ -83,9 +83,9 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._abandoned = threading.Event()
         self._creator: FeedCreator | None = None
         self._supervisor: Supervisor | None = None
-        self._abandoned = threading.Event()
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -220,8 +220,7 @@ class ServerProcess:
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        supervisor = self._open_supervisor(directory, meta, factory)
-        self._supervisor = supervisor
+        self._supervisor = supervisor = self._open_supervisor(directory, meta, factory)
         own_metrics = CollectorRegistry()
         own_metrics.register(FeedCollector(meta, clock))
         own_metrics.register(SinkMetricsCollector(meta.sink_reports))

@@ -22,8 +22,8 @@ _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql"
 
 def check_reachable(uri: str) -> None:
     """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
-    parts = urlsplit(uri)
     try:
+        parts = urlsplit(uri)
         address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
     except ValueError:
         raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
