@@ -9,6 +9,7 @@ import click
 
 # Name -> module with `run(quick) -> Report` and a docstring that says what is compared.
 BENCHMARKS = {
+    "api": "benchmarks.api",
     "encode": "benchmarks.encode",
     "engine": "benchmarks.engine",
     "feed": "benchmarks.feed",

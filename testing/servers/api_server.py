@@ -104,7 +104,9 @@ class ApiServer:
         self._token_file = ensure_token(directory)
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)
         callers = Callers(self.token, self._tokens, clock)
-        app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, self.doubted, callers=callers)
+        self.app = app = build_api(
+            self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, self.doubted, callers=callers
+        )
         self._certificate = api.tls_certificate
         self._listener = HttpListener(ApiGuard(app, api, callers, "127.0.0.1", clock), "127.0.0.1", 0, api.tls_certificate, api.tls_key)
         self._withdraw: Callable[[], None] = lambda: None

@@ -24,7 +24,7 @@ from penstock.settings.loader import known_keys
 from penstock.target.settings import OPTION_KEYS
 from testing.servers.api_server import ApiServer
 
-CASES = int(os.environ.get("PENSTOCK_FUZZ_CASES", "200"))
+CASES = int(os.environ.get("PENSTOCK_FUZZ_CASES", "150"))
 METHODS = ("get", "post", "put", "patch", "delete")
 TEXTS = st.text(max_size=20) | st.sampled_from(
     ["orders", "shop.orders", "shop.*", "..", "\x00", "\ud800", "%2e%2e", "a" * 3000, "\r\nX: y"]

@@ -13,12 +13,14 @@ import binascii
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -102,8 +104,9 @@ def _make(file: Path) -> None:
         return
     from cryptography.fernet import Fernet
 
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as sink:
+    # Of its own: two threads of a server may create their feeds at once, and one must not write over what the other has linked.
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    with open(partial, "xb", opener=open_private) as sink:
         sink.write(Fernet.generate_key() + b"\n")
         sink.flush()
         os.fsync(sink.fileno())

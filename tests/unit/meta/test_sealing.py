@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,17 @@ def test_keys_of_the_environment(tmp_path: Path) -> None:
     assert first.open(CONFIG) == CONFIG
     assert Seal(sqlite_url(tmp_path / "m.db"), {KEY_VARIABLE: KEYS[0]}).open(sealed) == CONFIG
     assert not (tmp_path / "m.key").exists()
+
+
+def test_feeds_that_are_created_at_once_have_one_key(tmp_path: Path) -> None:
+    url, together = sqlite_url(tmp_path / "meta.db"), threading.Barrier(8)
+
+    def sealed(at: int) -> str:
+        seal = Seal(url, {})
+        together.wait(60)
+        return seal.close(f"config {at}")
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(sealed, range(8)))
+    assert [Seal(url, {}).open(text) for text in texts] == [f"config {at}" for at in range(8)]
+    assert [file.name for file in tmp_path.iterdir()] == ["meta.key"]

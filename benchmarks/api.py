@@ -1,0 +1,100 @@
+"""``make bench NAME=api``: what the token, the names, the rates and the bounds cost, against the same routes without them.
+
+One process serves the same application twice, bare and guarded, on a meta database with feeds; clients in processes of their own call a
+route that lists the feeds, one call after the other on one connection, and one that sends a body. What counts is the CPU time of the
+serving process for a call, in the best of several interleaved rounds: calls per core, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+from benchmarks.report import Bar, Report, say
+from penstock.server.http.listener import HttpListener
+from testing.servers.api_server import ApiServer
+
+FEEDS = 10
+CALLS, CALLS_QUICK = 2_000, 300
+ROUNDS, ROUNDS_QUICK = 9, 5
+CLIENT = """
+import json, socket, sys
+host, port, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+request = sys.stdin.buffer.read()
+wire = socket.create_connection((host, port))
+file = wire.makefile("rb")
+def call():
+    wire.sendall(request)
+    status = int(file.readline().split()[1])
+    length = 0
+    while (line := file.readline()) not in (b"\\r\\n", b""):
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    file.read(length)
+    return status
+seen = {call()}
+print("ready", flush=True)
+sys.stdin.close()
+for _ in range(calls):
+    seen.add(call())
+print(json.dumps(sorted(seen)), flush=True)
+"""
+
+
+def run(quick: bool) -> Report:
+    """Run the benchmark at its full or quick size."""
+    calls, rounds = (CALLS_QUICK, ROUNDS_QUICK) if quick else (CALLS, ROUNDS)
+    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder), "shop.orders") as server:
+        bare = HttpListener(server.app, "127.0.0.1", 0)
+        bare.start()
+        for at in range(FEEDS):
+            tree = {"name": f"feed-{at}", "tables": ["shop.*"], "sink": f"memory://bench/{at}"}
+            httpx.post(f"{server.url}/api/v1/feeds", json=tree, headers=server.headers, trust_env=False, timeout=60).raise_for_status()
+        # What it does beside the calls is not theirs.
+        server.supervisor.stop()
+        say(f"api: {calls:,} calls, {FEEDS} feeds, best of {rounds} interleaved rounds")
+        requests = {"list feeds": (_get(server.token), 200), "refuse a body": (_post(server.token), 422)}
+        cpu: dict[tuple[str, str], float] = {}
+        for _ in range(rounds):
+            for name, (request, status) in requests.items():
+                for kind, url in (("bare", bare.url), ("guarded", server.url)):
+                    seconds = _measure(url, request, calls, status)
+                    cpu[name, kind] = min(seconds, cpu.get((name, kind), seconds))
+        bare.stop()
+    bars = tuple(Bar(f"{name}: calls per CPU second, guarded to bare", cpu[name, "bare"] / cpu[name, "guarded"], 0.9) for name in requests)
+    figures = {f"{name}, {kind}: calls per CPU second": round(calls / seconds) for (name, kind), seconds in cpu.items()}
+    return Report("api", bars, figures)
+
+
+def _measure(url: str, request: bytes, calls: int, status: int) -> float:
+    """Return the CPU seconds of this process for so many calls of a client."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    command = [sys.executable, "-S", "-c", CLIENT, host, port, str(calls)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write(request)
+        client.stdin.close()
+        client.stdout.readline()
+        began = time.process_time()
+        seen = json.loads(client.stdout.readline())
+        seconds = time.process_time() - began
+    if seen != [status]:
+        raise RuntimeError(f"the calls were answered {seen}")
+    return seconds
+
+
+def _get(token: str) -> bytes:
+    return f"GET /api/v1/feeds HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+
+
+def _post(token: str) -> bytes:
+    body = json.dumps({"name": "x", "tables": ["none.*"], "sink": "memory://bench/x"}).encode()
+    head = f"POST /api/v1/feeds HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
