@@ -1,7 +1,7 @@
 # Penstock's commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-mysql bench chaos lint proto docs
+.PHONY: help setup demo test test-mysql bench chaos lint proto docs sbom audit
 
 RUN := scripts/run.sh
 NAME ?= feed
@@ -47,3 +47,9 @@ docs: setup ## Generate docs/errors.md from the code table, docs/benchmarks.md f
 	@$(RUN) python scripts/errors_doc.py
 	@$(RUN) python scripts/benchmarks_doc.py
 	@$(RUN) python scripts/tests_doc.py
+
+sbom: setup ## Write what an installation holds, as CycloneDX, to build/sbom.cdx.json
+	@$(RUN) python scripts/sbom.py
+
+audit: setup ## Ask osv.dev whether pinned packages have known vulnerabilities; says so where there is no network
+	@$(RUN) python scripts/audit.py $(ARGS)

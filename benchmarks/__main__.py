@@ -10,6 +10,7 @@ import click
 # Name -> module with `run(quick) -> Report` and a docstring that says what is compared.
 BENCHMARKS = {
     "encode": "benchmarks.encode",
+    "engine": "benchmarks.engine",
     "feed": "benchmarks.feed",
     "puller": "benchmarks.puller",
     "reread": "benchmarks.reread",

@@ -29,6 +29,7 @@ class Workload(msgspec.Struct, frozen=True):
     name: str
     changes: int
     rows_per_transaction: int
+    has_key: bool = True
 
     @property
     def table(self) -> str:
@@ -46,6 +47,11 @@ class Workload(msgspec.Struct, frozen=True):
 def workload_a(changes: int) -> Workload:
     """Return workload A of a size."""
     return Workload("A", changes // TRANSACTION_ROWS * TRANSACTION_ROWS, TRANSACTION_ROWS)
+
+
+def workload_without_key(changes: int) -> Workload:
+    """Return workload A on a table whose rows nothing names; an index that is not unique finds them."""
+    return msgspec.structs.replace(workload_a(changes), name="K", has_key=False)
 
 
 def workload_b(changes: int) -> Workload:
@@ -126,7 +132,8 @@ def postgres(folder: Path) -> Iterator[Server]:
 def create_mysql_table(server: Server, workload: Workload) -> None:
     """Make the workload's empty table and the numbers from which rows are made."""
     columns = (
-        "id BIGINT NOT NULL PRIMARY KEY, customer INT UNSIGNED NOT NULL, price DECIMAL(12,2) NOT NULL, quantity SMALLINT NOT NULL, "
+        f"id BIGINT NOT NULL{' PRIMARY KEY' if workload.has_key else ', KEY (id)'}, customer INT UNSIGNED NOT NULL, "
+        "price DECIMAL(12,2) NOT NULL, quantity SMALLINT NOT NULL, "
         "weight DOUBLE, name VARCHAR(64) NOT NULL, note VARCHAR(200), created DATETIME(6) NOT NULL, flag TINYINT NOT NULL"
     )
     series = f"WITH RECURSIVE s AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {TRANSACTION_ROWS - 1}) SELECT n FROM s"

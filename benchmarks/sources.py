@@ -38,6 +38,7 @@ from benchmarks.source_servers import (
     postgres,
     workload_a,
     workload_b,
+    workload_without_key,
 )
 from penstock.cli.server_client import ServerClient
 from penstock.model.errors import PenstockError
@@ -72,6 +73,7 @@ def run(quick: bool) -> Report:
         a = mysql_case(root / "a", workload_a(changes_a))
         b = mysql_case(root / "b", workload_b(changes_b))
         smaller = [mysql_ours(root / f"scale-{scale}", workload_a(changes_a // scale)) for scale in scales[:-1]]
+        keyless = mysql_ours(root / "keyless", workload_without_key(changes_a))
         ours_pg, recvlogical = postgres_case(root / "pg", workload_a(changes_a))
         with_mysql = not quick and mysql_root() is not None
         sizes = (workload_a(changes_a), workload_b(changes_b))
@@ -89,6 +91,7 @@ def run(quick: bool) -> Report:
         ]
     bars += [
         Bar("A: CPU-seconds per million rows", a.ours.cpu_per_million, 4, at_least=False),
+        Bar("A without a key: rows/s to with one", keyless.rows_per_s / a.ours.rows_per_s, 0.7),
         Bar("PostgreSQL A: rows/s to pg_recvlogical", ours_pg.rows_per_s / recvlogical.rows_per_s, 0.85),
         Bar("cost per row at larger sizes to the smallest", max(costs) / costs[0], 1.15, at_least=False),
         Bar("peak memory at larger sizes to the smallest", max(memory) / memory[0], 1.2, at_least=False),
@@ -104,6 +107,7 @@ def run(quick: bool) -> Report:
     for name, case in (("a", a), ("b", b)):
         for who in case.__struct_fields__:
             figures |= _figures(f"{name}_{who}", getattr(case, who))
+    figures |= _figures("keyless_ours", keyless)
     figures |= _figures("pg_ours", ours_pg) | _figures("pg_recvlogical", recvlogical)
     for name, (ours, peer) in zip(("a", "b"), on_mysql, strict=False):
         figures |= _figures(f"mysql_{name}_ours", ours) | _figures(f"mysql_{name}_debezium", peer)

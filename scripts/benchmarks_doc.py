@@ -29,6 +29,7 @@ HEADLINES = {
     "sink": ("bytes/s of 10 dispatchers to the line's", "early wake to wake after flush, bytes/s"),
     "puller": ("one hot span, batches/s to one batch at a time", "event processor entries/s to per-entry protobuf"),
     "reread": (),
+    "engine": (),
 }
 """The bars of the first table, which fit on a screen; a benchmark without a choice shows all of its own."""
 BAR_PX, ROW_PX, LABEL_PX = 320, 22, 430

@@ -71,7 +71,8 @@ class FeedPath:
         doubts = TableStates(self.meta_url, "path")
         self._services.callback(doubts.close)
         settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-        self.log = LogService(upstream, self.store, settings, journal=journal, doubts=doubts).start()
+        needed = self._log_needed_from_ts
+        self.log = LogService(upstream, self.store, settings, journal=journal, needed_from=needed, doubts=doubts).start()
         self._services.callback(self.log.close)
         self.context = FeedContext(
             feed="f",
@@ -86,8 +87,13 @@ class FeedPath:
             snapshot_ts=self.snapshot_ts,
             partitions=2,
             tables=self._tables,
+            source="path",
         )
         self.feed = LocalFeed(self.context, before_window=before_window)
+
+    def _log_needed_from_ts(self) -> int:
+        """Return from where on the feed may read the log again: a table that joins later begins behind its checkpoint."""
+        return self.meta.get_feed("f").checkpoint_ts or 0
 
     def close_services(self) -> None:
         """Close what a process has open."""

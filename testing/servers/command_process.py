@@ -59,6 +59,11 @@ class CommandProcess:
             written = "".join(self._lines)
         raise AssertionError(f"{text!r} did not come; the process wrote:\n{written}")
 
+    @property
+    def ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self._process.poll() is not None
+
     def wait(self, timeout_s: float) -> int:
         """Wait for the end; return the exit code."""
         code = self._process.wait(timeout_s)

@@ -104,11 +104,71 @@ ONCE_WRONG = {
 }
 
 
+PARTED = [
+    "CREATE TABLE t2 (k0 int NOT NULL, a text, PRIMARY KEY (k0)) PARTITION BY RANGE (k0)",
+    "CREATE TABLE t2_p0 PARTITION OF t2 FOR VALUES FROM (MINVALUE) TO (10)",
+    "CREATE TABLE t2_p1 PARTITION OF t2 FOR VALUES FROM (10) TO (20)",
+]
+ONCE_WRONG_ON_POSTGRES = {
+    "a_partition_with_rows_is_detached_renamed_and_attached_again": [
+        *(*PARTED, "begin", "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "ALTER TABLE t2 DETACH PARTITION t2_p1", "settle"),
+        *("UPDATE t2_p1 SET a = 'c'", "ALTER TABLE t2_p1 RENAME TO t3", "settle"),
+        *("ALTER TABLE t2 ATTACH PARTITION t3 FOR VALUES FROM (10) TO (20)", "settle", "end"),
+    ],
+    "a_detached_partition_is_truncated_and_written": [
+        *(*PARTED, "begin", "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "ALTER TABLE t2 DETACH PARTITION t2_p1"),
+        *("TRUNCATE t2_p1", "INSERT INTO t2_p1 VALUES (14, 'c')", "settle", "end"),
+    ],
+    "a_table_is_emptied_before_its_first_row": [
+        *(TABLE.format("t1"), "begin", TABLE.format("t3"), "TRUNCATE t3", "INSERT INTO t3 VALUES (6, 1)", "settle", "end")
+    ],
+    "a_table_is_unlogged_for_a_while_before_its_first_logged_row": [
+        *(TABLE.format("t1"), "begin", TABLE.format("t3"), "ALTER TABLE t3 RENAME COLUMN a TO d", "crash", "ALTER TABLE t3 SET UNLOGGED"),
+        *("INSERT INTO t3 VALUES (8, 1)", "ALTER TABLE t3 SET LOGGED", "DELETE FROM t3 WHERE k0 = 9", "TRUNCATE t3"),
+        *("INSERT INTO t3 VALUES (6, 1)", "settle", "end"),
+    ],
+    "a_column_goes_and_comes_back_around_a_truncate_before_the_first_window": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY, b int)", "INSERT INTO t1 VALUES (1, 1)", "begin", "ALTER TABLE t1 DROP COLUMN b"),
+        *("TRUNCATE t1", "ALTER TABLE t1 ADD COLUMN b int", "INSERT INTO t1 VALUES (2, 2)", "settle", "end"),
+    ],
+    "a_table_is_renamed_and_gets_another_column_of_an_old_name": [
+        *("CREATE TABLE o (k0 int PRIMARY KEY, a int, b int)", "INSERT INTO o VALUES (1, 1, 1)", "begin", "ALTER TABLE o RENAME TO t1"),
+        *("ALTER TABLE t1 DROP COLUMN a, ADD COLUMN a int", "settle", "end"),
+    ],
+    "copies_are_named_otherwise_and_get_another_shape": [
+        *("CREATE TABLE t2 (k0 int PRIMARY KEY, a int)", "INSERT INTO t2 VALUES (1, 1), (2, 2), (3, 3)", "begin"),
+        *("CREATE TABLE o AS SELECT * FROM t2", "ALTER TABLE o REPLICA IDENTITY FULL", "DELETE FROM o WHERE a = 2", "settle"),
+        *("ALTER TABLE o ADD COLUMN z int DEFAULT 4", "DELETE FROM o WHERE a = 1", "settle"),
+        *("ALTER TABLE o ALTER a TYPE text USING 'x' || a", "settle", "end"),
+    ],
+    "a_key_goes_and_an_identity_comes": [
+        *("CREATE TABLE t2 (k0 int PRIMARY KEY, a int)", "INSERT INTO t2 VALUES (1, 1), (2, 2), (3, 3)", "begin"),
+        *("ALTER TABLE t2 DROP CONSTRAINT t2_pkey", "ALTER TABLE t2 REPLICA IDENTITY FULL", "INSERT INTO t2 VALUES (1, 1)"),
+        *("DELETE FROM t2 WHERE a = 2", "settle", "VACUUM FULL t2", "DELETE FROM t2 WHERE a = 3", "settle"),
+        *("ALTER TABLE t2 ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle"),
+        *("UPDATE t2 SET a = 9", "VACUUM FULL t2", "settle", "end"),
+    ],
+    "a_name_passes_between_tables_without_rows": [
+        *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),
+        *(TABLE.format("n2"), "settle", "INSERT INTO n1 VALUES (1, 1)", "INSERT INTO n2 VALUES (2, 2)", "settle", "end"),
+    ],
+}
+
+
 @pytest.mark.parametrize("case", ONCE_WRONG)
 def test_what_was_once_wrong(mariadb_server: Server, tmp_path: Path, case: str) -> None:
-    life = Life(mariadb_server, tmp_path / "life", case[:40])
+    live_again(mariadb_server, tmp_path / "life", case[:40], ONCE_WRONG[case])
+
+
+@pytest.mark.parametrize("case", ONCE_WRONG_ON_POSTGRES)
+def test_what_was_once_wrong_on_postgres(postgres_server: Server, tmp_path: Path, case: str) -> None:
+    live_again(postgres_server, tmp_path / "life", case[:40], ONCE_WRONG_ON_POSTGRES[case])
+
+
+def live_again(server: Server, root: Path, name: str, script: list[str]) -> None:
+    life = Life(server, root, name)
     try:
-        life.again(Step("sql", 0, text) if " " in text else Step(text) for text in ONCE_WRONG[case])
+        life.again(Step("sql", 0, text) if " " in text else Step(text) for text in script)
         assert life.refused == 0
     finally:
         life.close()

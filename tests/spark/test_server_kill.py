@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(600)
 
 RATE = 1_500
 START_S = 120.0
-ROUNDS_MAX = 3
+BEFORE_COMMIT = "progress:before=kill@3"
+"""A server that has this failpoint dies when the files of its third window are there and nothing of it is committed."""
 
 
 class Arena:
@@ -80,18 +81,16 @@ class Arena:
         self.server.kill(children=children)
         self.published |= digests(self.target)
 
-    def kill_uncommitted(self) -> None:
-        """Kill everything while a file is there whose window is not committed; a commit that was quicker is given another round."""
-        for _ in range(ROUNDS_MAX):
-            self.kill("file_beyond_progress", children=True)
-            if self.file_beyond_progress():
-                return
-            self.restart()
-        raise AssertionError("every window was committed before the kill came")
+    def restart_and_die(self, failpoints: str) -> None:
+        """Start a server that dies at a durable step, wait for that, kill what it started, and note the files that are there."""
+        self.restart(failpoints)
+        self.waiting.until("the end of the server", lambda: self.server.ended, explain=lambda: self.server.output)
+        self.server.stop()
+        self.published |= digests(self.target)
 
-    def restart(self) -> None:
+    def restart(self, failpoints: str = "") -> None:
         killed = self.server
-        self.start()
+        self.start(failpoints)
         # What outlived the killed process had its time to do harm; its end is not waited for.
         killed.stop()
 
@@ -137,8 +136,8 @@ def test_killed_in_the_middle_of_windows(workload: Workload, arena: Arena) -> No
     # First only the server: its JVM and executors live a little longer, and may finish what they were doing.
     arena.kill("file_beyond_progress", children=False)
     ddl(arena, "while_down")
-    arena.restart()
-    arena.kill_uncommitted()
+    arena.restart_and_die(BEFORE_COMMIT)
+    assert arena.file_beyond_progress()
     arena.restart()
     ddl(arena, "at_the_end")
     check(arena, workload)
@@ -147,7 +146,10 @@ def test_killed_in_the_middle_of_windows(workload: Workload, arena: Arena) -> No
 @pytest.mark.chaos
 def test_killed_and_the_event_store_is_lost(workload: Workload, arena: Arena) -> None:
     workload.start()
-    arena.kill_uncommitted()
+    arena.committed_window()
+    arena.server.stop()
+    arena.restart_and_die(BEFORE_COMMIT)
+    assert arena.file_beyond_progress()
     shutil.rmtree(arena.data / "store")
     arena.restart()
     check(arena, workload)
@@ -168,19 +170,25 @@ def test_killed_at_any_moment(workload: Workload, arena: Arena, moment: str, los
     check(arena, workload)
 
 
-POINTS = [
-    "window-record:after=kill@3",
-    "data-put:after=kill@7",
-    "index-put:before=kill@5",
-    "progress:before=kill@3",
-    "metadata:before=kill@3",
-]
+@pytest.mark.chaos
+@pytest.mark.parametrize("point", ["window-record:after=kill@3", BEFORE_COMMIT, "metadata:before=kill@3"])
+def test_the_server_dies_at_durable_steps(workload: Workload, arena: Arena, point: str) -> None:
+    workload.start()
+    arena.committed_window()
+    arena.server.stop()
+    for _ in range(2):
+        arena.restart_and_die(point)
+    arena.restart()
+    check(arena, workload)
+
+
+POINTS = ["data-put:after=kill@7", "index-put:before=kill@5"]
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("points", [*POINTS, ",".join(POINTS)])
-def test_processes_beside_the_driver_die_at_durable_steps(workload: Workload, arena: Arena, points: str) -> None:
-    """The planner, the committer and the workers are processes of their own; the server starts the feed again when one is lost."""
+def test_workers_die_at_durable_steps(workload: Workload, arena: Arena, points: str) -> None:
+    """With a local master Spark attempts a task once, so the server starts the feed again."""
     workload.start()
     arena.committed_window()
     arena.server.stop()

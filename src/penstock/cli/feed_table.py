@@ -31,6 +31,7 @@ def table_group() -> None:
     Examples:
       penstock feed table list orders
       penstock feed table resnapshot orders shop.items
+      penstock feed table exclude orders shop.items
     """  # noqa: D301
 
 
@@ -83,6 +84,29 @@ def resnapshot(feed_name: str, table: str, server_url: str, output: str) -> None
     _ask(feed_name, table, "resnapshot", server_url, output)
 
 
+@table_group.command()
+@click.argument("feed_name", metavar="FEED")
+@click.argument("table")
+@_server_option
+@_output_option
+def exclude(feed_name: str, table: str, server_url: str, output: str) -> None:
+    """Leave a table out from now on, while the others go on; what is in the target stays.
+
+    The checkpoint does not cover it then. It stays so through restarts, until a TRUNCATE or `include`.
+    """
+    _ask(feed_name, table, "exclude", server_url, output, "is left out from now on")
+
+
+@table_group.command()
+@click.argument("feed_name", metavar="FEED")
+@click.argument("table")
+@_server_option
+@_output_option
+def include(feed_name: str, table: str, server_url: str, output: str) -> None:
+    """Have an excluded table again: it is read, what differs is delivered, deletes included, and its changes follow."""
+    _ask(feed_name, table, "retry", server_url, output)
+
+
 def table_line(table: dict[str, Any]) -> str:
     """Return one line about a table that is in doubt."""
     code = f"[{table['code']}] " if table.get("code") else ""
@@ -112,10 +136,10 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _ask(feed_name: str, table: str, what: str, server_url: str, output: str) -> None:
+def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
         found = client.ask_for_table(feed_name, table, what)
-    click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} will be read again")
+    click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
 def _time(ms: int | None) -> str:

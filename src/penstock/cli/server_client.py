@@ -92,7 +92,7 @@ class ServerClient:
         return tables
 
     def ask_for_table(self, name: str, table: str, what: str) -> dict[str, Any]:
-        """Ask for a table of a feed to be read again: ``retry`` or ``resnapshot``; answers before it is."""
+        """Ask for something to be done with a table of a feed: ``retry``, ``resnapshot``, ``exclude``; answers before it is."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}")
 
     def create_token(self, tree: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,7 @@ def check(data_dir: Path, span_id: int | None, output: str) -> None:
         for problem in problems:
             say(f"span {problem.span_id}: {problem.path}: [{problem.code}] {problem.what}")
         click.echo(f"checked: {len(spans)} spans, {objects} objects, {len(problems)} problems")
+        click.echo("not checked: the write-ahead log, whose records are checked when a server reads it")
     if problems:
         raise PenstockError("OBJECT_CORRUPT", f"{len(problems)} problems in {len({p.path for p in problems})} objects")
 

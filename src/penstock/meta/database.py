@@ -8,6 +8,7 @@ Runs in the server and wherever a window is planned or committed; there it is op
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,8 @@ from penstock.meta.records import (
     ServerRecord,
     SubscribeRecord,
 )
+from penstock.meta.sealing import Seal
+from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
 from penstock.meta.windows import Positions
 from penstock.model.clock import Clock, SystemClock
@@ -43,6 +46,7 @@ class MetaDatabase:
     def __init__(self, url: str, clock: Clock | None = None, settings: MetaSettings | None = None) -> None:
         self._clock = clock or SystemClock()
         self._engine = MetaEngine(url, settings or MetaSettings())
+        self._seal = Seal(url, os.environ)
 
     def __repr__(self) -> str:
         return f"MetaDatabase({self._engine.shown_url})"
@@ -64,7 +68,7 @@ class MetaDatabase:
 
         Owner, epoch, times and totals of the record are set here.
         """
-        now_ms = self._clock.now_ms()
+        now_ms, sealed = self._clock.now_ms(), self._seal.close(record.config)
         with self._engine.write() as connection:
             # On MySQL and PostgreSQL this row's lock also puts concurrent creations of one name in order.
             floor = connection.execute(sa.select(meta_version.c.epoch_floor).with_for_update()).scalar_one()
@@ -80,7 +84,7 @@ class MetaDatabase:
                 created_ms=now_ms,
                 updated_ms=now_ms,
             )
-            connection.execute(feed.insert().values(**_columns(created)))
+            connection.execute(feed.insert().values(**_columns(created) | {"config": sealed}))
             if tables:
                 rows = [_columns(msgspec.structs.replace(table, subscribe_name=record.name)) for table in tables]
                 connection.execute(subscribe.insert(), rows)
@@ -93,12 +97,19 @@ class MetaDatabase:
             row = connection.execute(sa.select(feed).where(feed.c.name == name)).first()
         if row is None:
             raise _unknown(name)
-        return _feed_record(row)
+        return self._feed_record(row)
 
     def list_feeds(self) -> list[FeedRecord]:
         """Return all feeds by name."""
         with self._engine.read() as connection:
-            return [_feed_record(row) for row in connection.execute(sa.select(feed).order_by(feed.c.name))]
+            return [self._feed_record(row) for row in connection.execute(sa.select(feed).order_by(feed.c.name))]
+
+    def _feed_record(self, row: sa.Row[Any]) -> FeedRecord:
+        values = dict(row._mapping)
+        values["config"] = self._seal.open(values["config"])
+        values["requested_state"] = RequestedState(values["requested_state"])
+        values["reached_state"] = ReachedState(values["reached_state"])
+        return FeedRecord(**values)
 
     def feed_tables(self, name: str) -> list[SubscribeRecord]:
         """Return the tables of a feed by name; empty where there is no such feed."""
@@ -305,6 +316,11 @@ class MetaDatabase:
             found = dispatchers.live_at(connection, name, ts or 0)
             return found if found or dispatchers.known(connection, name) else None
 
+    def table_states(self, source: str) -> list[TableState]:
+        """Return every table of a source that was ever in doubt; ``meta/table_states.py`` writes them."""
+        with self._engine.read() as connection:
+            return states_of(connection, source)
+
     def dispatchers_mark(self, name: str) -> tuple[int, ...]:
         """Return numbers that change whenever dispatchers of a feed begin or end: cheap to ask for, however many there are."""
         with self._engine.read() as connection:
@@ -338,10 +354,3 @@ def _unknown(name: str) -> PenstockError:
 def _columns(record: msgspec.Struct) -> dict[str, Any]:
     """Return a record's fields for an insert; enums as the text that they are."""
     return {name: getattr(value, "value", value) for name, value in msgspec.structs.asdict(record).items()}
-
-
-def _feed_record(row: sa.Row[Any]) -> FeedRecord:
-    values = dict(row._mapping)
-    values["requested_state"] = RequestedState(values["requested_state"])
-    values["reached_state"] = ReachedState(values["reached_state"])
-    return FeedRecord(**values)

@@ -120,10 +120,8 @@ class TableStates:
 
     def states(self) -> list[TableState]:
         """Return every table that was ever in doubt, by id and name."""
-        order = (table_state.c.table_id, table_state.c.db_name, table_state.c.table_name)
-        query = sa.select(table_state).where(table_state.c.source == self._source).order_by(*order)
         with self._engine.read() as connection:
-            return [_state(row) for row in connection.execute(query)]
+            return states_of(connection, self._source)
 
     def open(self, doubt: TableState) -> bool:
         """Make a doubt durable; return False where the log gave it before. ``schema`` and ``table`` follow the newest doubt."""
@@ -196,6 +194,13 @@ class TableStates:
         values = msgspec.structs.asdict(state)
         values["db_name"], values["table_name"], values["state"] = values.pop("schema"), values.pop("table"), state.state.value
         connection.execute(table_state.insert().values(source=self._source, **values))
+
+
+def states_of(connection: sa.Connection, source: str) -> list[TableState]:
+    """Return every table of a source that was ever in doubt, by id and name."""
+    order = (table_state.c.table_id, table_state.c.db_name, table_state.c.table_name)
+    query = sa.select(table_state).where(table_state.c.source == source).order_by(*order)
+    return [_state(row) for row in connection.execute(query)]
 
 
 def _state(row: sa.Row[tuple[object, ...]]) -> TableState:

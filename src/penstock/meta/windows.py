@@ -17,6 +17,7 @@ from penstock.meta import dispatchers
 from penstock.meta.ownership import fenced_feed
 from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow, ProgressStage
 from penstock.meta.tables import feed, pending_window, progress, resnapshot, subscribe
+from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 
 Positions = Mapping[str, Mapping[str, int]]
@@ -110,7 +111,7 @@ def read_progress(connection: sa.Connection, name: str) -> FeedProgress | None:
     if row is None:
         return None
     found = connection.execute(sa.select(progress.c.range_id, progress.c.position).where(progress.c.subscribe_name == name))
-    positions = {range_id: msgspec.json.decode(position, type=dict[str, int]) for range_id, position in found}
+    positions = {range_id: decoded(position, dict[str, int]) for range_id, position in found}
     return FeedProgress(row.checkpoint_ts, positions, row.windows_total, row.rows_total, row.nbytes_total, row.files_total)
 
 

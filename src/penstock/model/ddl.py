@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
+from penstock.model.decoding import decoded
 from penstock.model.table import TableSchema
 
 
@@ -89,4 +90,4 @@ class DdlEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_json(cls, data: bytes | str) -> DdlEvent:
         """Read what ``to_json`` wrote."""
-        return msgspec.json.decode(data, type=cls)
+        return decoded(data, cls)

@@ -84,8 +84,8 @@ CODES: dict[str, CodeEntry] = {
     ),
     "TABLE_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
-        "The log does not tell what rows a table has, and on-rewrite leaves it out.",
-        "Run penstock feed table resnapshot FEED TABLE when the table shall be delivered again.",
+        "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
+        "Run penstock feed table include FEED TABLE when the table shall be delivered again.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
@@ -173,6 +173,11 @@ CODES: dict[str, CodeEntry] = {
     "META_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The meta database does not answer.", "Check its URL and health."),
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
+    ),
+    "META_SEALED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The configuration of a feed is sealed with a key that this server does not have.",
+        "Give every server of the meta database the same PENSTOCK_META_KEY, or restore the key file beside an embedded one.",
     ),
     "SERVER_UNREACHABLE": CodeEntry(
         ErrorKind.INVALID, "No Penstock server answers.", "Start one with `penstock server`, or pass --server."

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 import pyarrow as pa
 
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.types import ColumnType
 
@@ -101,7 +102,7 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_json(cls, data: bytes | str) -> TableSchema:
         """Read what ``to_json`` wrote."""
-        return msgspec.json.decode(data, type=cls)
+        return decoded(data, cls)
 
 
 class SchemaHistory:

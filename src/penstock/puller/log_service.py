@@ -197,13 +197,19 @@ class LogService:
         return self._doubts().begin_watch(table_id)
 
     def settle(
-        self, table_id: int, corrections: Iterable[Corrections], bag: bool = False, check: Callable[[], None] = lambda: None
+        self,
+        table_id: int,
+        corrections: Iterable[Corrections],
+        bag: bool = False,
+        check: Callable[[], None] = lambda: None,
+        alone: bool = False,
     ) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
 
-        ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check`` as in ``puller/doubts.py``.
+        ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check`` and ``alone`` as in
+        ``puller/doubts.py``.
         """
-        return self._doubts().settle(table_id, corrections, bag, check)
+        return self._doubts().settle(table_id, corrections, bag, check, alone)
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""

@@ -162,7 +162,9 @@ class ReplayDatabase:
         if keyed and keyed != [c.id for c in before.handle_columns]:
             insert, ending = self.dialect.insert_first
             named = [f"{self.dialect.identifier(known[i].name)} IS NOT NULL" for i in keyed if i in known]
-            ending = marked(f" WHERE {' AND '.join(named)}" if named else " WHERE 1 = 1") + ending
+            # Where no text tells what rows from before a column of the key have in it, none of them can be named.
+            nameless = any(i not in known and defaults.get(i) is None for i in keyed)
+            ending = marked(f" WHERE {' AND '.join(['1 = 0' if nameless else '1 = 1', *named])}") + ending
         self.execute(
             f"{insert} {marked(self._name(after))} ({marked(', '.join(targets))}) "
             f"SELECT {', '.join(sources)} FROM {marked(self._name(before))}{ending}",

@@ -233,22 +233,27 @@ class ServerProcess:
         own_metrics = self._open_metrics(meta)
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
         health = self._open_health(session, meta, log_service, directory, supervisor, own_metrics)
-        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
-
-        def open_for_caller(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
-
-        self._creator = FeedCreator(meta, upstream, config.source, open_for_caller, policy)
+        self._creator = creator = self._open_creator(directory, meta, upstream, connections)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
         callers = self._open_callers(directory)
         registries = [own_metrics, log_service.registry]
-        app = build_api(meta, self._creator, verifier, supervisor, registries, clock, health, doubted, scheduled, callers)
+        app = build_api(meta, creator, verifier, supervisor, registries, clock, health, doubted, scheduled, callers)
         self._listen(app, callers, directory)
         supervisor.url = self.url
         supervisor.start()
         log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
+
+    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, upstream: Upstream, connections: Connections) -> FeedCreator:
+        config = self._config
+
+        def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
+            # Somebody waits for the answer.
+            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+
+        policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
+        return FeedCreator(meta, upstream, config.source, open_target, policy)
 
     def _open_callers(self, directory: DataDirectory) -> Callers:
         tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)

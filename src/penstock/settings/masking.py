@@ -29,7 +29,7 @@ _ASSIGNED = re.compile(
     r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<open>["']?)(?:(?![,;)\]}]+(?:\s|$))[^\s&"'])+)""",
     re.IGNORECASE,
 )
-_PART_ENDS = re.compile(r"[/?#:@&=\s\"']+")
+_PART_ENDS = (re.compile(r"[/?#:@&=]+"), re.compile(r"[/?#:@&=\s\"']+"))
 _PART_CHARS_MIN = 3
 _BEARER = re.compile(r"\b(bearer\s+|authorization\s*[:=]\s*(?:basic\s+)?)(?!bearer)[\w.~+/=-]{4,}", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
@@ -60,7 +60,9 @@ def mask_uri(uri: str) -> str:
 def mask_parts(text: str, uri: str) -> str:
     """Return a text, of a driver that was given a URI, in which no part of the URI's credentials stands, however it took them apart."""
     credentials = uri.partition("://")[2].rpartition("@")[0].partition(":")[2]
-    for part in sorted({credentials, *_PART_ENDS.split(credentials), *_PART_ENDS.split(unquote_plus(credentials))}, key=len, reverse=True):
+    plain = unquote_plus(credentials)
+    parts = {part for given in (credentials, plain) for ends in _PART_ENDS for part in (given, *ends.split(given))}
+    for part in sorted(parts, key=len, reverse=True):
         if len(part) >= _PART_CHARS_MIN:
             text = text.replace(part, MASK)
     return mask_text(text)

@@ -6,7 +6,7 @@ dispatchers but the window. Runs on executors; a ``SinkMaintainer`` runs beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -116,8 +116,8 @@ class SinkMaintainer(Protocol):
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
 
-    def publish_checkpoint(self, checkpoint_ts: int) -> None:
-        """Publish that every row with a commit ts at or below this one is in the target. Never goes back."""
+    def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
+        """Publish that every row with a commit ts at or below this one is in the target, but for some tables. Never goes back."""
 
 
 __all__ = [

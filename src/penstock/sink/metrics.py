@@ -14,6 +14,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import Histogram, TaskReport
 from penstock.sink.metric_names import DDL_AFFECTED, TEXTS
@@ -24,7 +25,7 @@ _KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")
 
 def add_to_text(known: str, reports: Sequence[TaskReport]) -> str:
     """Add reports to a feed's sum, which is kept as JSON, empty at first; return the new sum."""
-    before = [msgspec.json.decode(known, type=TaskReport)] if known else []
+    before = [decoded(known, TaskReport)] if known else []
     return msgspec.json.encode(add_reports([*before, *reports])).decode()
 
 
@@ -85,7 +86,7 @@ class SinkMetricsCollector(Collector):
         except PenstockError:
             # Another collector says that the meta database does not answer.
             return []
-        return families({feed: msgspec.json.decode(text, type=TaskReport) for feed, text in texts.items()})
+        return families({feed: decoded(text, TaskReport) for feed, text in texts.items()})
 
 
 def _split(key: str, feed: str) -> tuple[str, list[str], list[str]]:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -345,7 +344,7 @@ class ColumnarEventStore:
                 raise PenstockError("WAL_CORRUPT", f"the write-ahead log holds rows of span {record.span_id} that was never registered")
             store.add(record.batch)
         elif record.kind is RecordKind.SPAN:
-            entry = msgspec.json.decode(record.payload, type=SpanEntry)
+            entry = decoded(record.payload, SpanEntry)
             if record.span_id not in self._spans:
                 self._spans[record.span_id] = SpanStore.create(
                     self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self._written

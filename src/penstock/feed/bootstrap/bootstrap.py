@@ -24,6 +24,7 @@ from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
 from penstock.feed.bootstrap.reread_part import ComparedPart, RereadPart, compare_encoded
 from penstock.feed.spark.jobs import Job, Jobs
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
@@ -109,12 +110,12 @@ class JobTasks:
     def run(self, part: BootstrapPart) -> PulledPart:
         """Have a part pulled by a task."""
         answer = self._do(pull_encoded, msgspec.json.encode(part), f"bootstrap of span {part.span.span_id}")
-        return msgspec.json.decode(answer, type=PulledPart)
+        return decoded(answer, PulledPart)
 
     def compare(self, part: RereadPart) -> ComparedPart:
         """Have a part compared by a task."""
         answer = self._do(compare_encoded, msgspec.json.encode(part), f"re-read of span {part.read.span.span_id}")
-        return msgspec.json.decode(answer, type=ComparedPart)
+        return decoded(answer, ComparedPart)
 
     def _do(self, work: Callable[[bytes], bytes], part: bytes, shown: str) -> bytes:
         if self._stopped.is_set():
@@ -348,4 +349,4 @@ def _ticket_of(plan: BootstrapPlan) -> SnapshotTicket:
     if not plan.ticket:
         # A record of a time when ranges were read without a ticket.
         return SnapshotTicket(LogPosition(plan.start_ts, ""))
-    return msgspec.json.decode(plan.ticket, type=SnapshotTicket)
+    return decoded(plan.ticket, SnapshotTicket)

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -55,7 +56,7 @@ class BootstrapPart(msgspec.Struct, frozen=True):
 
 def pull_encoded(part: bytes) -> bytes:
     """Pull a part that is JSON; return what was pulled as JSON."""
-    return msgspec.json.encode(pull_part(msgspec.json.decode(part, type=BootstrapPart)))
+    return msgspec.json.encode(pull_part(decoded(part, BootstrapPart)))
 
 
 def pull_part(part: BootstrapPart, clock: Clock | None = None) -> PulledPart:

@@ -2,7 +2,9 @@
 
 One round: the log service begins to watch which keys the log changes, at L; a snapshot begins; each task compares a key range of each
 captured span with the span's state at a resolved ts H at or above L; the corrections go to the log service, which leaves out what the log
-changed since L and appends the rest at a ts of its own. With an exact snapshot H is the snapshot's own ts. A round whose table changed its
+changed since L and appends the rest at a ts of its own. Where the table got another key, the store's rows go under the keys that they
+came with, and in the target each takes the row along that has their values now: so all rows are given again behind them, which is settled
+only if the log changed none meanwhile. With an exact snapshot H is the snapshot's own ts. A round whose table changed its
 schema meanwhile is given up with ``UPSTREAM_CHANGING``, whatever the reading said; of a table that is gone nothing is settled. Correction
 files live as long as their round. Runs in the driver.
 """
@@ -10,6 +12,7 @@ files live as long as their round. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Protocol
@@ -39,8 +42,8 @@ class WatchedLog(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None]) -> Settlement:
-        """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key."""
+    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None], alone: bool) -> Settlement:
+        """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key; ``alone``: only if it stood still."""
 
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call."""
@@ -128,12 +131,13 @@ class Reread(PartReader):
                 self._await_state(span, held_ts)
                 self._store.needs.pin(span.span_id, name, held_ts)
             table = self._version(watch.table_id, held_ts)
-            compared = self._compare(watch.spans, ticket, table, held_ts)
+            rekeyed = _got_key_since(self._store.schema_history(watch.table_id), watch.settled_ts)
+            compared = self._compare(watch.spans, ticket, table, held_ts, rekeyed)
             objects += [meta for _, part in compared for meta in part.objects()]
             if self._is_gone(watch.table_id):
                 raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
             found = self._corrections(compared)
-            return self._watched.settle(watch.table_id, found, not table.key_columns, lambda: self._check_version(table))
+            return self._watched.settle(watch.table_id, found, not table.key_columns, lambda: self._check_version(table), rekeyed)
         finally:
             self._upstream.end_snapshot(ticket)
             self._store.needs.unpin(name)
@@ -166,10 +170,12 @@ class Reread(PartReader):
     def _is_gone(self, table_id: int) -> bool:
         return all(table.table_id != table_id for table in self._upstream.list_tables())
 
-    def _compare(self, spans: Sequence[Span], ticket: SnapshotTicket, table: TableSchema, held_ts: int) -> list[tuple[int, ComparedPart]]:
+    def _compare(
+        self, spans: Sequence[Span], ticket: SnapshotTicket, table: TableSchema, held_ts: int, rekeyed: bool
+    ) -> list[tuple[int, ComparedPart]]:
         """Have every range of every span compared, several at once; return what was found by span, in key order."""
         reads = [self._part(span, at, piece, ticket, table) for span in spans for at, piece in enumerate(self._upstream.divide(span))]
-        parts = [RereadPart(read, held_ts, self._flight.location, self._flight.token) for read in reads]
+        parts = [RereadPart(read, held_ts, self._flight.location, self._flight.token, rekeyed) for read in reads]
         self._expect(BootstrapProgress(len(parts), 0, 0))
         with ThreadPoolExecutor(self._settings.tasks_max, "reread") as pool:
             futures = [pool.submit(self._compare_part, part) for part in parts]
@@ -214,3 +220,9 @@ class Reread(PartReader):
 
 def _changed(table_id: int) -> PenstockError:
     return PenstockError("UPSTREAM_CHANGING", f"the schema of table {table_id} changed while it was read again")
+
+
+def _got_key_since(versions: Sequence[TableSchema], ts: int) -> bool:
+    """Return whether a version above a ts names rows otherwise than the one before it, and still does."""
+    keys = [(v.version, tuple((c.id, c.type) for c in v.key_columns)) for v in versions]
+    return bool(keys) and bool(keys[-1][1]) and any(now > ts and key != before for (_, before), (now, key) in itertools.pairwise(keys))

@@ -23,6 +23,7 @@ from penstock.feed.bootstrap.part import BootstrapPart, Pace
 from penstock.feed.bootstrap.row_key_difference import RowKeyDifference
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -47,6 +48,8 @@ class RereadPart(msgspec.Struct, frozen=True):
     """The resolved ts at which the store's state is taken."""
     flight_location: str
     flight_token: str
+    whole: bool = False
+    """Whether rows that are equal count as changed: the store may have rows under keys that are those of others now."""
 
     def __repr__(self) -> str:
         return f"RereadPart(span={self.read.span.span_id}, number={self.read.number}, held_ts={self.held_ts})"
@@ -73,7 +76,7 @@ class ComparedPart(msgspec.Struct, frozen=True):
 
 def compare_encoded(part: bytes) -> bytes:
     """Compare a part that is JSON; return what was found as JSON."""
-    return msgspec.json.encode(compare_part(msgspec.json.decode(part, type=RereadPart)))
+    return msgspec.json.encode(compare_part(decoded(part, RereadPart)))
 
 
 def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
@@ -87,13 +90,18 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
         try:
             view = range_view(client.view(read.span.span_id, TS_ZERO, part.held_ts), read.piece)
             rows = _Counted(_table_rows(read, read.ticket, table, Pace(read.rows_per_s, clock or SystemClock())))
-            leave_out_equal(held_rows(view, read.piece, part.held_ts, table), rows, held.add, fresh.add, unique=bool(table.key_columns))
+            known = held_rows(view, read.piece, part.held_ts, table)
+            if part.whole:
+                _take_all(known, held)
+                _take_all(rows, fresh)
+            else:
+                leave_out_equal(known, rows, held.add, fresh.add, unique=bool(table.key_columns))
         finally:
             client.close()
         held.finish()
         fresh.finish()
         buckets = min(BUCKETS_MAX, 1 + max(held.nbytes, fresh.nbytes) // BUCKET_BYTES)
-        difference = RowKeyDifference(table, directory, buckets)
+        difference = RowKeyDifference(table, directory, buckets, whole=part.whole)
         difference.add_old(held.read())
         difference.add_new(fresh.read())
         return ComparedPart(rows.count, tuple(_write(read, table, difference)))
@@ -151,6 +159,11 @@ class RowSpool:
             reader = pa.ipc.open_file(source)
             for at in range(reader.num_record_batches):
                 yield reader.get_batch(at)
+
+
+def _take_all(batches: Iterator[pa.RecordBatch], spool: RowSpool) -> None:
+    for batch in batches:
+        spool.add(batch)
 
 
 def _table_rows(read: BootstrapPart, ticket: SnapshotTicket, table: TableSchema, pace: Pace) -> Iterator[pa.RecordBatch]:

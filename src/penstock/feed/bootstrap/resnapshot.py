@@ -3,7 +3,7 @@
 Instead of the changes that nobody has any more, the window delivers the difference between what the target holds and the state at a ts
 that the event store knows: deletes of rows that vanished meanwhile, inserts of new ones, updates of those that changed; rows that are equal
 give nothing. The window is on record with its kind before anything of it is written, and with the positions up to which the target is read,
-so every attempt gives the same rows. Runs beside the driver; the difference is read
+so every attempt gives the same rows. Runs in the driver; the difference is read
 on executors, by ``feed/bootstrap/difference_reader.py``.
 """
 
@@ -42,7 +42,7 @@ _PARTITIONS = frozenset(
 
 
 class ResnapshotPlanner:
-    """Plans the windows that take the place of lost history. Runs beside the driver."""
+    """Plans the windows that take the place of lost history."""
 
     def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient) -> None:
         self._context = context

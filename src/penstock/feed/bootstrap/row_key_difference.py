@@ -24,8 +24,10 @@ _COUNT = "\0count"
 class RowKeyDifference:
     """Compares two states of one table version. Give both, then read the difference once."""
 
-    def __init__(self, table: TableSchema, directory: Path, buckets: int) -> None:
+    def __init__(self, table: TableSchema, directory: Path, buckets: int, *, whole: bool = False) -> None:
+        """``whole``: a row that is equal on both sides is given too, as an update, because what goes may take it along in the target."""
         self._table = table
+        self._whole = whole
         self._columns = table.row_schema().names
         self._names = [KEY, *self._columns]
         self._count = max(1, buckets)
@@ -56,7 +58,8 @@ class RowKeyDifference:
 
     def _by_key(self, old: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in self._columns])
-        changed = new.join(old, on=KEY, how="inner", suffix=_OLD).filter(differs)
+        both = new.join(old, on=KEY, how="inner", suffix=_OLD)
+        changed = both if self._whole else both.filter(differs)
         before = changed.select(KEY, *(pl.col(n + _OLD).alias(n) for n in self._columns))
         gone, fresh = old.join(new, on=KEY, how="anti"), new.join(old, on=KEY, how="anti")
         ended = [self._as_op(gone, Op.DELETE), self._as_op(before, Op.BEFORE)]

@@ -26,6 +26,7 @@ from penstock.feed.formats.stream_columns import end_before_new_columns
 from penstock.feed.formats.typed_rows import op_names, typed_columns, typed_schema
 from penstock.format.layout.paths import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, TS_MAX
@@ -192,7 +193,7 @@ class StorageBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the typed rows of one task. Runs on an executor."""
         if self._request.as_of is not None:
-            yield from _read_share(self._request, msgspec.json.decode(partition.value, type=_ShareRead))
+            yield from _read_share(self._request, decoded(partition.value, _ShareRead))
         else:
             yield from read_files(self._request, partition)
 
@@ -317,7 +318,7 @@ def plan_shares(reader: StorageReader, request: Request, as_of: int) -> list[Inp
 
 def read_files(request: Request, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the typed changes of one task."""
-    plan = msgspec.json.decode(partition.value, type=FilesRead)
+    plan = decoded(partition.value, FilesRead)
     reader = StorageReader(*request.open(), look=False)
     kept = [int(o) for o in Op if plan.old_values or o is not Op.BEFORE]
     for file in plan.files:

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from penstock.feed.formats.table_read import TableOptions, TableRead, address_of, plan_read, read_span
 from penstock.feed.formats.table_stream import TableStreamReader
 from penstock.feed.formats.typed_rows import typed_schema
+from penstock.model.decoding import decoded
 from penstock.store.flight.client import FlightStoreClient
 
 
@@ -74,12 +75,12 @@ class PenstockTableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition per span."""
-        return [SpanPartition(span_id) for span_id in msgspec.json.decode(self._plan, type=TableRead).span_ids]
+        return [SpanPartition(span_id) for span_id in decoded(self._plan, TableRead).span_ids]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield typed rows of one span, in order. Runs on an executor."""
         with closing(FlightStoreClient(self._location, self._token)) as client:
-            yield from read_span(client, msgspec.json.decode(self._plan, type=TableRead), partition.value)
+            yield from read_span(client, decoded(self._plan, TableRead), partition.value)
 
 
 def register_penstock(session: SparkSession) -> None:

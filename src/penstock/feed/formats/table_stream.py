@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from penstock.feed.formats.stream_columns import end_before_new_columns, version_of
 from penstock.feed.formats.table_read import TableOptions, TableRead, address_of, find_table, read_span
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.projection import shown_at
 from penstock.model.timestamp import TS_MAX, TS_ZERO
@@ -90,6 +91,6 @@ class TableStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield typed changes of one span, in order. Runs on an executor."""
-        part = msgspec.json.decode(partition.value, type=StreamPart)
+        part = decoded(partition.value, StreamPart)
         with closing(FlightStoreClient(part.location, part.token)) as client:
             yield from read_span(client, part.read, part.span_id)

@@ -11,11 +11,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import penstock
 from penstock.feed.formats.table_reader import register_penstock
 from penstock.feed.spark.class_archive import archive_options
+from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
@@ -79,12 +81,15 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         # Feeds take turns: a feed with much to do does not make the others wait until it is done.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        **settings.conf,
     }
-    for key, value in conf.items():
+    own = {key: value for key, value in conf.items() if key not in settings.conf}
+    # A JVM that runs already is told by itself; one that is started must not show what it is told.
+    given = settings.conf if SparkContext._active_spark_context is None else {}
+    for key, value in (own if given else own | settings.conf).items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with launched_with(given):
+            session = builder.getOrCreate()
     except Exception as error:
         text = str(error).strip().splitlines()
         raise PenstockError(

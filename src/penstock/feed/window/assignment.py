@@ -55,6 +55,9 @@ class FeedContext(msgspec.Struct, frozen=True):
     tables: tuple[str, ...] = ()
     """The patterns of the feed's tables, those to come included; without any, the names of the first dispatchers' tables."""
 
+    source: str = ""
+    """Under which name the doubts about the source's tables are kept; empty where a table is never in doubt."""
+
     def __repr__(self) -> str:
         return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"
 

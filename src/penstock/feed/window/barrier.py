@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
 from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.records import PendingWindow
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult, TaskReport
@@ -35,7 +35,7 @@ def commit_recorded_window(
     fence()
     pending = meta.pending_window(context.feed)
     if pending is not None:
-        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        plan = decoded(pending.plan, WindowPlan)
         dispatchers = live_dispatchers(context, meta, pending.from_ts)
         _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
         differs = is_resnapshot(plan)
@@ -58,7 +58,7 @@ def commit_recorded_window(
             files=sum(len(r.files) for r in results),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
         )
-    maintainer.publish_checkpoint(meta.progress(context.feed).checkpoint_ts)
+    publish_committed(context, meta, maintainer)
     if reports or affected:
         meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
 

@@ -18,6 +18,7 @@ from penstock.feed.window.packing import PlannedPartition
 from penstock.feed.window.steps import WorkStep
 from penstock.feed.window.work_reader import read_items
 from penstock.model.ddl import DdlEvent
+from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
@@ -42,7 +43,7 @@ class WindowPart(msgspec.Struct, frozen=True):
 
 def deliver_part(task: bytes) -> bytes:
     """Do a ``WindowTask``; return the ``WindowPart``."""
-    told = msgspec.json.decode(task, type=WindowTask)
+    told = decoded(task, WindowTask)
     context = told.context
     sink = open_sink(context.sink_uri, context.sink_options, task_fence(context))
     try:

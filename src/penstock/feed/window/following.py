@@ -3,7 +3,7 @@
 Pure functions of the DDL, the feed's patterns and the dispatchers before it, so every attempt of a window, on any server, comes to the
 same. A table that is made begins with the DDL's ts; one that had rows before it came into the feed (a rename into the patterns)
 begins with its state, in the first window for which that is known. A table that is dropped, truncated away or renamed out of the
-patterns ends there. Runs beside the driver.
+patterns ends there. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.decoding import decoded
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
@@ -116,7 +117,7 @@ def to_records(after: Sequence[Dispatcher], before: Sequence[Dispatcher], ts: in
 
 def from_record(record: DispatcherRecord) -> Dispatcher:
     """Read what ``to_record`` made."""
-    return msgspec.json.decode(record.document, type=Dispatcher)
+    return decoded(record.document, Dispatcher)
 
 
 def live_dispatchers(context: FeedContext, meta: MetaDatabase, ts: int | None = None) -> tuple[Dispatcher, ...]:

@@ -21,6 +21,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
+from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
@@ -40,6 +41,9 @@ class WindowPlanner:
         self._store = store
         self._resnapshots = ResnapshotPlanner(context, meta, store)
         self._histories: dict[int, SchemaHistory] = {}
+        # What was just written or read, and what only the commit of this run's own window changes.
+        self._recorded: PendingWindow | None = None
+        self._known: tuple[int, tuple[Dispatcher, ...]] | None = None
 
     @classmethod
     def open(cls, context: FeedContext) -> WindowPlanner:
@@ -62,6 +66,7 @@ class WindowPlanner:
             # A window on record is looked for as well: of this process there is none while it is asked, and a new one looks at once.
             return from_ts
         pending = self._meta.pending_window(feed)
+        self._recorded = None
         if pending is not None and pending.from_ts == from_ts:
             return self._go_on(pending)
         if from_ts == TS_ZERO:
@@ -72,24 +77,29 @@ class WindowPlanner:
             return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts or not self._pace.begins(plan):
             return from_ts
-        return self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, msgspec.json.encode(plan).decode()).to_ts
+        encoded = msgspec.json.encode(plan).decode()
+        self._recorded = self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, encoded)
+        return self._recorded.to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; none where no dispatcher has any."""
-        progress = self._meta.progress(self._context.feed)
-        pending = self._meta.pending_window(self._context.feed)
+        pending = self._recorded
+        if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
+            pending = self._meta.pending_window(self._context.feed)
         if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
             raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
-        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        plan = decoded(pending.plan, WindowPlan)
         items: list[tuple[int, tuple[int, WorkItem]]] = []
         differs = is_resnapshot(plan)
-        dispatchers = live_dispatchers(self._context, self._meta, from_ts)
+        dispatchers = self._dispatchers(from_ts)
         if differs:
             self._resnapshots.write_ddls(plan, dispatchers)
-        for dispatcher, size, ddls in workers(dispatchers, plan):
+        working = workers(dispatchers, plan)
+        positions = plan.positions or (self._meta.progress(self._context.feed).positions if working else {})
+        for dispatcher, size, ddls in working:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
-            position = (plan.positions or progress.positions).get(str(dispatcher.id), {})
-            work = DispatcherWork(dispatcher.id, self._table(dispatcher, start_ts, to_ts), start_ts, to_ts, position)
+            table, position = self._table(dispatcher, start_ts, to_ts), positions.get(str(dispatcher.id), {})
+            work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
             item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)
             items.append((size.nbytes, (size.nbytes, item)))
         groups = pack_by_bytes(items, self._context.partitions)
@@ -136,7 +146,7 @@ class WindowPlanner:
 
     def _go_on(self, pending: PendingWindow) -> int:
         """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""
-        plan = msgspec.json.decode(pending.plan, type=WindowPlan)
+        plan = decoded(pending.plan, WindowPlan)
         of_state = pending.from_ts == TS_ZERO or is_resnapshot(plan)
         try:
             reached = self._resnapshots.readable(plan) if of_state else self._reached(pending)
@@ -144,6 +154,7 @@ class WindowPlanner:
             if error.code == "SPAN_UNKNOWN":
                 return pending.from_ts
             return self._resnapshot(pending.from_ts, error)
+        self._recorded = pending if reached else None
         return pending.to_ts if reached else pending.from_ts
 
     def _resnapshot(self, from_ts: int, error: PenstockError) -> int:
@@ -158,14 +169,14 @@ class WindowPlanner:
         plan = self._plan(pending.from_ts, TS_MAX >> 1)
         if plan is None or plan.resolved_ts < pending.to_ts:
             return False
-        recorded = {s.span_id for s in msgspec.json.decode(pending.plan, type=WindowPlan).spans}
+        recorded = {s.span_id for s in decoded(pending.plan, WindowPlan).spans}
         missing = recorded - {s.span_id for s in plan.spans}
         ready = {s.span_id for s in self._known_state(missing, pending.to_ts) if s.resolved_ts >= pending.to_ts} if missing else set()
         return missing <= ready
 
     def _plan(self, from_ts: int, nbytes_max: int) -> WindowPlan | None:
         """Ask the store where a window ends; None while the span of a table is not captured yet."""
-        dispatchers = live_dispatchers(self._context, self._meta, from_ts)
+        dispatchers = self._dispatchers(from_ts)
         count = Counter(d.id.table_id for d in dispatchers)
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
         unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
@@ -178,6 +189,12 @@ class WindowPlanner:
         # The state at a DDL is one in the table's new version, which the target does not know before the window ends: it joins later.
         changed = frozenset().union(*(d.table_ids for d in plan.ddls))
         return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state and d.id.table_id not in changed])
+
+    def _dispatchers(self, ts: int) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers while the checkpoint is this ts. Before the first window others may still come in their place."""
+        if ts == TS_ZERO or self._known is None or self._known[0] != ts:
+            self._known = (ts, live_dispatchers(self._context, self._meta, ts))
+        return self._known[1]
 
     def _with_joining(self, plan: WindowPlan, span_ids: list[int]) -> WindowPlan | None:
         """Add the spans whose state is known at the window's end; None where one of them is known and only has to catch up.

@@ -14,6 +14,7 @@ from contextlib import closing
 from penstock.feed.spark.jobs import Jobs
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.clean_up import FeedCleanUp
+from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.window_job import WindowJobs
@@ -100,7 +101,6 @@ class FeedWindows:
 
     def _repair_published_checkpoint(self) -> None:
         context, meta = self._context, driver_meta(self._context.meta_url)
-        checkpoint_ts = meta.progress(context.feed).checkpoint_ts
-        if checkpoint_ts:
+        if meta.progress(context.feed).checkpoint_ts:
             fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
-            open_maintainer(context.sink_uri, context.sink_options, fence).publish_checkpoint(checkpoint_ts)
+            publish_committed(context, meta, open_maintainer(context.sink_uri, context.sink_options, fence))

@@ -18,6 +18,7 @@ from penstock.feed.window.barrier import commit_recorded_window
 from penstock.feed.window.delivery import WindowPart, WindowTask, deliver_part
 from penstock.feed.window.packing import PlannedPartition
 from penstock.feed.window.planner import WindowPlanner
+from penstock.model.decoding import decoded
 
 _NAMES_SHOWN = 3
 
@@ -60,7 +61,7 @@ class WindowJobs:
         """Have a window delivered; everything of it is durable in the target when this returns."""
         tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in window.parts]
         job = Job(self.group(self._context), f"penstock {self._context.feed}", self._describe(window), deliver_part, tasks)
-        return [msgspec.json.decode(answer, type=WindowPart) for answer in self._jobs.run(job)] if tasks else []
+        return [decoded(answer, WindowPart) for answer in self._jobs.run(job)] if tasks else []
 
     def commit(self, window: PlannedWindow, parts: Sequence[WindowPart]) -> None:
         """Commit a window that was delivered, and publish its checkpoint."""

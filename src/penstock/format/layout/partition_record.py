@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.format.layout.paths import OWNER_DIR
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
 _PATH = re.compile(rf"{re.escape(OWNER_DIR)}/partitions/(\d{{20}})_\d+\.json\Z")
@@ -49,7 +50,7 @@ def is_partition_record(path: str) -> bool:
 def parse_partition_record(content: bytes, path: str) -> PartitionRecord:
     """Read what ``render`` wrote."""
     try:
-        return msgspec.json.decode(content, type=PartitionRecord)
+        return decoded(content, PartitionRecord)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error}") from error
 

@@ -60,6 +60,11 @@ class KeyWatch:
         if self._new_count > len(self._sorted) + 65_536:
             self._gather()
 
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the log changed anything."""
+        return self.overflowed or bool(self._new) or len(self._sorted) > 0
+
     def unchanged(self, keys: pa.Array, bag: bool = False) -> npt.NDArray[np.bool_]:
         """Return which of some keys the log did not change; of a bag, whose contents."""
         self._gather()

@@ -74,14 +74,20 @@ class TableSettler:
 
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys of a table the log changes."""
-        return self._reader.errands.ask(lambda: self._begin_between(table_id), self._timeout_s)
+        settled_ts = max((s.settled_ts for s in self._doubted.states() if s.table_id == table_id), default=0)
+        return self._reader.errands.ask(lambda: self._begin_between(table_id, settled_ts), self._timeout_s)
 
     def settle(
-        self, table_id: int, corrections: Iterable[Corrections], bag: bool = False, check: Callable[[], None] = lambda: None
+        self,
+        table_id: int,
+        corrections: Iterable[Corrections],
+        bag: bool = False,
+        check: Callable[[], None] = lambda: None,
+        alone: bool = False,
     ) -> Settlement:
         """Give corrections to the table's spans at a ts of their own; returns when they are durable."""
         end = self._upstream.log_end()
-        over = self._reader.errands.ask(lambda: self._mark_between(table_id, end, check), self._timeout_s)
+        over = self._reader.errands.ask(lambda: self._mark_between(table_id, end, check, alone), self._timeout_s)
         with over:
             for piece in corrections:
                 over.give(piece, bag)
@@ -101,7 +107,7 @@ class TableSettler:
         """Forget the doubts of a table that is gone."""
         self._doubted.forget(table_id)
 
-    def _begin_between(self, table_id: int) -> Watch | None:
+    def _begin_between(self, table_id: int, settled_ts: int) -> Watch | None:
         place, routes = self._reader.place, self._reader.routes
         position = place.position
         if position is None or not place.is_between or position.ts < self._reader.keeper.furthest_ts:
@@ -109,11 +115,11 @@ class TableSettler:
         spans = tuple(s.span for s in routes.of_table(table_id))
         if not spans:
             raise PenstockError("TABLE_UNKNOWN", f"no span of table {table_id} is captured")
-        begun = Watch(table_id, position.ts, position.text, spans)
+        begun = Watch(table_id, position.ts, position.text, spans, settled_ts)
         self._doubted.begin_watch(begun)
         return begun
 
-    def _mark_between(self, table_id: int, end: str, check: Callable[[], None]) -> HandOver | None:
+    def _mark_between(self, table_id: int, end: str, check: Callable[[], None], alone: bool) -> HandOver | None:
         """Put a mark where the reader is and begin to hand over at its ts; None while the reader is not where that may be done."""
         reader, position = self._reader, self._reader.place.position
         if position is None or not reader.place.is_between or not self._upstream.reached(position.text, end):
@@ -126,6 +132,8 @@ class TableSettler:
         behind = [s for s in spans.values() if s.state is not SpanState.RUNNING or not s.joined]
         if behind:
             raise PenstockError("CONGESTED", f"table {table_id}: {len(behind)} of its spans are not captured now")
+        if alone and watch.has_changes:
+            raise PenstockError("CONGESTED", f"table {table_id}: it got another key, and changed while it was read again")
         check()
         mark = LogPosition(max(position.ts, reader.keeper.furthest_ts) + 1, position.text)
         reader.keeper.put_mark(mark)

@@ -1,8 +1,8 @@
 """The puller of an upstream whose tables share one log: one reader, many spans.
 
 Owns the thread that reads the log. A span that joins further back than the reader is makes it read again from there; what the others have
-already is left out for them (``span_routes.py``). Of each step, in this order: its position is admitted, its rows are handed over, its
-doubts are kept, its position is journaled (``journal_keeper.py``), and only then the resolved ts that relies on all of it. A refusal on
+already is left out for them (``span_routes.py``). Of each step, in this order: its position is admitted, its doubts are kept, its rows are
+handed over, its position is journaled (``journal_keeper.py``), and only then the resolved ts that relies on all of it. A refusal on
 the way ends the step and the reader. A connection that breaks is opened again from the last position, with a pause that grows until the
 reader gets past the place where it broke off (``break_off.py``); an error that only an operator can end fails all spans, and their owner
 subscribes them again. Runs in the log service.
@@ -283,9 +283,11 @@ class SingleLogPuller:
         return True
 
     def _give(self, step: LogStep) -> None:
-        """Hand a step to its spans; then, in this order: doubts, the journal, and the resolved ts that relies on them."""
+        """Keep the doubts of a step and hand it to its spans; then the journal, and the resolved ts that relies on them."""
         if step.position is not None:
             self._keeper.admit(step.position, step.mark, step.nbytes)
+        # First of all: a version that is kept is not told again, so neither would be the doubt that came with it.
+        self._doubted.note(step.doubts)
         if step.schemas:
             self._journal.save_schemas(step.schemas)
         if step.ddls:

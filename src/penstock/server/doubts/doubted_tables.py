@@ -29,6 +29,7 @@ from penstock.settings.masking import mask_text
 log = logging.getLogger(__name__)
 ASKED = "asked for by an operator"
 SCHEDULED = "due by recheck-interval"
+EXCLUDED = "excluded by an operator"
 FOUND = "a verification found rows that differ"
 PAUSED = "TABLE_PAUSED"
 _LOOK_INTERVAL_S = 1.0
@@ -105,6 +106,7 @@ class DoubtedTables:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._asked: set[int] = set()
+        self._excluding: set[int] = set()
         self._not_before_ms: dict[int, int] = {}
         self._running: tuple[int, TableJob] | None = None
         self._began_ms = clock.now_ms()
@@ -154,6 +156,21 @@ class DoubtedTables:
         for table_id in found:
             self._hurry(table_id)
 
+    def exclude(self, table_id: int, schema: str, table: str) -> None:
+        """Leave a table out, of every feed that has it, until it is asked for again; that delivers what differs by then."""
+        with self._lock:
+            if self._running is not None and self._running[0] == table_id:
+                raise PenstockError("CONGESTED", f"{schema}.{table} is being read again", "Exclude it when that is done.")
+            self._asked.discard(table_id)
+            self._excluding.add(table_id)
+        try:
+            self._doubted.doubt_table(table_id, schema, table, EXCLUDED)
+            self._doubted.fail_round(table_id, PenstockError(PAUSED, f"{schema}.{table}: {EXCLUDED}"), 0.0)
+        finally:
+            with self._lock:
+                self._excluding.discard(table_id)
+        log.warning("table is excluded", extra={"table": f"{schema}.{table}", "table_id": table_id})
+
     def look_again(self) -> None:
         """Ask the source once more about tables of which no version is known; their rows are followed from the next one on."""
         self._doubted.look_again()
@@ -196,7 +213,7 @@ class DoubtedTables:
 
     def _is_due(self, state: TableState) -> bool:
         # A table of which only the name is known waits until the log tells more.
-        if not state.is_open or state.table_id == 0:
+        if not state.is_open or state.table_id == 0 or state.table_id in self._excluding:
             return False
         if state.table_id in self._asked:
             return True

@@ -21,6 +21,7 @@ from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
 from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
@@ -53,7 +54,7 @@ class FeedDocument(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, feed: FeedRecord) -> FeedDocument:
         """Read the document of a stored feed."""
-        return msgspec.json.decode(feed.config, type=cls)
+        return decoded(feed.config, cls)
 
     def feed_config(self) -> FeedConfig:
         """Return the configuration as settings."""
@@ -168,6 +169,7 @@ def _subscription(config: FeedConfig, table: TableSchema, source_uri: str) -> Su
         table_name=table.table,
         subscribe_name=config.name,
         table_id=table.table_id,
-        master_addrs=source_uri.partition("://")[2],
-        sink=config.target.uri,
+        # Told, not used: what is needed to enter source and target is in the feed's configuration alone.
+        master_addrs=mask_uri(source_uri).partition("://")[2],
+        sink=mask_uri(config.target.uri),
     )

@@ -28,6 +28,7 @@ from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_b
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.server.source_address import source_name
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
@@ -176,6 +177,7 @@ class SparkFeedRunFactory:
             snapshot_ts=document.snapshot_ts,
             partitions=config.settings.partitions or self._jobs.parallelism,
             tables=tuple(config.tables),
+            source=source_name(self._source),
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None

@@ -60,7 +60,14 @@ def build_api(
     ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call.
     """
     # No page of its own: the ones that FastAPI has load scripts from elsewhere.
-    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(
+        title="Penstock",
+        version=penstock.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        redirect_slashes=False,
+    )
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
     add_operation_routes(app, meta, supervisor)

@@ -39,6 +39,28 @@ def add_table_routes(app: FastAPI, meta: MetaDatabase, doubted: DoubtedTables | 
             settling.look_again()
         return _views([found], doubted)[0]
 
+    @app.post("/api/v1/feeds/{name}/tables/{table:path}/exclude", status_code=202)
+    def exclude_table(name: str, table: str) -> dict[str, Any]:
+        found = find_table(_tables(meta, name, doubted), table)
+        _exclude(meta, _required(doubted), name, found)
+        return _views([found], doubted)[0]
+
+
+def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: FeedTable) -> None:
+    """Leave a table out, unless another feed has it too: they share the event store."""
+    if not table.table_ids:
+        raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
+    names = [f.name for f in meta.list_feeds() if f.name != feed]
+    others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
+    if others:
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"{table.name} is also in feed {', '.join(others)}, and feeds of one server share what is captured",
+            "Exclude it by the feed's patterns, in a feed of its own.",
+        )
+    for table_id in table.table_ids:
+        settling.exclude(table_id, table.schema, table.table)
+
 
 def table_views(meta: MetaDatabase, name: str, doubted: DoubtedTables | None) -> list[dict[str, Any]]:
     """Return every table of a feed as it is shown."""

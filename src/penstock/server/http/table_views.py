@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
+from penstock.feed.window.coverage import DELIVERING
 from penstock.meta.records import DispatcherRecord, SubscribeRecord
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.errors import PenstockError
@@ -92,6 +93,11 @@ def table_view(
     return view
 
 
-def uncovered(views: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the tables whose rows the checkpoint does not promise, each with its state."""
-    return [{"name": view["name"], "state": view["state"]} for view in views if view["state"] != TableCondition.OK.value]
+def uncovered(views: Sequence[dict[str, Any]], checkpoint_ts: int) -> list[dict[str, str]]:
+    """Return the tables whose rows a checkpoint does not promise, each with its state; as ``feed/window/coverage.py`` publishes them."""
+    found = []
+    for view in views:
+        is_open = view["state"] != TableCondition.OK.value
+        if is_open or view.get("settled_ts", 0) > checkpoint_ts:
+            found.append({"name": view["name"], "state": view["state"] if is_open else DELIVERING})
+    return found

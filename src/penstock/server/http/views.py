@@ -71,7 +71,7 @@ def feed_detail(
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": shown,
-        "uncovered": uncovered(shown),
+        "uncovered": uncovered(shown, feed.checkpoint_ts),
     }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.format.layout.paths import OWNER_DIR
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherId, DispatcherWork
@@ -92,7 +93,7 @@ class CutRecords:
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=CutRecord)
+            return decoded(content, CutRecord)
         except msgspec.MsgspecError as error:
             raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error}") from error
 

@@ -7,7 +7,7 @@ a DDL's files are the same however often it is written; the published checkpoint
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
 from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.target.settings import StorageSinkSettings
@@ -75,7 +76,7 @@ class StorageMaintainer:
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=Owner)
+            return decoded(content, Owner)
         except msgspec.MsgspecError as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
 
@@ -83,20 +84,22 @@ class StorageMaintainer:
         """Write the schema files of a DDL; return their paths."""
         return write_ddl_files(self._target, self._settings, event)
 
-    def publish_checkpoint(self, checkpoint_ts: int) -> None:
-        """Publish the checkpoint unless a later one is there."""
+    def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
+        """Publish the checkpoint, and what it does not cover, unless a later one is there."""
         # Another owner may publish meanwhile, or an answer be lost and this one have published: what is there decides.
-        if not any(self._publish(checkpoint_ts) for _ in range(_PUBLISH_TRIES_MAX)):
+        if not any(self._publish(checkpoint_ts, not_covered or {}) for _ in range(_PUBLISH_TRIES_MAX)):
             raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
 
-    def _publish(self, checkpoint_ts: int) -> bool:
+    def _publish(self, checkpoint_ts: int, not_covered: Mapping[str, str]) -> bool:
         """Publish over the state that is there now; return False where that has changed meanwhile. Each time it has, it has grown."""
-        found = self._target.find_tagged(METADATA_PATH)
-        if found is not None and parse_checkpoint(found[0]) >= checkpoint_ts:
-            return True
+        found, content = self._target.find_tagged(METADATA_PATH), render_checkpoint(checkpoint_ts, not_covered)
+        if found is not None:
+            there_ts = parse_checkpoint(found[0])
+            if there_ts > checkpoint_ts or (there_ts == checkpoint_ts and found[0] == content):
+                return True
         reach("metadata:before")
         try:
-            self._target.put_over(METADATA_PATH, render_checkpoint(checkpoint_ts), None if found is None else found[1])
+            self._target.put_over(METADATA_PATH, content, None if found is None else found[1])
         except FileExistsError:
             return False
         reach("metadata:after")

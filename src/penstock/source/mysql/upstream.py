@@ -161,14 +161,21 @@ class MySqlUpstream:
         """Do nothing: the server keeps its logs by its own rules."""
 
     def begin_snapshot(self) -> SnapshotTicket:
-        """Return the newest place that the reader has passed and whose commits every query sees."""
-        visible = self._server.visible_place()
+        """Return the newest place that the reader has passed and whose commits every query sees; it is waited for."""
         with self._lock:
             passed = list(self._passed)
-        for position, place in reversed(passed):
-            if visible.reached(place):
-                return SnapshotTicket(position)
-        return SnapshotTicket(passed[0][0] if passed else self.first_position())
+        first = passed[0][0] if passed else self.first_position()
+        deadline_s, never = self._clock.monotonic_s() + _SETTLE_S, threading.Event()
+        while True:
+            visible = self._server.visible_place()
+            with self._lock:
+                passed = list(self._passed)
+            for position, place in (*reversed(passed), (first, LogPlace.parse(first.text))):
+                if visible.reached(place):
+                    return SnapshotTicket(position)
+            if self._clock.monotonic_s() > deadline_s:
+                raise PenstockError("CONGESTED", f"{self.address}: commits of the log do not become visible")
+            self._clock.wait(never, _SETTLE_POLL_S)
 
     def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
         """Yield the rows of a span as they are when each page is read, as INSERT at the ticket's ts."""

@@ -117,6 +117,7 @@ class LogReader:
         self._settings = settings
         self._clock = clock
         self._goal: tuple[int, int] | None = None
+        self._again: list[DdlEvent] = []
         self._buffer = ScanBuffer(settings.chunk_bytes * 2, settings.rows_max, source.shown)
         self._streams = StreamSpool()
         self._large: TransactionSpool | None = None
@@ -196,7 +197,7 @@ class LogReader:
         changes, ddls = self._changes(buffer, rows, ts, txns[:, FIRST_ROW], [], complete)
         self._reach(txns[:, END_LSN].copy(), ts)
         buffer.drop(complete)
-        return LogStep(tuple(changes), tuple(ddls), self._position(), doubts=self._due())
+        return LogStep(tuple(changes), self._told(ddls), self._position(), doubts=self._due())
 
     def _due(self) -> tuple[TableDoubt, ...]:
         return self._tables.take_doubts(self._last_lsn, self._last_ts)
@@ -213,12 +214,24 @@ class LogReader:
         begin = 0
         while begin < len(lsns):
             while self._marks and self._marks[0][0] < lsns[begin]:
-                self._last_ts = max(self._last_ts, self._marks.pop(0)[1])
+                self._pass_mark()
             end = int(np.searchsorted(lsns, self._marks[0][0], side="right")) if self._marks else len(lsns)
             stamps[begin:end] = chain_ts(self._last_ts, commit_ms[begin:end])
             self._last_ts = int(stamps[end - 1])
             begin = end
         return stamps
+
+    def _pass_mark(self) -> None:
+        """Raise the chain at a mark of an earlier reading; what was told there is told again, because it may not have been stored."""
+        ts = self._marks.pop(0)[1]
+        if ts > self._last_ts:
+            self._again += self._tables.tell_again(self._last_ts, ts)
+            self._last_ts = ts
+
+    def _told(self, ddls: Sequence[DdlEvent]) -> tuple[DdlEvent, ...]:
+        """Return the schema changes of a step, behind those of marks before it."""
+        again, self._again = self._again, []
+        return (*again, *ddls)
 
     def _spill(self) -> None:
         """Decode what has arrived of an open transaction and put it aside."""
@@ -250,7 +263,7 @@ class LogReader:
     def _give_out(self, spool: TransactionSpool, lsn: int) -> Iterator[LogStep]:
         try:
             batches = spool.batches()
-            ddls = tuple(sorted(spool.ddls, key=lambda d: d.commit_ts))
+            ddls = self._told(sorted(spool.ddls, key=lambda d: d.commit_ts))
             while some := tuple(itertools.islice(batches, STEP_BATCHES)):
                 yield LogStep(some, ddls)
                 ddls = ()
@@ -423,11 +436,11 @@ class LogReader:
             # Commits of a busy log may be later than the goal.
             ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
-            self._last_ts = max(self._last_ts, self._marks.pop(0)[1])
+            self._pass_mark()
         self._marked_s = now_s
         if lsn < self._last_lsn or ts <= self._last_ts:
             return
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
-        ddls = self._tables.tell(self._found, ts)
+        ddls = self._told(self._tables.tell(self._found, ts))
         yield LogStep(ddls=ddls, position=self._position(), mark=True, doubts=self._due())

@@ -14,6 +14,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CatalogTable
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
+from penstock.source.postgres.tables.row_doubts import creation_doubt
 from penstock.source.postgres.tables.schema_book import OID_MASK, Created, KnownRelation, SchemaBook
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.postgres.wire.pgoutput import Relation
@@ -132,20 +133,31 @@ class TableFollower:
 
     def take_doubts(self, lsn: int, ts: int) -> tuple[TableDoubt, ...]:
         """Return the doubts that are due where the log has been read up to a place, once."""
-        # A table whose capture is about to begin, or to go on, is doubted when it does: until then nobody would hear it.
-        for waiting in self._watch.due(lsn, lambda oid: self.wanted(self._book.newest(oid).table_id)):
+
+        # A table whose capture is about to begin, or to go on, is doubted when it does: until then nobody would hear it. A doubt that waits
+        # for its place is told now as well, because it is kept nowhere else.
+        def wanted(oid: int) -> bool:
+            return self.wanted(self._book.newest(oid).table_id)
+
+        for waiting in (*self._watch.due(lsn, wanted), *self._watch.undue(lsn, wanted)):
             self.doubt(self._book.newest(waiting.oid), ts, waiting.reason)
         found, self._doubts = tuple(dict.fromkeys(self._doubts)), []
         return found
 
     def look(self) -> list[Changed]:
-        """Return the captured tables that the catalog shows otherwise than before; those that are gone only until they were told."""
+        """Return the captured tables that the catalog shows otherwise than before, and those that nobody was told of.
+
+        Tables that are gone are returned only until they were told.
+        """
         captured = [t for t in self._book.captured(self.wanted) if t.table_id not in self._dropped]
         found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told)
+        found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid))
         return [c for c in found if not (c.table_id in self._unlogged and c.now is None and c.place is not None and not c.place.partition)]
 
     def tell(self, found: Sequence[Changed], ts: int) -> tuple[DdlEvent, ...]:
         """Tell at a mark what a look found, of tables of which the log did not tell more since; doubts are noted."""
+        new = [c.now for c in found if c.version == 0 and c.now is not None]
+        found = [c for c in found if c.version]
         live = {c.table_id & OID_MASK: c for c in found if self._book.newest(c.table_id & OID_MASK).version == c.version}
         for changed in live.values():
             self._watch.accept_look(changed)
@@ -153,15 +165,45 @@ class TableFollower:
         self._dropped.update(t.table_id for t in gone)
         shown = [c.now for c in live.values() if c.now is not None]
         reasons = {c.table_id & OID_MASK: c.reason for c in found if c.reason}
-        ddls, doubts = self._book.observe_catalog(shown, gone, ts, reasons)
+        ddls, doubts = self._book.observe_catalog(shown, gone, ts, reasons, more=bool(new))
         for oid, reason in doubts.items():
             self.doubt(self._book.newest(oid), ts, reason)
         for changed in live.values():
             self._doubt_silence(changed, ts)
+        ddls += tuple(event for table in new for event in self._tell_new(table, ts))
         for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
             self._known.pop(table.table_id & OID_MASK, None)
         self._watch.told_all()
         return ddls
+
+    def tell_again(self, from_ts: int, to_ts: int) -> list[DdlEvent]:
+        """Tell what a mark told in an earlier reading, where the chain passes it again."""
+        ddls: list[DdlEvent] = []
+        events, begun = self._book.told_between(from_ts, to_ts)
+        self._tell(events, ddls)
+        for now in self._watch.read(begun).values():
+            self._doubt_created(now.oid, creation_doubt(now))
+        return ddls
+
+    def _tell_new(self, now: CatalogTable, ts: int) -> tuple[DdlEvent, ...]:
+        """Tell a table that no row has told; it begins with what it holds."""
+        try:
+            created = self._book.create_from_catalog(now, ts)
+        except PenstockError as error:
+            if error.code != "DDL_UNSUPPORTED":
+                raise
+            # Names went round more often than a mark has room for: the next one tells it.
+            return ()
+        if created is None:
+            return ()
+        self._watch.accept([now])
+        self._doubt_created(now.oid, created.doubt)
+        return created.ddls
+
+    def _doubt_created(self, oid: int, reason: str) -> None:
+        """Doubt a table that began, once somebody has it: who never does has no rows of it that could be wrong."""
+        if reason:
+            self._watch.put_off(self._log_end(), oid, reason)
 
     def _doubt_silence(self, changed: Changed, ts: int) -> None:
         """Doubt a table of whose rows the log tells nothing from now on, with the way to change that."""

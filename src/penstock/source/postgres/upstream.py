@@ -276,7 +276,12 @@ class PostgresUpstream:
         if not found:
             # Dropped since it was listed: it has no rows to divide, and the log tells that it is gone.
             return []
-        return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
+        try:
+            return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
+        except PenstockError as error:
+            if error.code not in {"TABLE_UNKNOWN", "UPSTREAM_CHANGING"}:
+                raise
+            return []
 
     def _begin_capture(self, table_id: int) -> None:
         """While a snapshot is open and nobody reads a table's log, it is this table whose capture begins there."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.files.private_files import open_private
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
 NAME = "flight.json"
@@ -42,7 +43,7 @@ def read_address(data_dir: Path) -> FlightAddress:
     """Return the address of the server that runs on a data directory; the store's own directory may be given as well."""
     for directory in (data_dir / "store", data_dir):
         try:
-            return msgspec.json.decode((directory / NAME).read_bytes(), type=FlightAddress)
+            return decoded((directory / NAME).read_bytes(), FlightAddress)
         except FileNotFoundError:
             continue
         except (OSError, msgspec.DecodeError) as error:

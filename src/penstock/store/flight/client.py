@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchHeader, BatchKind, ChangeBatch, commit_ts_array
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanView, open_changes
@@ -66,20 +67,20 @@ class FlightStoreClient:
     ) -> WindowPlan:
         """Choose where a window ends; as ``EventStore.plan_window``."""
         body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit)))
-        return msgspec.json.decode(self._act("plan_window", body), type=WindowPlan)
+        return decoded(self._act("plan_window", body), WindowPlan)
 
     def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
         """Choose the ts of a state that takes the place of lost history; as ``ColumnarEventStore.plan_resnapshot``."""
         body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts, tuple(patterns)))
-        return msgspec.json.decode(self._act("plan_resnapshot", body), type=WindowPlan)
+        return decoded(self._act("plan_resnapshot", body), WindowPlan)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return a table's versions, oldest first."""
-        return msgspec.json.decode(self._act("schema_history", msgspec.json.encode(table_id)), type=tuple[TableSchema, ...])
+        return decoded(self._act("schema_history", msgspec.json.encode(table_id)), tuple[TableSchema, ...])
 
     def span_status(self) -> dict[int, SpanStats]:
         """Return the status of every span by its id."""
-        statuses = msgspec.json.decode(self._act("span_status", b"null"), type=list[SpanStats])
+        statuses = decoded(self._act("span_status", b"null"), list[SpanStats])
         return {s.span_id: s for s in statuses}
 
     def open_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
@@ -91,11 +92,11 @@ class FlightStoreClient:
         command = msgspec.json.encode(WindowRequest(span_id, from_ts, to_ts))
         with _penstock_errors():
             info = self._connect().get_flight_info(fl.FlightDescriptor.for_command(command), self._options(CALL_TIMEOUT_S))
-        answer = msgspec.json.decode(info.app_metadata, type=WindowAnswer)
+        answer = decoded(info.app_metadata, WindowAnswer)
         streams: dict[tuple[BatchKind, int], bytes] = {}
         objects: dict[str, bytes] = {}
         for endpoint in info.endpoints:
-            what = msgspec.json.decode(endpoint.app_metadata, type=Endpoint)
+            what = decoded(endpoint.app_metadata, Endpoint)
             if isinstance(what, MemoryEndpoint):
                 streams[what.side, what.schema_version] = endpoint.ticket.ticket
             elif isinstance(what, ObjectEndpoint):

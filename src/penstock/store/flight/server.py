@@ -22,6 +22,7 @@ import pyarrow.flight as fl
 
 from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.store.changes.changes import SpanState, open_changes, side_handles
 from penstock.store.changes.ordered_handle import TS_END, SideReader
@@ -124,7 +125,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> fl.FlightInfo:
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
-            request = msgspec.json.decode(descriptor.command, type=WindowRequest)
+            request = decoded(descriptor.command, WindowRequest)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
             self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
@@ -168,15 +169,15 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _act(self, name: str, body: bytes) -> bytes:
         if name == "plan_window":
-            request = msgspec.json.decode(body, type=PlanRequest)
+            request = decoded(body, PlanRequest)
             # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
             for span_id in request.span_ids if request.from_ts else ():
                 self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
             return msgspec.json.encode(self._store.plan_window(*msgspec.structs.astuple(request)))
         if name == "plan_resnapshot":
-            return msgspec.json.encode(self._plan_resnapshot(msgspec.json.decode(body, type=ResnapshotRequest)))
+            return msgspec.json.encode(self._plan_resnapshot(decoded(body, ResnapshotRequest)))
         if name == "schema_history":
-            return msgspec.json.encode(self._store.schema_history(msgspec.json.decode(body, type=int)))
+            return msgspec.json.encode(self._store.schema_history(decoded(body, int)))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode(spans)

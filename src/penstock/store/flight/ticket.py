@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.model.batch import BatchKind
 from penstock.model.clock import Clock
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
 TICKET_TTL_MS = 15 * 60 * 1000
@@ -69,7 +70,7 @@ class TicketSigner:
         signature, body = data[:_SIGNATURE_SIZE], data[_SIGNATURE_SIZE:]
         if not hmac.compare_digest(signature, self._signature(body)):
             raise PenstockError("TICKET_INVALID", "the ticket is not signed by this service")
-        ticket: Ticket = msgspec.json.decode(body, type=Ticket)
+        ticket: Ticket = decoded(body, Ticket)
         if ticket.expires_ms < self._clock.now_ms():
             raise PenstockError("TICKET_INVALID", "the ticket has expired")
         return ticket

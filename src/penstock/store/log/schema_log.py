@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from penstock.model.ddl import DdlEvent
+from penstock.model.decoding import decoded
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.store.log.wal_segment import RecordKind, WalRecord
@@ -95,4 +96,4 @@ def ddl_record(ddl: DdlEvent) -> WalRecord:
 
 def read_schemas(payload: bytes) -> tuple[TableSchema, ...]:
     """Read the payload of a SCHEMAS record."""
-    return msgspec.json.decode(payload, type=tuple[TableSchema, ...])
+    return decoded(payload, tuple[TableSchema, ...])

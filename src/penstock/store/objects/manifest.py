@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
+from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.store.objects.object_file import ObjectMeta
@@ -98,12 +99,12 @@ def seal(magic: str, version: int, body: bytes) -> bytes:
 def unseal(path: str, payload: bytes | pa.Buffer, magic: str, version: int, record: type[Record]) -> Record:
     """Read what ``seal`` wrote; raises ``OBJECT_CORRUPT`` when it is something else."""
     try:
-        envelope = msgspec.json.decode(memoryview(payload), type=_Envelope)
+        envelope = decoded(memoryview(payload), _Envelope)
         if envelope.magic != magic or envelope.version != version:
             raise PenstockError("OBJECT_CORRUPT", f"{path} has magic {envelope.magic!r} and version {envelope.version}")
         if xxhash.xxh3_64_intdigest(bytes(envelope.body)) != envelope.checksum:
             raise PenstockError("OBJECT_CORRUPT", f"{path} fails its checksum")
-        return msgspec.json.decode(bytes(envelope.body), type=record)
+        return decoded(bytes(envelope.body), record)
     except msgspec.DecodeError as error:
         raise PenstockError("OBJECT_CORRUPT", f"{path} does not parse: {error}") from error
 

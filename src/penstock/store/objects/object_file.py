@@ -22,6 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch
+from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 
@@ -231,7 +232,7 @@ def read_footer(meta: ObjectMeta, tail: bytes | memoryview) -> ObjectFooter:
     encoded = data[: -TRAILER.size]
     if length != len(encoded) or checksum != xxhash.xxh3_64_intdigest(encoded):
         raise _corrupt(meta, "its footer fails the checksum")
-    footer = msgspec.json.decode(encoded, type=ObjectFooter)
+    footer = decoded(encoded, ObjectFooter)
     if (footer.span_id, footer.side) != (meta.span_id, meta.side):
         raise _corrupt(meta, f"it belongs to span {footer.span_id}")
     return footer

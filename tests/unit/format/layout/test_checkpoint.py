@@ -6,6 +6,9 @@ from penstock.model.errors import PenstockError
 
 def test_checkpoint() -> None:
     assert render_checkpoint(433305438660591626) == b'{"checkpoint-ts":433305438660591626}'
+    named = render_checkpoint(433305438660591626, {"shop.ö": "doubtful", "shop.b": "quarantined"})
+    assert named == '{"checkpoint-ts":433305438660591626,"not-covered":{"shop.b":"quarantined","shop.ö":"doubtful"}}'.encode()
+    assert parse_checkpoint(named) == 433305438660591626
     assert parse_checkpoint(b'{\n  "checkpoint-ts": 433305438660591626\n}') == 433305438660591626
 
 

@@ -16,11 +16,11 @@ from penstock.puller.doubts import Corrections, Settlement
 from penstock.puller.logged.hand_over import chunks
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
-from penstock.puller.logged.span_step import SpanStep
-from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
+from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream
 from testing.twins.doubt_book import MemoryDoubts
 from testing.twins.single_log import MemoryJournal, MemoryLog, key_of, rows_of
+from testing.twins.span_receiver import SpanReceiver
 
 WAIT_S = 60.0
 DOUBTED, OTHER = Span(1), Span(2)
@@ -44,53 +44,6 @@ def test_chunks_hold_every_row_once_and_both_sides_of_a_key_together(bytes_max: 
     assert all(b.header.rows == b.records.num_rows for c in found for b in (*c.tombstones, *c.data))
 
 
-class Receiver:
-    """A span's consumer; what it takes is persisted when the gate is open."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.gate_open = True
-        self.waiting: list[Finish] = []
-        self.rows: list[tuple[int, int]] = []
-        self.resolved_ts = 0
-
-    def consume(self, step: SpanStep, finish: Finish) -> bool:
-        with self.changed:
-            for change in step.changes:
-                columns = (change.records.column(0).to_pylist(), change.records.column(3).to_pylist())
-                self.rows += list(zip(*columns, strict=True))
-            if not self.gate_open:
-                self.waiting.append(finish)
-                finish = _nothing
-            self.changed.notify_all()
-        finish()
-        return True
-
-    def open_gate(self) -> None:
-        with self.changed:
-            self.gate_open, waiting, self.waiting = True, self.waiting, []
-        for finish in waiting:
-            finish()
-            finish()  # It may come twice.
-
-    def advance(self, ts: int) -> None:
-        with self.changed:
-            self.resolved_ts = ts
-            self.changed.notify_all()
-
-    def wait(self, ts: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.resolved_ts >= ts, WAIT_S)
-
-    def wait_rows(self, count: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.rows) >= count, WAIT_S)
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Lab:
     """Two tables of one log, each with a worker of its own."""
 
@@ -104,7 +57,7 @@ class Lab:
         self.puller = SingleLogPuller(
             cast("LoggedUpstream", self.log), self.pipeline, self.journal, settings, doubts=MemoryDoubts(SystemClock())
         )
-        self.doubted, self.other = Receiver(), Receiver()
+        self.doubted, self.other = SpanReceiver(), SpanReceiver()
         for span, receiver in ((DOUBTED, self.doubted), (OTHER, self.other)):
             self.puller.subscribe(span, 0, receiver.consume, receiver.advance)
         self.settled: list[Settlement | PenstockError] = []

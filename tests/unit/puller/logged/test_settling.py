@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,40 +15,14 @@ from penstock.model.span import Span
 from penstock.puller.doubts import Corrections
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
-from penstock.puller.logged.span_step import SpanStep
-from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
+from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream
 from testing.twins.doubt_book import NotedDoubts
 from testing.twins.single_log import MemoryJournal, MemoryLog, rows_of
+from testing.twins.span_receiver import SpanReceiver
 
 WAIT_S = 20.0
 SPAN = Span(1)
-
-
-class Receiver:
-    """A span's consumer that keeps rows by side."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.rows: list[tuple[int, BatchKind, int]] = []
-        self.resolved_ts = 0
-
-    def consume(self, step: SpanStep, finish: Finish) -> bool:
-        with self.changed:
-            for change in step.changes:
-                columns = (change.records.column(0).to_pylist(), change.records.column(3).to_pylist())
-                self.rows += [(ts, change.header.kind, value) for ts, value in zip(*columns, strict=True)]
-        finish()
-        return True
-
-    def advance(self, ts: int) -> None:
-        with self.changed:
-            self.resolved_ts = ts
-            self.changed.notify_all()
-
-    def wait(self, ts: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.resolved_ts >= ts, WAIT_S)
 
 
 class Lab:
@@ -61,7 +34,7 @@ class Lab:
         self.pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
         settings = SingleLogPullerSettings(advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, settle_timeout_s=WAIT_S)
         self.puller = SingleLogPuller(cast("LoggedUpstream", self.log), self.pipeline, self.journal, settings, doubts=self.book)
-        self.receiver = Receiver()
+        self.receiver = SpanReceiver()
         self.puller.subscribe(SPAN, 0, self.receiver.consume, self.receiver.advance)
 
     def close(self) -> None:
@@ -98,7 +71,7 @@ def test_corrections_come_at_a_ts_of_their_own_between_commits_and_close_the_dou
     later = lab.log.commit(1, [8])
     lab.receiver.wait(later)
     assert later > settled.ts
-    assert [row for row in lab.receiver.rows if row[0] >= settled.ts] == [
+    assert [row for row in lab.receiver.sides if row[0] >= settled.ts] == [
         (settled.ts, BatchKind.TOMBSTONE, 2),
         (settled.ts, BatchKind.DATA, 5),
         (later, BatchKind.DATA, 8),

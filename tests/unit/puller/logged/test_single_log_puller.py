@@ -16,48 +16,14 @@ from penstock.puller import metrics as names
 from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
-from penstock.puller.logged.span_step import SpanStep
-from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
+from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
 from testing.twins.doubt_book import MemoryDoubts
 from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of
+from testing.twins.span_receiver import SpanReceiver
 
 WAIT_S = 20.0
 SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)
-
-
-class Receiver:
-    """A span's consumer that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.rows: list[tuple[int, int]] = []
-        self.resolved: list[int] = []
-        self.errors: list[str] = []
-        self.refuse: PenstockError | None = None
-
-    def consume(self, step: SpanStep, finish: Finish) -> bool:
-        if self.refuse is not None:
-            raise self.refuse
-        with self.changed:
-            for change in step.changes:
-                self.rows += zip(change.records.column(0).to_pylist(), change.records.column(3).to_pylist(), strict=True)
-        finish()
-        return True
-
-    def advance(self, ts: int) -> None:
-        with self.changed:
-            self.resolved.append(ts)
-            self.changed.notify_all()
-
-    def failed(self, error: PenstockError) -> None:
-        with self.changed:
-            self.errors.append(error.code)
-            self.changed.notify_all()
-
-    def wait(self, ts: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: bool(self.resolved) and self.resolved[-1] >= ts, WAIT_S)
 
 
 class Lab:
@@ -75,8 +41,8 @@ class Lab:
         if self.on_save is not None:
             self.on_save(entry)
 
-    def subscribe(self, span: Span, start_ts: int) -> Receiver:
-        receiver = Receiver()
+    def subscribe(self, span: Span, start_ts: int) -> SpanReceiver:
+        receiver = SpanReceiver()
         self.puller.subscribe(span, start_ts, receiver.consume, receiver.advance, receiver.failed)
         return receiver
 
@@ -114,7 +80,7 @@ def test_spans_get_their_rows_by_table_and_key_and_the_resolved_ts_of_all(lab: L
 
 
 def test_a_mark_is_in_the_journal_before_its_ts_is_resolved(lab: Lab) -> None:
-    receiver = Receiver()
+    receiver = SpanReceiver()
     note = receiver.advance
 
     def advance(ts: int) -> None:
@@ -282,7 +248,7 @@ class AheadLog(MemoryLog):
 
 def test_a_span_of_a_table_that_is_not_decoded_makes_the_reader_begin_again_wherever_it_joins() -> None:
     """It joins exactly at the reader's place, but its rows of what comes next were left out when that was decoded."""
-    lab, late = Lab(log=AheadLog()), Receiver()
+    lab, late = Lab(log=AheadLog()), SpanReceiver()
     try:
         first, second = lab.log.commit(1, [1]), lab.log.commit(2, [7])
 
@@ -310,7 +276,7 @@ def test_rows_that_were_resolved_come_once_more_after_a_start_and_one_that_is_mi
         receiver.wait(seen[3])
         assert receiver.rows == [(ts, n) for n, ts in enumerate(seen) if n > 0], "not what lies before its journaled place"
         lab.puller.unsubscribe(Span(1).span_id)
-        lacking = Receiver()
+        lacking = SpanReceiver()
         lacking.refuse = PenstockError("RESOLVED_TS_VIOLATED", "scripted")
         lab.puller.subscribe(Span(1), seen[2], lacking.consume, lacking.advance, lacking.failed)
         until(lambda: lacking.errors == ["RESOLVED_TS_VIOLATED"])

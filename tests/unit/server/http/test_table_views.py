@@ -78,7 +78,7 @@ def test_a_table_goes_from_ok_to_quarantine_and_back(server: ApiServer, tmp_path
     server.doubted.scan()
     with ServerClient(server.url) as client:
         after = client.show_feed("f")
-    assert after["uncovered"] == []
+    assert after["uncovered"] == [{"name": "shop.orders", "state": "delivering"}], "its corrections are not delivered yet"
     assert next(t for t in after["tables"] if t["name"] == "shop.orders") == {
         "name": "shop.orders",
         "table_id": orders,
@@ -141,6 +141,27 @@ def test_a_table_of_which_only_the_name_is_known_is_shown_by_the_feeds_that_shou
     assert (server.doubts.looks, server.doubts.read) == (2, [])
     server.doubted.scan()
     assert server.doubts.read == [], "without a version there is nothing to read"
+
+
+def test_a_table_is_excluded_until_it_is_included(server: ApiServer, tmp_path: Path) -> None:
+    orders = table_id(create(server, tmp_path), "shop.orders")
+    assert "is left out from now on" in verb(server, "table", "exclude", "f", "shop.orders")
+    assert (server.doubts.state(orders).state.value, server.doubts.state(orders).code) == ("quarantined", "TABLE_PAUSED")
+    assert "not covering shop.orders (quarantined)" in verb(server, "show", "f")
+    assert not server.doubted.scan()
+    assert server.doubts.read == [], "nobody reads it, however long it takes"
+    assert "will be read again" in verb(server, "table", "include", "f", "shop.orders")
+    assert server.doubted.scan()
+    assert (server.doubts.read, server.doubts.state(orders).state.value) == ([orders], "ok")
+
+
+def test_a_table_that_another_feed_has_too_is_not_excluded(server: ApiServer, tmp_path: Path) -> None:
+    create(server, tmp_path)
+    create(server, tmp_path, "g", tables=["shop.orders"])
+    with ServerClient(server.url) as client:
+        with pytest.raises(PenstockError, match=r"also in feed g"):
+            client.ask_for_table("f", "shop.orders", "exclude")
+        assert client.ask_for_table("f", "shop.items", "exclude")["state"] == "quarantined"
 
 
 def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:

@@ -62,12 +62,15 @@ class ScanPlan(msgspec.Struct, frozen=True):
 
 
 def plan_scan(connection: Connection, table: TableSchema) -> ScanPlan:
-    """Find a table version's columns in the catalog as it is now; one that is gone or has changed is ``SCHEMA_UNKNOWN``."""
+    """Find a table version's columns in the catalog as it is now.
+
+    Raises ``TABLE_UNKNOWN`` where it is gone, ``UPSTREAM_CHANGING`` where it has changed: whoever asks again asks for what the log told.
+    """
     plan = plan_remains(connection, table)
     if plan is None:
-        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} is gone")
+        raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
     if len(plan.columns) != len(table.columns):
-        raise PenstockError("SCHEMA_UNKNOWN", f"{table.full_name} has changed since version {table.version}")
+        raise PenstockError("UPSTREAM_CHANGING", f"{table.full_name} has changed since version {table.version}")
     return plan
 
 

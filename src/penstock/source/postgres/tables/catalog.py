@@ -17,6 +17,9 @@ from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type, default_text, shown_text
 from penstock.source.postgres.wire.connection import Connection, Row, quote_literal
 
+CAPTURABLE = """c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%'"""
+"""Which tables can be captured."""
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
   pg_get_expr(d.adbin, d.adrelid),
@@ -38,8 +41,7 @@ LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 LEFT JOIN pg_index p ON p.indrelid = c.oid AND p.indisprimary
 LEFT JOIN pg_index r ON r.indrelid = c.oid AND r.indisreplident
 LEFT JOIN pg_collation coll ON coll.oid = a.attcollation
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
-  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%' {only}
+WHERE {capturable} {only}
 ORDER BY c.oid, a.attnum
 """
 _UNIQUE_KEYS = """
@@ -122,6 +124,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
     partitioned: bool = False
     published: bool = True
     """Whether the publication gives its rows; True as well where there is no publication yet."""
+    listed: bool = False
+    """Whether the publication names tables or schemas one by one, so that a table may have had rows before it was named."""
     deferrable: bool = False
     """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
 
@@ -139,7 +143,7 @@ def read_domains(connection: Connection) -> dict[int, Domain]:
 def read_tables(connection: Connection, oids: Iterable[int] | None = None, domains: dict[int, Domain] | None = None) -> list[CatalogTable]:
     """Return the tables that can be captured, or those of them with given oids."""
     only = "" if oids is None else f"AND c.oid IN ({', '.join(str(o) for o in oids) or '0'})"
-    rows = connection.query(_TABLES.format(only=only))
+    rows = connection.query(_TABLES.format(capturable=CAPTURABLE, only=only))
     known = read_domains(connection) if domains is None else domains
     grouped: dict[int, list[Row]] = {}
     for row in rows:
@@ -157,7 +161,7 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     ]
     if listed is None:
         return tables
-    return [msgspec.structs.replace(t, published=t.oid in listed[0] or t.schema in listed[1]) for t in tables]
+    return [msgspec.structs.replace(t, published=t.oid in listed[0] or t.schema in listed[1], listed=True) for t in tables]
 
 
 def _partitions(

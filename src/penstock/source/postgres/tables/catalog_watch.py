@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from penstock.source.postgres.tables.catalog import PARTITION_TREE, CatalogTable
+from penstock.source.postgres.tables.catalog import CAPTURABLE, PARTITION_TREE, CatalogTable
 from penstock.source.postgres.tables.row_doubts import storage_doubt, text_doubt
 from penstock.source.postgres.wire.connection import Row
 
@@ -35,6 +35,7 @@ _PLACES = """
 SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
 """
+_ALL = f"SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
 _TEXTS = """
 WITH parts (type, part, shown) AS (
   SELECT enumtypid, oid, enumlabel FROM pg_enum
@@ -72,7 +73,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     table_id: int
     version: int
-    """The newest version when the catalog was asked: what the log has told since counts more."""
+    """The newest version when the catalog was asked: what the log has told since counts more. 0 where nobody told of the table yet."""
     now: CatalogTable | None
     place: Place | None
     reason: str = ""
@@ -100,6 +101,7 @@ class CatalogWatch:
         self._untold: set[int] = set()
         self._horizon = ""
         self._waiting: list[Waiting] = []
+        self._noted: list[Waiting] = []
         self._lock = threading.RLock()
 
     def begin(self, horizon: str) -> None:
@@ -174,6 +176,12 @@ class CatalogWatch:
                 found.append(Changed(table_id, version, before, None, reason, prints.get(oid, "")))
         return found
 
+    def look_for_new(self, is_known: Callable[[int], bool]) -> list[Changed]:
+        """Return the tables that the publication gives and that nobody knows: made without a row, detached, or not published before."""
+        new = [oid for (text,) in self._query(_ALL) if not is_known(oid := int(text or 0))]
+        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(map(str, new))))} if new else {}
+        return [Changed(oid, 0, table, None, "", prints.get(oid, "")) for oid, table in self.read(new).items() if table.published]
+
     def accept_look(self, changed: Changed) -> None:
         """Take what a look found as seen, now that it was told."""
         with self._lock:
@@ -191,6 +199,13 @@ class CatalogWatch:
         with self._lock:
             self._waiting = [w for w in self._waiting if (w.oid, w.reason) != (oid, reason)]
             self._waiting.append(Waiting(lsn, oid, reason))
+
+    def undue(self, lsn: int, wanted: Callable[[int], bool]) -> list[Waiting]:
+        """Return the doubts about tables that somebody wants whose place is still to be read, once: a crash must not lose them."""
+        with self._lock:
+            found = [w for w in self._waiting if w.lsn > lsn and w not in self._noted and wanted(w.oid)]
+            self._noted = [w for w in self._noted if w in self._waiting] + found
+        return found
 
     def due(self, lsn: int, wanted: Callable[[int], bool]) -> list[Waiting]:
         """Return the doubts about tables that somebody wants whose place has been read, once."""

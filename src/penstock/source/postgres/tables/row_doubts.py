@@ -71,6 +71,6 @@ def creation_doubt(now: CatalogTable | None) -> str:
     """Return why a table that the log shows for the first time may have rows that it never showed."""
     if now is None:
         return _AHEAD
-    if not all(s.pristine for s in now.storage):
+    if now.listed or not all(s.pristine for s in now.storage):
         return "it may have had rows before the log told of it"
     return ""

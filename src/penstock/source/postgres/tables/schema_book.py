@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from penstock.model.ddl import DdlEvent
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.source.postgres.rows.cells import CellForm
@@ -31,6 +31,7 @@ from penstock.source.postgres.tables.versions import (
     Types,
     agrees,
     base_version,
+    begun_version,
     first_version,
     guessed_version,
     has_columns,
@@ -103,6 +104,11 @@ class SchemaBook:
         with self._lock:
             self._announced.update(table_id & OID_MASK for table_id in table_ids)
 
+    def is_announced(self, oid: int) -> bool:
+        """Return whether nobody needs to be told that a table was made."""
+        with self._lock:
+            return oid in self._announced
+
     def knows(self, oid: int) -> bool:
         """Return whether a table has a version."""
         with self._lock:
@@ -140,18 +146,30 @@ class SchemaBook:
             if told is not None or relation.oid in self._announced or shown is None:
                 return told
             types = self._types(relation)
-            moves = self._clear({relation.oid: (relation.schema, relation.table)}, commit_ts)
-            slot = self._free_slot([relation.oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved))
-            pairs = self._move(moves, slot)
-            replaced = tuple(t.table_id for t in self._end(moves, slot))
-            slot += bool(pairs)
-            table = msgspec.structs.replace(first_version(relation, types, shown, slot), table_id=self.table_id(relation.oid, commit_ts))
-            self.adopt([table])
-            self.announce([relation.oid])
-            ddls = (*((compose_renames(pairs),) if pairs else ()), compose_create(table, slot, replaced))
             doubt = creation_doubt(shown if agrees(shown, relation, types) else None)
-            self._created[relation.oid] = Created(commit_ts, ddls, doubt)
-            return self._created[relation.oid]
+            return self._begin(first_version(relation, types, shown, 0), commit_ts, doubt)
+
+    def create_from_catalog(self, shown: CatalogTable, ts: int) -> Created | None:
+        """Return the events of a table that the catalog shows at a mark and that nobody has told of; None where somebody has."""
+        with self._lock:
+            if shown.oid in self._announced:
+                return None
+            return self._begin(begun_version(shown), ts, creation_doubt(shown))
+
+    def _begin(self, table: TableSchema, commit_ts: int, doubt: str) -> Created:
+        """Begin a table in the transaction, or at the mark, of this ts."""
+        oid, name = table.table_id, (table.schema, table.table)
+        moves = self._clear({oid: name}, commit_ts)
+        slot = self._free_slot([oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved), self._left_at(name, commit_ts) + 1)
+        pairs = self._move(moves, slot)
+        replaced = tuple(t.table_id for t in self._end(moves, slot))
+        slot += bool(pairs)
+        table = msgspec.structs.replace(table, table_id=self.table_id(oid, commit_ts), version=slot)
+        self.adopt([table])
+        self.announce([oid])
+        ddls = (*((compose_renames(pairs),) if pairs else ()), compose_create(table, slot, replaced))
+        self._created[oid] = Created(commit_ts, ddls, doubt)
+        return self._created[oid]
 
     def created(self, oid: int, commit_ts: int) -> Created | None:
         """Return what was told of a table that began in the transaction of this ts."""
@@ -240,9 +258,8 @@ class SchemaBook:
             recent = [v for v in versions if commit_ts - DDL_SLOTS <= v.version < commit_ts]
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
-            numbers = [c.column.id for c in now.columns] if now is not None else []
             for version in candidates:
-                if is_version_of(version, relation, types) and (now is None or numbers == [c.id for c in version.columns]):
+                if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
                     steps = [
                         (b, a) for b, a in zip((None, *versions), versions, strict=False) if a in recent and a.version <= version.version
@@ -266,9 +283,12 @@ class SchemaBook:
         return Observed(known(made[0]), ddls, doubt)
 
     def observe_catalog(
-        self, changed: Sequence[CatalogTable], gone: Sequence[TableSchema], ts: int, rewritten: Mapping[int, str]
+        self, changed: Sequence[CatalogTable], gone: Sequence[TableSchema], ts: int, rewritten: Mapping[int, str], *, more: bool = False
     ) -> tuple[tuple[DdlEvent, ...], dict[int, str]]:
-        """Tell at a mark what the catalog shows and no row has told yet; return the events and, by oid, why rows are in doubt."""
+        """Tell at a mark what the catalog shows and no row has told yet; return the events and, by oid, why rows are in doubt.
+
+        ``more`` says that tables are told at this mark that may take the names of those that are gone.
+        """
         with self._lock:
             pairs, doubts = [], dict(rewritten)
             for now in changed:
@@ -287,8 +307,32 @@ class SchemaBook:
             if pairs:
                 ddls, _ = self._advance(pairs, ts, tuple(gone))
             else:
-                ddls = tuple(compose_drop(t, ts) for t in gone)
+                ddls = tuple(compose_drop(t, ts - DDL_SLOTS if more else ts) for t in gone)
         return ddls, doubts
+
+    def told_between(self, from_ts: int, to_ts: int) -> tuple[tuple[DdlEvent, ...], list[int]]:
+        """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began.
+
+        Read again after a failure they may not have been stored; the store knows those that were.
+        """
+        with self._lock:
+            steps = [(b, a) for h in self._histories.values() for b, a in zip((None, *h.versions()), h.versions(), strict=False)]
+            mine = [(b, a) for b, a in steps if from_ts < a.version < to_ts and (b is None or _shape(b) != _shape(a))]
+            made = {
+                t
+                for created in self._created.values()
+                for event in created.ddls
+                for t in event.tables
+                if event.type is DdlType.CREATE_TABLE
+            }
+            begun = [a for b, a in mine if (b is None or a in made) and a.table_id <= OID_MASK]
+            events: list[DdlEvent] = [compose_create(a, a.version) for a in begun]
+            for version in sorted({a.version for _, a in mine}):
+                pairs = [(b, a) for b, a in mine if a.version == version and b is not None and a not in begun]
+                moved = [(b, a) for b, a in pairs if b.full_name != a.full_name]
+                events += [compose_renames(moved)] if moved else []
+                events += [compose_ddl(b, a) for b, a in pairs if b.full_name == a.full_name]
+        return tuple(sorted(events, key=lambda e: e.commit_ts)), [a.table_id for a in begun]
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""
@@ -391,6 +435,14 @@ class SchemaBook:
                 pairs.append((before, after))
         return pairs
 
+    def _left_at(self, name: Name, ts: int) -> int:
+        """Return the last ts of the transaction, or mark, of a ts at which a table gave a name up; below all of them where none did."""
+        steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
+        left = [a.version for b, a in steps if ts - DDL_SLOTS <= a.version < ts and (b.schema, b.table) == name != (a.schema, a.table)]
+        ended = [(self._at(oid, ts), slot) for oid, slot in self._ended.items() if ts - DDL_SLOTS <= slot < ts]
+        left += [slot for table, slot in ended if table is not None and (table.schema, table.table) == name]
+        return max(left, default=ts - DDL_SLOTS - 1)
+
     def _generations(self, oid: int) -> list[SchemaHistory]:
         """Return the histories of a table's generations, oldest first."""
         found: list[SchemaHistory] = []
@@ -403,10 +455,10 @@ class SchemaBook:
         begun = [g for g in generations if g.versions()[0].version < ts]
         return begun[-1] if begun else generations[0]
 
-    def _free_slot(self, oids: Sequence[int], commit_ts: int, count: int = 1) -> int:
-        """Return the first of some ts below a transaction that are free for all of some tables."""
+    def _free_slot(self, oids: Sequence[int], commit_ts: int, count: int = 1, floor: int = 0) -> int:
+        """Return the first of some ts below a transaction that are free for all of some tables, not below a floor."""
         taken = [v for oid in oids for v in self.starts_between(oid, commit_ts - DDL_SLOTS, commit_ts)]
-        slot = max(taken, default=commit_ts - DDL_SLOTS - 1) + 1
+        slot = max(floor, max(taken, default=commit_ts - DDL_SLOTS - 1) + 1)
         if slot + count > commit_ts:
             raise PenstockError("DDL_UNSUPPORTED", f"table {oids[0]}: more than {DDL_SLOTS} schema changes in one transaction")
         return slot
@@ -421,6 +473,13 @@ class SchemaBook:
 
 def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
     return table.schema, table.table, _columns(table)
+
+
+def _is_version_of_catalog(table: TableSchema, relation: Relation, now: CatalogTable) -> bool:
+    """Return whether a version that a relation agrees with has the columns that the catalog numbers, and a key only where there is one."""
+    # FULL does not tell the key. Rows of a table that lost it may have copies, which its old key would take for one row.
+    lost_key = relation.identity == "f" and bool(table.key_columns) and not now.has_key
+    return [c.column.id for c in now.columns] == [c.id for c in table.columns] and not lost_key
 
 
 def _columns(table: TableSchema) -> list[tuple[int, str, object, bool]]:

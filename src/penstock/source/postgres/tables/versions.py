@@ -65,13 +65,23 @@ def version_of_relation(before: TableSchema, relation: Relation, now: CatalogTab
     return _numbered(before, now, version, relation.schema, relation.table, keys)
 
 
+def begun_version(now: CatalogTable) -> TableSchema:
+    """Make the version with which a table begins that only the catalog shows."""
+    before = TableSchema(now.oid, now.schema, now.table, 0, ())
+    return _all_columns_first(version_of_catalog(before, now, 0))
+
+
 def first_version(relation: Relation, types: Types, now: CatalogTable, version: int) -> TableSchema:
     """Make the version with which a table begins in the log."""
     before = TableSchema(now.oid, relation.schema, relation.table, version, ())
     if agrees(now, relation, types):
-        made = version_of_relation(before, relation, now, version)
-        return msgspec.structs.replace(made, columns=tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in made.columns))
+        return _all_columns_first(version_of_relation(before, relation, now, version))
     return guessed_version(before, relation, types, now, version, ())
+
+
+def _all_columns_first(table: TableSchema) -> TableSchema:
+    """Return a version without what rows from before its columns have: there are none."""
+    return msgspec.structs.replace(table, columns=tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in table.columns))
 
 
 def _numbered(before: TableSchema, now: CatalogTable, version: int, schema: str, table: str, keys: Sequence[bool]) -> TableSchema:

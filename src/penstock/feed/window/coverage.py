@@ -1,0 +1,41 @@
+"""Which tables the checkpoint of a feed does not cover, and its publication with their names.
+
+A table is not covered while it is in doubt, and after that until the corrections are delivered. A table of which the log gave only the name
+counts where the feed's patterns match it. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.following import live_dispatchers
+from penstock.meta.database import MetaDatabase
+from penstock.meta.table_states import TableState
+from penstock.model.table_pattern import TablePatterns
+from penstock.sink.contract import SinkMaintainer
+
+DELIVERING = "delivering"
+"""What is said of a table whose corrections are in the event store and not yet in the target."""
+
+
+def publish_committed(context: FeedContext, meta: MetaDatabase, maintainer: SinkMaintainer) -> None:
+    """Publish the committed checkpoint of a feed, and what it does not cover."""
+    # Looked at before the checkpoint is: what is settled in between is named once too often.
+    known = meta.table_states(context.source) if context.source else []
+    checkpoint_ts = meta.progress(context.feed).checkpoint_ts
+    states = [s for s in known if s.is_open or s.settled_ts > checkpoint_ts]
+    # Asked only where it matters: there may be a thousand of them.
+    table_ids = {d.id.table_id for d in live_dispatchers(context, meta)} if states else set[int]()
+    maintainer.publish_checkpoint(checkpoint_ts, not_covered(states, table_ids, context.patterns, checkpoint_ts))
+
+
+def not_covered(states: Sequence[TableState], table_ids: Iterable[int], patterns: TablePatterns, checkpoint_ts: int) -> dict[str, str]:
+    """Return the tables of a feed that a checkpoint does not cover, by name, each with its state."""
+    mine, found = set(table_ids), {}
+    for state in states:
+        if state.table_id in mine or (state.table_id == 0 and patterns.match(state.schema, state.table)):
+            shown = state.state.value if state.is_open else DELIVERING if state.settled_ts > checkpoint_ts else ""
+            if shown:
+                found[f"{state.schema}.{state.table}"] = shown
+    return found

@@ -1,0 +1,77 @@
+"""What Penstock is made of: bounds of versions, the bill of materials, the audit."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REQUIREMENTS = [
+    *PROJECT["dependencies"],
+    *(one for extra in ("mysql", "postgres", "duckdb") for one in PROJECT["optional-dependencies"][extra]),
+]
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+AUDIT, SBOM = script("audit"), script("sbom")
+PINNED = {canonicalize_name(name): version for name, version in AUDIT.pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("text", REQUIREMENTS)
+def test_a_dependency_has_a_lower_bound_that_its_pin_keeps(text: str) -> None:
+    needed = Requirement(text)
+    assert any(one.operator == ">=" for one in needed.specifier), text
+    assert needed.specifier.contains(PINNED[canonicalize_name(needed.name)])
+
+
+def test_the_bill_names_what_runs_and_no_tool() -> None:
+    packages = SBOM.installed("penstock")
+    # The installation may be older than the file; what it has is what counts.
+    direct = {canonicalize_name(Requirement(one).name) for one in REQUIREMENTS} & packages.keys()
+    bill = SBOM.document(packages, "penstock")
+    listed = {one["name"]: one for one in bill["components"]}
+    assert {"fastapi", "starlette", "anyio", "pyspark", "py4j", "cryptography", "cffi"} <= listed.keys()
+    assert direct <= listed.keys()
+    assert not {"pytest", "mypy", "ruff", "penstock"} & listed.keys()
+    assert listed["fastapi"]["purl"] == f"pkg:pypi/fastapi@{listed['fastapi']['version']}"
+    assert bill["metadata"]["component"]["name"] == "penstock"
+
+
+def test_the_audit_tells_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+
+    def osv(question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        return {"results": [{"vulns": [{"id": "GHSA-1"}]} if q["package"]["name"] == "fastapi" else {} for q in question["queries"]]}
+
+    assert AUDIT.main([], osv) == AUDIT.EXIT_VULNERABLE
+    assert f"fastapi=={PINNED['fastapi']}: GHSA-1\n" in capsys.readouterr().out
+    assert {canonicalize_name(q["package"]["name"]): q["version"] for q in asked[0]["queries"]} == PINNED
+    assert AUDIT.main([], lambda question: {"results": [{} for _ in question["queries"]]}) == 0
+
+
+def test_without_a_network_the_audit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def nobody(_question: dict[str, Any]) -> dict[str, Any]:
+        raise httpx.ConnectError("no route")
+
+    assert AUDIT.main([], nobody) == 0
+    assert "not audited" in capsys.readouterr().err
+    assert AUDIT.main(["--strict"], nobody) == AUDIT.EXIT_UNKNOWN
+    assert AUDIT.main(["--strict"], lambda _: {"results": []}) == AUDIT.EXIT_UNKNOWN
