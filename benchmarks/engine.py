@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.feed import best, feed_seconds, plain_seconds, prepare
 from benchmarks.report import Bar, Report, say
-from benchmarks.workload import BASE_TS, ORDERS, changes
+from benchmarks.workload import ORDERS, changes
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import Job, SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
@@ -40,6 +40,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
+from penstock.model.timestamp import compose_ts
 from penstock.sink.contract import DispatcherId
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
@@ -94,6 +95,8 @@ class Lab:
 
     def __init__(self, root: Path, tables: int, steps: int, partitions: int, flush_interval_s: float) -> None:
         root.mkdir(parents=True)
+        # A feed that is behind asks more often, and these keep up.
+        self.base_ts = now_ts()
         self.steps = steps
         self._root, self._partitions, self._flush_interval_s = root, partitions, flush_interval_s
         self._parts = ExitStack()
@@ -101,7 +104,7 @@ class Lab:
         self._flight = self._parts.enter_context(closing(FlightService(self.store)))
         self._meta_url = f"sqlite:///{root / 'meta.db'}"
         self.meta = self._parts.enter_context(closing(MetaDatabase(self._meta_url)))
-        self.store.register_span(DDL_SPAN.span_id, DDL_SPAN, BASE_TS)
+        self.store.register_span(DDL_SPAN.span_id, DDL_SPAN, self.base_ts)
         self._spans: list[Span] = []
         self.contexts = [self._feed(number) for number in range(tables)]
 
@@ -109,19 +112,19 @@ class Lab:
         table = msgspec.structs.replace(ORDERS, table_id=100 + number, table=f"orders_{number}")
         span = Span(table.table_id)
         self.store.put_schemas([table])
-        self.store.register_span(span.span_id, span, BASE_TS)
+        self.store.register_span(span.span_id, span, self.base_ts)
         (first, *_) = next(changes(0, span.span_id, 2 * ROWS * self.steps))
         records = first.records
         for step in range(self.steps):
             rows = records.slice(step * ROWS, ROWS)
-            ts = BASE_TS + 1 + step * _STEP
-            moved = rows.set_column(0, rows.schema.field(0), pa.repeat(pa.scalar(ts, pa.uint64()), rows.num_rows))
+            ts = pa.repeat(pa.scalar(self.ts_of(step), pa.uint64()), rows.num_rows)
+            moved = rows.set_column(0, rows.schema.field(0), ts)
             done = threading.Event()
             self.store.append(span.span_id, [type(first).of(span.span_id, table, first.header.kind, moved)], done.set)
             done.wait()
         self._spans.append(span)
         name = f"bench-{number}"
-        self.meta.create_feed(FeedRecord(name, name, "{}", checkpoint_ts=BASE_TS), [])
+        self.meta.create_feed(FeedRecord(name, name, "{}", checkpoint_ts=self.base_ts), [])
         target = self._root / "files" / name
         target.mkdir(parents=True)
         return FeedContext(
@@ -137,6 +140,10 @@ class Lab:
             snapshot_ts=0,
             partitions=self._partitions,
         )
+
+    def ts_of(self, step: int) -> int:
+        """Return the commit ts of the rows of a step."""
+        return self.base_ts + 1 + step * _STEP
 
     def resolve(self, ts: int) -> None:
         """Let everything up to a ts be resolved."""
@@ -158,7 +165,7 @@ def light_windows(session: SparkSession, root: Path, rounds: int, windows: int) 
 
             def window() -> None:
                 nonlocal step, tasks
-                lab.resolve(BASE_TS + 1 + step * _STEP)
+                lab.resolve(lab.ts_of(step))
                 step += 1
                 planned = feed.plan()
                 if planned is None:
@@ -189,6 +196,11 @@ def light_windows(session: SparkSession, root: Path, rounds: int, windows: int) 
     }
     say("  " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
     return found
+
+
+def now_ts() -> int:
+    """Return the ts of now."""
+    return compose_ts(time.time_ns() // 1_000_000)
 
 
 def _same(value: bytes) -> bytes:
@@ -255,7 +267,7 @@ def ticking(lab: Lab) -> Iterator[None]:
 
     def tick() -> None:
         while not stop.wait(_TICK_S):
-            lab.resolve(max(BASE_TS + _STEP, lab.store.resolved_ts(DDL_SPAN.span_id)) + _STEP)
+            lab.resolve(now_ts())
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()

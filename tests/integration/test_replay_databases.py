@@ -247,11 +247,3 @@ def test_names_stay_apart_whatever_the_database_compares_by(database: ReplayData
     shown = again.dialect.identifier(NAME.name)
     assert [found(again, odd, name, f"id, {shown}") for name in names] == [[(str(n), name)] for n, name in enumerate(names, 1)]
     again.close()
-
-
-def test_a_password_is_not_in_the_error_of_a_driver(server: str) -> None:
-    del server
-    for uri in ("postgresql://cdc:hunter2SECRET/aa@h:1/x", "mysql://cdc:hunter2SECRET/aa@h:3306/x", "postgresql://u:hunter2SECRET@[/x"):
-        with pytest.raises(PenstockError) as wrong:
-            open_database(uri)
-        assert "hunter2" not in str(wrong.value)

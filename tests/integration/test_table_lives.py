@@ -119,6 +119,18 @@ ONCE_WRONG_ON_POSTGRES = {
         *(*PARTED, "begin", "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "ALTER TABLE t2 DETACH PARTITION t2_p1"),
         *("TRUNCATE t2_p1", "INSERT INTO t2_p1 VALUES (14, 'c')", "settle", "end"),
     ],
+    "partitions_are_dropped_and_detached_while_nobody_reads": [
+        *(
+            *PARTED,
+            "CREATE TABLE t2_p2 PARTITION OF t2 FOR VALUES FROM (20) TO (30)",
+            "INSERT INTO t2 VALUES (5, 'a'), (13, 'b'), (23, 'c')",
+        ),
+        *("begin", "window", "down", "DROP TABLE t2_p1", "settle", "down", "ALTER TABLE t2 DETACH PARTITION t2_p2", "settle", "end"),
+    ],
+    "a_label_is_renamed_while_nobody_reads": [
+        *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TABLE t1 (k0 int PRIMARY KEY, m mood)", "INSERT INTO t1 VALUES (1, 'a')"),
+        *("begin", "window", "down", "ALTER TYPE mood RENAME VALUE 'a' TO 'z'", "settle", "end"),
+    ],
     "a_table_is_emptied_before_its_first_row": [
         *(TABLE.format("t1"), "begin", TABLE.format("t3"), "TRUNCATE t3", "INSERT INTO t3 VALUES (6, 1)", "settle", "end")
     ],

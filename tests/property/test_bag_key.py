@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from penstock.model.batch import KEY, BatchKind, ChangeBatch
 from penstock.model.table import META_FIELDS
 from penstock.source.bags import fold_bag
 from penstock.source.postgres.rows.transaction_spool import TransactionSpool
-from penstock.store.changes.live_rows import live_rows
+from penstock.store.changes.live_rows import Words, live_rows, live_rows_by_content
 from testing.checks.change_batches import TABLE
 
 CONTENTS = st.sampled_from([b"a", b"b", b"c"]).map(lambda c: c * CONTENT_BYTES)
@@ -112,3 +113,36 @@ def test_the_pieces_of_a_transaction_count_together(events: list[tuple[int, byte
 def keyed(kind: BatchKind, keys: pa.Array) -> ChangeBatch:
     columns = [pa.array(np.full(len(keys), 7, dtype=np.uint64)), pa.array(np.zeros(len(keys), dtype=np.uint8)), keys]
     return ChangeBatch.of(1, BAG, kind, pa.RecordBatch.from_arrays(columns, schema=pa.schema(META_FIELDS)))
+
+
+EVENTS_OF_VERSIONS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=24)
+
+
+@given(EVENTS_OF_VERSIONS)
+@settings(max_examples=100, deadline=None)
+def test_copies_count_together_through_changes_of_shape_and_key(events: list[tuple[int, int, bool]]) -> None:
+    """Version 1 names rows by a key, 2 and 3 count them; keys of each version are of their own, only values tell what is alike."""
+    sides: dict[BatchKind, list[ChangeBatch]] = {BatchKind.DATA: [], BatchKind.TOMBSTONE: []}
+    values: dict[int, list[int]] = {}
+    rows: list[int] = []
+    alive: Counter[int] = Counter()
+    for ts, (version, value, came) in enumerate(sorted(events, key=lambda e: e[0]), start=1):
+        table = msgspec.structs.replace(TABLE if version == 1 else BAG, version=version)
+        key = bytes([value]) * 4 if version == 1 else bytes([version, value, ts]) * 8
+        kind = BatchKind.DATA if came else BatchKind.TOMBSTONE
+        columns = [pa.array([ts], pa.uint64()), pa.array([0], pa.uint8()), pa.array([key], pa.binary())]
+        change = ChangeBatch.of(1, table, kind, pa.RecordBatch.from_arrays(columns, schema=pa.schema(META_FIELDS)))
+        sides[kind].append(change)
+        values[id(change)] = [value]
+        if came:
+            rows.append(value)
+        alive[value] = max(0, (1 if came else 0) if version == 1 else alive[value] + (1 if came else -1))
+
+    def contents(batches: Sequence[ChangeBatch]) -> Words:
+        held = np.array([v for b in batches for v in values[id(b)]], dtype=np.uint64)
+        return held, held
+
+    found = live_rows_by_content(
+        sides[BatchKind.DATA], sides[BatchKind.TOMBSTONE], frozenset({2, 3}), contents, np.empty(0, dtype=np.int64)
+    )
+    assert Counter(rows[row] for row in found) == Counter({v: n for v, n in alive.items() if n})

@@ -19,6 +19,7 @@ from penstock.model.errors import PenstockError
 DEFAULT_PORT = 3306
 SCHEMES = frozenset({"mysql", "mariadb"})
 _OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s", "clear-password"})
+_ENCODE_HINT = "In a password / ? # and @ are written %2F %3F %23 %40; or name it, as in mysql://user:{env:PASSWORD}@db:3306."
 _SSL_MODES = frozenset({"off", "preferred", "required", "verify-ca", "verify-identity"})
 
 
@@ -53,11 +54,11 @@ class ServerAddress:
 
 def parse_uri(uri: str) -> ServerAddress:
     """Read ``mysql://user:password@host:port/?ssl=required``; every problem names what is wrong, none the password."""
-    parts = urlsplit(uri)
     try:
+        parts = urlsplit(uri)
         port = parts.port or DEFAULT_PORT
     except ValueError:
-        raise PenstockError("CONFIG_INVALID", "the port of a mysql:// URI must be a number up to 65535") from None
+        raise PenstockError("CONFIG_INVALID", "host and port must look like db:3306, the port up to 65535", _ENCODE_HINT) from None
     if parts.scheme not in SCHEMES or not parts.hostname:
         raise PenstockError("CONFIG_INVALID", f"mysql URI: expected mysql://user@host:port, got {parts.scheme}://{parts.hostname or ''}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.cli.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import say
+from penstock.cli.shown.line import say, visible
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -105,7 +105,7 @@ def list_feeds(server_url: str, output: str) -> None:
         table.add_column(title, justify="right" if justify == "right" else "left")
     for one in feeds:
         error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
-        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), error)
+        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
     Console().print(table)
 
 
@@ -125,7 +125,7 @@ def show(name: str, server_url: str, output: str) -> None:
     table.add_column(overflow="fold")
     for title, text in _rows(found):
         # As it is: square brackets in an error are not markup.
-        table.add_row(title, Text(text))
+        table.add_row(title, Text(visible(text)))
     Console().print(table)
 
 

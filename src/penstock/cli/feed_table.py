@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import visible
 
 _server_option = click.option(
     "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
@@ -60,7 +61,7 @@ def list_tables(feed_name: str, server_url: str, output: str) -> None:
             one.get("hint", ""),
         )
         # As they are: square brackets in an error are not markup.
-        shown.add_row(*(Text(column) for column in columns))
+        shown.add_row(*(Text(visible(column)) for column in columns))
     Console().print(shown)
 
 

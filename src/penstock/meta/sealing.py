@@ -13,6 +13,7 @@ import binascii
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +103,7 @@ def _make(file: Path) -> None:
         return
     from cryptography.fernet import Fernet
 
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    partial = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as sink:
         sink.write(Fernet.generate_key() + b"\n")
         sink.flush()

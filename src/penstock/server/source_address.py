@@ -22,8 +22,8 @@ _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql"
 
 def check_reachable(uri: str) -> None:
     """Raise ``UPSTREAM_UNREACHABLE`` where nothing listens at the source's address, before anything slow is started for it."""
-    parts = urlsplit(uri)
     try:
+        parts = urlsplit(uri)
         address = (parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
     except ValueError:
         raise PenstockError("CONFIG_INVALID", f"source: {mask_uri(uri)} has no valid port") from None
@@ -61,6 +61,11 @@ class SourceFeeds:
             self._left.add(feed.name)
             log.warning("feed of another source is left alone", extra={"feed": feed.name, "source": mask_uri(source)})
         return False
+
+
+def same_source(first: str, second: str) -> bool:
+    """Return whether two URIs name one source: its address counts, not with what credentials it is reached."""
+    return first.rstrip("/") == second.rstrip("/") or bool(urlsplit(first).hostname and _server_of(first) == _server_of(second))
 
 
 def _server_of(uri: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from urllib.parse import urlsplit
 
 from penstock.model.errors import PenstockError
 from penstock.source.contract import Finding, Upstream
@@ -19,7 +18,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 def open_upstream(uri: str) -> Upstream:
     """Return a connected upstream; its caller closes it."""
-    scheme = urlsplit(uri).scheme
+    scheme = _scheme(uri)
     opener = _OPENERS.get(scheme)
     if opener is None:
         supported = ", ".join(sorted(f"{name}://" for name in _OPENERS))
@@ -29,14 +28,20 @@ def open_upstream(uri: str) -> Upstream:
 
 def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
     """Return what the doctor of a source finds on the tables that patterns match; none means all tables."""
-    doctor = _DOCTORS.get(urlsplit(uri).scheme)
+    doctor = _DOCTORS.get(_scheme(uri))
     if doctor is None:
         raise PenstockError(
             "CONFIG_INVALID",
-            f"uri: scheme {urlsplit(uri).scheme or '(none)'!r} has no doctor",
+            f"uri: scheme {_scheme(uri) or '(none)'!r} has no doctor",
             "Give a mysql:// or a postgresql:// URI, as --source takes it.",
         )
     return doctor(uri, patterns)
+
+
+def _scheme(uri: str) -> str:
+    """Return what a URI begins with, whether the rest of it can be read or not."""
+    scheme, mark, _ = uri.partition("://")
+    return scheme.lower() if mark else ""
 
 
 def _examine_postgres(uri: str, patterns: Sequence[str]) -> list[Finding]:

@@ -198,7 +198,15 @@ class Life:
 
     def _window(self) -> None:
         if not self._down:
+            self._let_snapshots_begin()
             self._feed.feed.run_window()
+
+    def _let_snapshots_begin(self) -> None:
+        """Commit what is open where a snapshot is about to begin: PostgreSQL waits for it, and here nobody else would end it."""
+        spans = [d.span.span_id for d in self._feed.live()]
+        if self._server.kind == "postgres" and any(self._feed.store.base_ts(s) is None for s in spans):
+            for number in sorted(self._open):
+                self._sql(Step("sql", number, "COMMIT"))
 
     def _go_down(self) -> None:
         if not self._down:
@@ -208,6 +216,7 @@ class Life:
     def _come_up(self) -> None:
         if self._down:
             self._feed.open()
+            self._let_snapshots_begin()
             self._feed.begin()
         self._down = False
 
@@ -218,6 +227,7 @@ class Life:
     def _crash(self) -> None:
         """End in the middle of a window, and without any order: the store is gone before those who write to it."""
         if not self._down:
+            self._let_snapshots_begin()
             with contextlib.suppress(PenstockError):
                 self._feed.feed.run_window(commit=False)
             with contextlib.suppress(PenstockError):

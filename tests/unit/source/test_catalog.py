@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.source.catalog import open_upstream
+from penstock.source.catalog import examine, open_upstream
 from penstock.source.dataserver.client import parse_uri
 
 
@@ -38,3 +38,12 @@ def test_nobody_answering_is_unreachable_with_the_address():
             open_upstream(f"dataserver://{address}")
     assert caught.value.code == "UPSTREAM_UNREACHABLE"
     assert address in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb", "postgresql", "dataserver", "other"])
+@pytest.mark.parametrize("rest", ["u:S3cret@[/x", "u:S3cret/p@h:1", "u:S3cret@h:99999"])
+def test_a_uri_that_cannot_be_read_is_an_error_of_the_user_and_not_shown(scheme, rest):
+    for look in (open_upstream, lambda uri: examine(uri, ())):
+        with pytest.raises(PenstockError, match="CONFIG_INVALID") as wrong:
+            look(f"{scheme}://{rest}")
+        assert "S3cret" not in f"{wrong.value} {wrong.value.hint}"

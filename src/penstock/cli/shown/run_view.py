@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.feed_table import table_line
+from penstock.cli.shown.line import visible
 from penstock.model.clock import Clock, SystemClock
 
 _LINE_CHARS_MAX = 150
@@ -33,7 +34,7 @@ class RunView:
     def step(self, text: str) -> None:
         """Say what happens now."""
         self._clear()
-        self._console.print(Text("> ", "bold cyan") + Text(text), soft_wrap=True)
+        self._console.print(Text("> ", "bold cyan") + Text(visible(text)), soft_wrap=True)
 
     def progress(self, feed: dict[str, Any]) -> None:
         """Show where the feed stands, and anything that holds it up, once."""
@@ -75,7 +76,7 @@ class RunView:
     def _warn(self, text: str) -> None:
         if text:
             self._clear()
-            self._console.print(Text("! ", "bold yellow") + Text(text), soft_wrap=True)
+            self._console.print(Text("! ", "bold yellow") + Text(visible(text)), soft_wrap=True)
 
     def _measure(self, feed: dict[str, Any], now_s: float) -> None:
         rows = int(feed["rows"])

@@ -248,11 +248,11 @@ def _rows_of(page: SnapshotPage, start_ts: int, first: bytes, last: bytes) -> Sn
 
 def parse_uri(uri: str) -> str:
     """Return ``host:port`` of a ``dataserver://`` URI."""
-    parts = urlsplit(uri)
     try:
+        parts = urlsplit(uri)
         port = parts.port
     except ValueError:
-        port = None
+        raise PenstockError("CONFIG_INVALID", "upstream: expected dataserver://host:port, with a port up to 65535") from None
     if parts.scheme != "dataserver" or not parts.hostname or port is None or parts.path not in ("", "/"):
         raise PenstockError("CONFIG_INVALID", f"upstream: expected dataserver://host:port, got {parts.scheme}://{parts.hostname or ''}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

@@ -20,6 +20,7 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
 from penstock.source.postgres.rows.row_changes import Fetch, build_changes
@@ -197,10 +198,13 @@ class LogReader:
         changes, ddls = self._changes(buffer, rows, ts, txns[:, FIRST_ROW], [], complete)
         self._reach(txns[:, END_LSN].copy(), ts)
         buffer.drop(complete)
-        return LogStep(tuple(changes), self._told(ddls), self._position(), doubts=self._due())
+        return LogStep(tuple(changes), self._told(ddls), self._position(), doubts=self._due(), schemas=self._notes())
 
     def _due(self) -> tuple[TableDoubt, ...]:
         return self._tables.take_doubts(self._last_lsn, self._last_ts)
+
+    def _notes(self) -> tuple[TableSchema, ...]:
+        return self._tables.take_notes(self._last_ts)
 
     def _reach(self, lsns: I64, ts: U64) -> None:
         self._last_lsn = int(lsns[-1])
@@ -270,7 +274,7 @@ class LogReader:
         finally:
             spool.close()
         self._reach(np.array([lsn], np.int64), np.array([spool.ts], np.uint64))
-        yield LogStep(ddls=ddls, position=self._position(), doubts=self._due())
+        yield LogStep(ddls=ddls, position=self._position(), doubts=self._due(), schemas=self._notes())
 
     def _streamed(self, kind: str, body: bytes) -> Generator[LogStep, None, bool]:
         """Take a message about a transaction that is sent before it commits; return False while the rest of it has not arrived."""
@@ -443,4 +447,4 @@ class LogReader:
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
         ddls = self._told(self._tables.tell(self._found, ts))
-        yield LogStep(ddls=ddls, position=self._position(), mark=True, doubts=self._due())
+        yield LogStep(ddls=ddls, position=self._position(), mark=True, doubts=self._due(), schemas=self._notes())

@@ -144,6 +144,10 @@ class TableFollower:
         found, self._doubts = tuple(dict.fromkeys(self._doubts)), []
         return found
 
+    def take_notes(self, ts: int) -> tuple[TableSchema, ...]:
+        """Return what the journal shall keep of the tables as they were seen."""
+        return self._watch.take_notes(ts)
+
     def look(self) -> list[Changed]:
         """Return the captured tables that the catalog shows otherwise than before, and those that nobody was told of.
 

@@ -39,6 +39,7 @@ from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import read_domains, read_tables
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch
+from penstock.source.postgres.tables.partition_notes import is_note
 from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook
 from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.warm_kernels import warm_kernels
@@ -127,8 +128,10 @@ class PostgresUpstream:
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Take over table versions that the store knows."""
-        self._book.adopt(versions)
-        self._book.announce(v.table_id for v in versions)
+        self._watch.adopt_notes(versions)
+        tables = [v for v in versions if not is_note(v)]
+        self._book.adopt(tables)
+        self._book.announce(v.table_id for v in tables)
 
     def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
         """Cut a span by what the server knows of the distribution of keys."""
@@ -295,6 +298,10 @@ class PostgresUpstream:
         for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
                 self._book.begin_capture(table, min(held), again)
+                if self._watch.seen(table.oid) is None:
+                    # It may be one that was captured before this process, and goes on behind what happened while nobody read.
+                    for oid, reason in self._watch.rewritten([table], lambda _: False).items():
+                        self._watch.put_off(parse_lsn(self.log_end()), oid, reason)
                 self._watch.accept([table], first=True)
 
     def _ts_at(self, lsn: int, is_read: bool) -> int:

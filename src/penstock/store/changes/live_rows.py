@@ -113,7 +113,7 @@ def live_rows_by_content(
         chosen = [data[at] for at in kept]
         numbers = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in kept]) if len(kept) else rows
         alive = numbers[_alive(chosen, np.isin(numbers, rows), gone, contents if is_counted else None)]
-    return _in_key_order(data, alive)
+    return _in_key_order(data, alive) if len(alive) else alive
 
 
 def _alive(

@@ -14,7 +14,15 @@ def test_uris() -> None:
     )
     assert "p@ss" not in repr(address)
     assert parse_uri("mariadb://db").port == 3306
-    for wrong in ("mysql://", "mysql://db:99999", "mysql://db/?nonsense=1", "mysql://db/?ssl=maybe", "mysql://db/?server-id=x"):
+    for wrong in (
+        "mysql://",
+        "mysql://db:99999",
+        "mysql://db/?nonsense=1",
+        "mysql://db/?ssl=maybe",
+        "mysql://db/?server-id=x",
+        "mysql://u:p@[/x",
+        "mysql://u:p/q@h:1",
+    ):
         with pytest.raises(PenstockError) as error:
             parse_uri(wrong)
         assert error.value.code == "CONFIG_INVALID"

@@ -3,8 +3,9 @@
 The log tells rows, not what a statement did to rows that were there. The catalog does: a table whose rows were rewritten lies in another
 file, a partition that came or went is another leaf, a column that was dropped and added again has another number. Owns the last answer per
 table and the doubts that wait until the log has been read up to where the catalog was asked: only then do the rows that follow stand
-behind what it showed. A table that this process sees for the first time is held against the slot's own horizon, which the server keeps, so
-that what happened while nobody read is found as well. Thread safe. Runs in the log service.
+behind what it showed. A table that this process sees for the first time is held against the slot's own horizon, which the server keeps, and
+against the partitions that the journal kept, so that what happened while nobody read is found as well. Thread safe. Runs in the log
+service.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CAPTURABLE, PARTITION_TREE, CatalogTable
+from penstock.source.postgres.tables.partition_notes import PartitionNotes
 from penstock.source.postgres.tables.row_doubts import storage_doubt, text_doubt
 from penstock.source.postgres.wire.connection import Row
 
@@ -51,7 +54,15 @@ CROSS JOIN LATERAL (SELECT r.oid AS relid UNION SELECT t.relid FROM tree t WHERE
 JOIN pg_class k ON k.oid = f.relid LEFT JOIN pg_inherits h ON h.inhrelid = k.oid
 WHERE r.oid IN ({{oids}}) AND (
   (k.relfilenode NOT IN (0, k.oid) AND age(k.xmin) <= age('{{horizon}}'::xid))
-  OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{{horizon}}'::xid)))
+  OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{{horizon}}'::xid))
+  OR EXISTS (SELECT 1 FROM pg_publication_rel l WHERE l.prrelid = r.oid AND age(l.xmin) <= age('{{horizon}}'::xid))
+  OR EXISTS (
+    SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typelem, t.typbasetype)
+    LEFT JOIN pg_class s ON s.relkind = 'c' AND s.reltype IN (t.oid, t.typelem, t.typbasetype)
+    LEFT JOIN pg_attribute p ON p.attrelid = s.oid
+    WHERE a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND (age(e.xmin) <= age('{{horizon}}'::xid) OR age(p.xmin) <= age('{{horizon}}'::xid))))
 """
 
 ReadTables = Callable[[Sequence[int]], Sequence[CatalogTable]]
@@ -102,6 +113,7 @@ class CatalogWatch:
         self._horizon = ""
         self._waiting: list[Waiting] = []
         self._noted: list[Waiting] = []
+        self._notes = PartitionNotes()
         self._lock = threading.RLock()
 
     def begin(self, horizon: str) -> None:
@@ -117,11 +129,22 @@ class CatalogWatch:
             for table in tables:
                 if not first or table.oid not in self._seen:
                     self._seen[table.oid] = table
+                    self._notes.see([table])
 
     def leave_untold(self, oid: int) -> None:
         """Note that a table is seen as nobody has told of it yet: the catalog is ahead of the log, and the next look tells."""
         with self._lock:
             self._untold.add(oid)
+
+    def adopt_notes(self, versions: Sequence[TableSchema]) -> None:
+        """Take over what the journal kept of tables as they were last seen."""
+        with self._lock:
+            self._notes.adopt(versions)
+
+    def take_notes(self, ts: int) -> tuple[TableSchema, ...]:
+        """Return what the journal shall keep of tables as they are seen by now, once."""
+        with self._lock:
+            return self._notes.take(ts)
 
     def seen(self, oid: int) -> CatalogTable | None:
         """Return a table as it was last seen."""
@@ -141,9 +164,11 @@ class CatalogWatch:
         """Return, by oid, why rows may differ from what the log told since tables were last seen; those without a reason are left out."""
         before = {t.oid: self.seen(t.oid) for t in tables}
         touched = self._touched([oid for oid, table in before.items() if table is None])
-        found = dict.fromkeys(touched, "it was rewritten, or its partitions changed, while nobody read the log")
+        found = dict.fromkeys(touched, "it was rewritten, or its partitions, types or publication changed, while nobody read the log")
         for table in tables:
             old = before[table.oid]
+            if old is None and self._notes.has_lost(table):
+                found[table.oid] = "a partition of it was dropped or detached while nobody read the log"
             if old is not None and (reason := storage_doubt(old, table, known)):
                 found[table.oid] = reason
         return found
@@ -187,6 +212,7 @@ class CatalogWatch:
         with self._lock:
             if changed.now is not None:
                 self._seen[changed.now.oid] = changed.now
+                self._notes.see([changed.now])
                 self._prints[changed.now.oid] = changed.fingerprint
                 self._untold.discard(changed.now.oid)
 
@@ -215,7 +241,7 @@ class CatalogWatch:
         return found
 
     def _touched(self, oids: Sequence[int]) -> set[int]:
-        """Return which tables were rewritten or had partitions attached since the slot's horizon."""
+        """Return which tables were rewritten, had partitions attached, or show their rows otherwise since the slot's horizon."""
         if not self._horizon or not oids:
             return set()
         rows = self._query(_TOUCHED.format(oids=", ".join(str(o) for o in oids), horizon=self._horizon))

@@ -22,6 +22,7 @@ DEFAULT_NAME = "penstock"
 _OPTIONS = frozenset(
     {"slot", "publication", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "streaming", "clear_password"},
 )
+_ENCODE_HINT = "In a password / ? # and @ are written %2F %3F %23 %40; or name it, as in postgresql://user:{env:PASSWORD}@db/shop."
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 
@@ -60,7 +61,10 @@ class PostgresAddress:
 
 def parse_address(uri: str) -> PostgresAddress:
     """Read a URI; every problem of it is named in one ``CONFIG_INVALID``."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        raise PenstockError("CONFIG_INVALID", "source: host and port must look like db:5432", _ENCODE_HINT) from None
     problems = []
     if parts.scheme not in SCHEMES:
         problems.append("must begin with postgresql://")
@@ -85,7 +89,7 @@ def parse_address(uri: str) -> PostgresAddress:
     if not re.fullmatch(r"\d{1,4}(\.\d+)?", timeout_s) or float(timeout_s) <= 0:
         problems.append("connect_timeout must be a number of seconds above 0")
     if problems:
-        raise PenstockError("CONFIG_INVALID", "\n".join(f"source: {p}" for p in problems))
+        raise PenstockError("CONFIG_INVALID", "\n".join(f"source: {p}" for p in problems), _ENCODE_HINT if parts.username is None else None)
     database = unquote(parts.path.lstrip("/")) or user
     return PostgresAddress(
         host=parts.hostname or "",

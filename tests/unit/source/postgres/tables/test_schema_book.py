@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from penstock.model.ddl import DdlType
@@ -131,3 +132,47 @@ def test_a_capture_that_begins_takes_the_catalog_as_it_is_then():
     assert len(book.versions(7)) == 2, "a table that was captured before changes in the log"
     book.begin_capture(catalog.read(None)[0], 1 << 51, again=True)
     assert book.versions(7)[-1].version == 1 << 51
+
+
+def test_a_rename_with_another_shape_is_told_in_two_steps_and_again_in_two():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    ts = 1 << 50
+    catalog.observe(book, ts)
+    catalog.set("id", "w", "v", ids=(1, 3, 4))
+    told = book.observe(catalog.relation("u"), ts + 100, catalog.read(None)[0])
+    assert [d.type for d in told.ddls] == [DdlType.RENAME_TABLE, DdlType.MULTI_SCHEMA_CHANGE]
+    assert [c.name for c in told.ddls[0].tables[0].columns] == ["id", "v"], "a rename tells no columns"
+    assert [(c.id, c.name) for c in told.known.table.columns] == [(1, "id"), (3, "w"), (4, "v")]
+    assert book.observe(catalog.relation("u"), ts + 100, catalog.read(None)[0]).ddls == told.ddls
+
+
+def test_a_table_that_only_the_catalog_shows_begins_at_a_mark_and_is_told_again_there():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    ts = 1 << 50
+    assert not book.has_begun(7, ts)
+    created = book.create_from_catalog(catalog.read(None)[0], ts)
+    assert created is not None
+    assert [d.type for d in created.ddls] == [DdlType.CREATE_TABLE]
+    assert book.create_from_catalog(catalog.read(None)[0], ts + 100) is None
+    assert book.has_begun(7, ts)
+    assert not book.has_begun(7, ts - 100), "what emptied it before counts for nothing"
+    assert book.told_between(ts - 100, ts) == (created.ddls, [7])
+    assert book.told_between(ts, ts + 100) == ((), [])
+    later = catalog.book()
+    later.adopt(created.ddls[0].tables)
+    assert later.told_between(ts - 100, ts)[1] == [7], "also by a process that has it from the journal"
+
+
+def test_a_table_that_lost_its_key_is_told_with_its_first_row_although_its_identity_does_not_tell():
+    catalog = Catalog("id", "v", identity="f")
+    book = catalog.book()
+    ts = 1 << 50
+    known, _ = catalog.observe(book, ts)
+    assert known.table.key_columns
+    relation = catalog.relation()
+    catalog.columns = [msgspec.structs.replace(c, column=msgspec.structs.replace(c.column, primary_key=False)) for c in catalog.columns]
+    told = book.observe(relation, ts + 100, catalog.read(None)[0])
+    assert told.known.is_bag
+    assert told.doubt
