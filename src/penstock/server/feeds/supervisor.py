@@ -27,6 +27,8 @@ from penstock.server.feeds.turns import StartTurns
 log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 60.0
+_MISTRUST_LEASES = 10
+"""For how many leases nothing is handed over to servers that left a feed alone."""
 
 
 class Supervisor:
@@ -73,6 +75,7 @@ class Supervisor:
         self._answered_s: float | None = None
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
+        self._alone_until_s = float("-inf")
         self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
@@ -244,7 +247,10 @@ class Supervisor:
         if self._together:
             return share.wants_more
         # A feed that those who should have it leave alone is taken by anybody.
-        return share.wants_more or same_s >= lease_s / 3 + (lease_s if held else 0)
+        left_alone = same_s >= lease_s / 3 + (lease_s if held else 0)
+        if left_alone and not share.wants_more:
+            self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
+        return share.wants_more or left_alone
 
     def _same_for_s(self, feed: FeedRecord) -> float:
         """Return for how long this server has seen a feed under the same lease, or under none."""
@@ -279,7 +285,8 @@ class Supervisor:
         now_s = self._clock.monotonic_s()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
         whole = self.draining or (self._together and share.gives_away)
-        if not whole and not (rested and share.gives_away):
+        # Who left feeds alone would leave those alone as well that are handed over.
+        if not whole and not (rested and share.gives_away and now_s >= self._alone_until_s):
             return
         running = [keeper for keeper in self._owned() if not keeper.ended and not keeper.stopping]
         if len(running) < share.mine and not whole:

@@ -546,13 +546,18 @@ def test_what_others_leave_alone_is_taken(meta: MetaDatabase, build: Build, cloc
     meta.announce(ServerRecord("b"), 9_000)
     create(meta, "f1")
     create(meta, "f2")
-    server, _ = build("a")
+    server, factory = build("a")
     for _ in range(4):
         server.scan()
         clock.advance(1)
         meta.announce(ServerRecord("b"), 9_000)
-    server.scan()
+    runs = [factory.next_run() for _ in range(2)]
+    for _ in range(20):
+        server.scan()
+        clock.advance(1)
+        meta.announce(ServerRecord("b"), 9_000)
     assert owners(meta) == "aa"
+    assert not any(run.stopped.is_set() for run in runs), "and is not handed over to who leaves it alone"
 
 
 def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
