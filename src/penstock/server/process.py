@@ -35,6 +35,7 @@ from penstock.feed.spark.warming import warm
 from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
+from penstock.meta.records import FeedRecord
 from penstock.meta.table_states import TableStates
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
@@ -42,7 +43,7 @@ from penstock.puller.log_service import LogService
 from penstock.server.data_directory import DataDirectory
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
 from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
-from penstock.server.feeds.creation import FeedCreator
+from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
@@ -302,7 +303,7 @@ class ServerProcess:
         spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
         capture = CaptureLook(log_service.status, directory.path)
         accepts = SourceFeeds(self._config.source).accepts
-        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock)
+        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock, _flush_interval_s)
         looks = {"meta": lambda: meta_look(meta), "upstream": capture.upstream, "store": capture.store, "spark": spark.look}
 
         def why_dead() -> str:
@@ -389,6 +390,10 @@ def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
     file = store_dir / "flight.sock"
     local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
     return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
+
+
+def _flush_interval_s(feed: FeedRecord) -> float:
+    return FeedDocument.of(feed).feed_config().settings.flush_interval_s
 
 
 def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:

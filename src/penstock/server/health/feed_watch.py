@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _SLOW_WINDOWS = 10
 """A window whose tasks run is a problem after so many times the time after which standing still is one."""
 
+_FLUSHES = 2
+"""Work waits for a flush, so it stands still only after some of them."""
 _FALLS_MAX = 3
 """A source that went back more often than that without getting further is in a loop."""
 
@@ -74,8 +76,9 @@ class FeedWatch:
         accepts: Callable[[FeedRecord], bool],
         settings: SupervisorSettings,
         clock: Clock,
+        flush_interval_s: Callable[[FeedRecord], float] = lambda _: 0.0,
     ) -> None:
-        """``spark_waits`` says what Spark's jobs wait for, in words, or nothing."""
+        """``spark_waits`` says what Spark's jobs wait for, in words, or nothing; ``flush_interval_s`` how long a feed lets work wait."""
         self._owner = owner
         self._meta = meta
         self._status = status
@@ -83,6 +86,7 @@ class FeedWatch:
         self._accepts = accepts
         self._settings = settings
         self._clock = clock
+        self._flush_interval_s = flush_interval_s
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, FeedProblem] = {}
 
@@ -137,6 +141,7 @@ class FeedWatch:
         since_s, stall_s = seen.checkpoint_since_s, self._settings.stall_s
         if self._clock.monotonic_s() - since_s < stall_s:
             return None
+        stall_s += _FLUSHES * self._flush_interval_s(feed)
         if self._meta.pending_window(feed.name) is None:
             return self._stands("plan", "there is work, and no window is planned", since_s, stall_s)
         waits = self._spark_waits()

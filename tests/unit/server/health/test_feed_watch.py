@@ -28,6 +28,7 @@ class Rig:
         self.epoch = self.meta.claim("f", "me", 3_600_000) or 0
         self.status: RunStatus | None = RunStatus(True, 10)
         self.waits = ""
+        self.flush_interval_s = 0.0
         self.watch = FeedWatch(
             "me",
             self.meta,
@@ -36,6 +37,7 @@ class Rig:
             lambda feed: feed.name != "foreign",
             SupervisorSettings(stall_s=STALL_S),
             self.clock,
+            lambda _: self.flush_interval_s,
         )
 
     def stage(self, after_s: float = 0.0) -> str:
@@ -120,6 +122,12 @@ def test_work_for_which_no_window_is_planned(rig: Rig) -> None:
     assert work(rig, 4) == "plan"
     rig.deliver(20)
     assert rig.stage() == ""
+
+
+def test_a_feed_that_is_flushed_seldom_has_more_time(rig: Rig) -> None:
+    rig.flush_interval_s = 50.0
+    assert work(rig, STALL_S + 90) == ""
+    assert work(rig, 20) == "plan"
 
 
 def test_a_window_that_gets_no_executor_and_one_that_is_slow(rig: Rig) -> None:
