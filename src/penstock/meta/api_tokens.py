@@ -71,10 +71,10 @@ class ApiTokens:
         """Close the connections."""
         self._engine.close()
 
-    def create(self, name: str, role: Role, expires_ms: int, make: Callable[[], str]) -> tuple[ApiToken, str]:
-        """Keep a new token; return what is known of it, and the token itself."""
+    def create(self, name: str, role: Role, valid_ms: int, make: Callable[[], str]) -> tuple[ApiToken, str]:
+        """Keep a new token; return what is known of it, and the token itself. It is valid for so long, with 0 until it is revoked."""
         token, now_ms = make(), self._clock.now_ms()
-        made = ApiToken(secrets.token_hex(4), name, role, digest_of(token), now_ms, expires_ms, 0)
+        made = ApiToken(secrets.token_hex(4), name, role, digest_of(token), now_ms, now_ms + valid_ms if valid_ms else 0, 0)
         ended = (api_token.c.revoked_ms > 0) & (api_token.c.revoked_ms < now_ms - _KEPT_MS)
         expired = (api_token.c.expires_ms > 0) & (api_token.c.expires_ms < now_ms - _KEPT_MS)
         with self._engine.write() as connection:

@@ -57,9 +57,9 @@ class Callers:
             if now_s - self._read_s >= _FRESH_S:
                 self._read(now_s)
 
-    def create(self, name: str, role: Role, expires_ms: int) -> tuple[ApiToken, str]:
-        """Make a token."""
-        made = self._tokens.create(name, role, expires_ms, new_token)
+    def create(self, name: str, role: Role, valid_ms: int) -> tuple[ApiToken, str]:
+        """Make a token that is valid for so long, with 0 until it is revoked."""
+        made = self._tokens.create(name, role, valid_ms, new_token)
         self._read_now()
         return made
 
