@@ -28,11 +28,14 @@ from penstock.server.doubts.doubt_rules import FeedDoubtRules
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.feed_watch import FeedWatch
+from penstock.server.health.looks import meta_look
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector
 from penstock.server.verify.moving_verification import verify_standing
 from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
@@ -93,10 +96,17 @@ class ApiServer:
             self.doubts, self.doubts.job, rules, RereadSettings(delay_s=0.0), clock, random.Random(0), DoubtMetrics(registry)
         )
         registry.register(TableStateCollector(self.doubted.states))
+        feeds = FeedWatch("test", self.meta, self.supervisor.status, lambda: "", lambda _: True, settings, clock)
+        self.health = ServerHealth(
+            {"meta": lambda: meta_look(self.meta)}, feeds, lambda: "" if self.supervisor.alive else "it ended", clock
+        )
+        registry.register(HealthCollector(self.health.components, self.health.problems))
         self._token_file = ensure_token(directory)
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)
         callers = Callers(self.token, self._tokens, clock)
-        self.app = app = build_api(self.meta, creator, verifier, self.supervisor, [registry], clock, self.doubted, callers=callers)
+        self.app = app = build_api(
+            self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, self.doubted, callers=callers
+        )
         self._certificate = api.tls_certificate
         self._listener = HttpListener(ApiGuard(app, api, callers, "127.0.0.1", clock), "127.0.0.1", 0, api.tls_certificate, api.tls_key)
         self._withdraw: Callable[[], None] = lambda: None
@@ -118,6 +128,7 @@ class ApiServer:
 
     def __enter__(self) -> ApiServer:
         self.supervisor.start()
+        self.health.start()
         self._listener.start()
         self._withdraw = announce(KnownServer(self.url, str(self._token_file), str(self._certificate) if self._certificate else None))
         return self
@@ -126,6 +137,7 @@ class ApiServer:
         self._withdraw()
         self._listener.stop()
         self.supervisor.stop()
+        self.health.stop()
         self.doubts.close()
         self._tokens.close()
         self.meta.close()

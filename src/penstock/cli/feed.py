@@ -104,7 +104,7 @@ def list_feeds(server_url: str, output: str) -> None:
     for title, justify in (("NAME", "left"), ("STATE", "left"), ("ROWS", "right"), ("FILES", "right"), ("LAG", "right"), ("ERROR", "left")):
         table.add_column(title, justify="right" if justify == "right" else "left")
     for one in feeds:
-        error = one["error"]["code"] if one["error"] else ""
+        error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
         table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
     Console().print(table)
 
@@ -191,6 +191,9 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
     rows += verification_rows(found.get("verification"))
     rows += [("not captured", problem) for problem in found["capture_problems"]]
+    problem = found.get("problem")
+    if problem and problem["stage"] not in {"failed", "retrying"}:
+        rows += [("problem", f"{problem['stage']}: {problem['text']}"), ("hint", problem["hint"])]
     if found["error"]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):

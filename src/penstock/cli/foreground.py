@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -93,11 +94,20 @@ class Foreground:
         return not thread.is_alive()
 
     def _end(self, code: int) -> None:
-        """End the process without waiting for any thread. What it started, such as Spark's JVM, ends when its pipe to us breaks."""
+        """End the process and those that it started, without waiting for any thread."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self._leave(code)
+
+
+def _children() -> list[int]:
+    """Return the processes that this one started; empty where the system does not tell, and where they end when their pipes break."""
+    files = Path("/proc/self/task").glob("*/children") if Path("/proc/self/task").exists() else ()
+    return [int(pid) for file in files for pid in file.read_text(encoding="ascii").split()]
 
 
 def _begin(name: str, work: Callable[[], None], failed: list[BaseException]) -> threading.Thread:

@@ -90,12 +90,26 @@ class RereadSettings:
 
 @dataclass(frozen=True)
 class SparkConfig:
-    """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start."""
+    """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start.
+
+    ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all.
+    """
 
     master: str = "local[*]"
     driver_memory: str = "1g"
     warm_up: bool = True
+    cores_max: int = 4
     conf: dict[str, str] = field(default_factory=dict)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        return [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+
+    @property
+    def effective_conf(self) -> dict[str, str]:
+        """Return Spark's settings; the given ones win."""
+        shared = {"spark.cores.max": str(self.cores_max)} if self.master.startswith("spark://") else {}
+        return shared | self.conf
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord
+from penstock.meta.records import FeedRecord, RetryRecord
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds
+from penstock.server.health.feed_watch import FeedProblem
+from penstock.server.health.watch import ComponentHealth
 
 FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
 FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"
@@ -23,6 +25,10 @@ FEED_BYTES = "penstock_feed_bytes"
 FEED_FILES = "penstock_feed_files"
 FEED_WINDOWS = "penstock_feed_windows"
 FEED_RESNAPSHOTS = "penstock_feed_resnapshots"
+FEED_RETRYING_SECONDS = "penstock_feed_retrying_seconds"
+FEED_FAILURES = "penstock_feed_failures"
+FEED_PROBLEM = "penstock_feed_problem"
+COMPONENT_UP = "penstock_component_up"
 META_UP = "penstock_meta_up"
 TABLES = "penstock_tables_in_doubt"
 TABLE_STATE = "penstock_table_state"
@@ -50,9 +56,19 @@ class FeedCollector(Collector):
         try:
             feeds = self._meta.list_feeds()
             resnapshots = {feed.name: self._meta.resnapshots(feed.name) for feed in feeds}
+            retries = self._meta.retries()
         except PenstockError:
             return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
-        return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1), *self._gauges(feeds), *_counters(feeds, resnapshots)]
+        up = GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1)
+        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots)]
+
+    def _retrying(self, retries: Mapping[str, RetryRecord]) -> list[Metric]:
+        seconds = GaugeMetricFamily(FEED_RETRYING_SECONDS, "For how long a feed has been tried again.", labels=["feed"])
+        failures = GaugeMetricFamily(FEED_FAILURES, "How often in a row a feed failed without progress.", labels=["feed"])
+        for name, retry in retries.items():
+            seconds.add_metric([name], max(0, self._clock.now_ms() - retry.since_ms) / 1000)
+            failures.add_metric([name], retry.failures)
+        return [seconds, failures]
 
     def _gauges(self, feeds: Sequence[FeedRecord]) -> list[Metric]:
         checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
@@ -60,8 +76,9 @@ class FeedCollector(Collector):
         state = GaugeMetricFamily(FEED_STATE, "1 for the state that the feed is in.", labels=["feed", "state"])
         for feed in feeds:
             checkpoint.add_metric([feed.name], feed.checkpoint_ts)
-            if feed.checkpoint_ts:
-                lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock))
+            # A feed that has delivered nothing yet is as late as it is old, so that an alert on lag sees it.
+            waited_s = max(0, self._clock.now_ms() - feed.created_ms) / 1000
+            lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock) if feed.checkpoint_ts else waited_s)
             state.add_metric([feed.name, feed.reached_state.value], 1)
         return [checkpoint, lag, state]
 
@@ -79,6 +96,30 @@ def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> li
         windows.add_metric([feed.name], feed.windows_total)
         taken.add_metric([feed.name], resnapshots[feed.name])
     return [rows, nbytes, files, windows, taken]
+
+
+class HealthCollector(Collector):
+    """Tells which components are well and which feeds have problems."""
+
+    def __init__(self, components: Callable[[], Mapping[str, ComponentHealth]], problems: Callable[[], Mapping[str, FeedProblem]]) -> None:
+        self._components = components
+        self._problems = problems
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks nobody."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what was found at the last look."""
+        up = GaugeMetricFamily(COMPONENT_UP, "Whether a component of this server works.", labels=["component"])
+        for name, health in self._components().items():
+            up.add_metric([name], health.ok)
+        problem = GaugeMetricFamily(
+            FEED_PROBLEM, "1 for the stage at which a feed of this server does not go on.", labels=["feed", "stage"]
+        )
+        for name, found in self._problems().items():
+            problem.add_metric([name, found.stage], 1)
+        return [up, problem]
 
 
 class DoubtMetrics:

@@ -28,6 +28,8 @@ from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import FlightPlace, Reread
 from penstock.feed.spark.jobs import SparkJobs
+from penstock.feed.spark.load import spark_load
+from penstock.feed.spark.quiet_accumulators import quiet_accumulators
 from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_code, open_session
 from penstock.feed.spark.warming import warm
 from penstock.meta.api_tokens import ApiTokens
@@ -44,11 +46,14 @@ from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.feed_watch import FeedWatch
+from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.api import build_api
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import DoubtMetrics, FeedCollector, TableStateCollector, VerifyMetrics
+from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourceFeeds, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
@@ -83,6 +88,7 @@ class ServerProcess:
         self._flight_location = ""
         self._log_service: LogService | None = None
         self._spark_lost: int | None = None
+        self._jvm_exit_code: Callable[[], int | None] = lambda: None
         self._abandoned = threading.Event()
         self._creator: FeedCreator | None = None
         self._supervisor: Supervisor | None = None
@@ -150,9 +156,11 @@ class ServerProcess:
     def _open_spark(self) -> SparkSession:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
         settings = self._config.spark
-        session = open_session(SparkSettings(settings.master, settings.driver_memory, dict(settings.conf)))
+        quiet_accumulators()
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf))
+        self._jvm_exit_code = lambda: jvm_exit_code(session)
         self._parts.callback(close_session, session)
-        self._parts.callback(self._watch_spark(lambda: jvm_exit_code(session)))
+        self._parts.callback(self._watch_spark(self._jvm_exit_code))
         return session
 
     def _watch_spark(self, exit_code: Callable[[], int | None]) -> Callable[[], None]:
@@ -184,7 +192,8 @@ class ServerProcess:
         parts.callback(meta.close)
         check_reachable(config.source)
         self._go_on()
-        jobs = SparkJobs(self._open_spark())
+        session = self._open_spark()
+        jobs = SparkJobs(session)
         self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
@@ -220,18 +229,17 @@ class ServerProcess:
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        self._supervisor = supervisor = self._open_supervisor(directory, meta, factory)
-        own_metrics = CollectorRegistry()
-        own_metrics.register(FeedCollector(meta, clock))
-        own_metrics.register(SinkMetricsCollector(meta.sink_reports))
+        self._supervisor = supervisor = self._open_supervisor(directory, meta, factory, upstream)
+        own_metrics = self._open_metrics(meta)
         doubted = self._settle_doubts(jobs, meta, upstream, store, log_service, flight, own_metrics)
+        health = self._open_health(session, meta, log_service, directory, supervisor, own_metrics)
         self._creator = creator = self._open_creator(directory, meta, upstream, connections)
         scheduled = self._verify_on_schedule(meta, upstream, store, log_service, supervisor, doubted, own_metrics)
         moving = MovingVerifier(upstream, log_service.settled_ts, clock)
         verifier = FeedVerifier(meta, upstream, config.source, moving.verify, log_service.table_states, connections.resolve)
         callers = self._open_callers(directory)
         registries = [own_metrics, log_service.registry]
-        app = build_api(meta, creator, verifier, supervisor, registries, clock, doubted, scheduled, callers)
+        app = build_api(meta, creator, verifier, supervisor, registries, clock, health, doubted, scheduled, callers)
         self._listen(app, callers, directory)
         supervisor.url = self.url
         supervisor.start()
@@ -263,14 +271,50 @@ class ServerProcess:
         shown = str(certificate.absolute()) if certificate else None
         parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
-    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory) -> Supervisor:
+    def _open_supervisor(
+        self, directory: DataDirectory, meta: MetaDatabase, factory: SparkFeedRunFactory, upstream: Upstream
+    ) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        able, accepts = (lambda: self._spark_lost is None), SourceFeeds(config.source).accepts
-        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, system_random(), able, accepts)
+        able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
+        rng, together = system_random(), has_log(upstream)
+        supervisor = Supervisor(owner, meta, factory, config.supervisor, self._clock, rng, able, accepts, together=together)
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         return supervisor
+
+    def _open_metrics(self, meta: MetaDatabase) -> CollectorRegistry:
+        metrics = CollectorRegistry()
+        metrics.register(FeedCollector(meta, self._clock))
+        metrics.register(SinkMetricsCollector(meta.sink_reports))
+        return metrics
+
+    def _open_health(
+        self,
+        session: SparkSession,
+        meta: MetaDatabase,
+        log_service: LogService,
+        directory: DataDirectory,
+        supervisor: Supervisor,
+        metrics: CollectorRegistry,
+    ) -> ServerHealth:
+        settings, clock = self._config.supervisor, self._clock
+        spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
+        capture = CaptureLook(log_service.status, directory.path)
+        accepts = SourceFeeds(self._config.source).accepts
+        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock)
+        looks = {"meta": lambda: meta_look(meta), "upstream": capture.upstream, "store": capture.store, "spark": spark.look}
+
+        def why_dead() -> str:
+            if self._spark_lost is not None:
+                return f"Spark's JVM ended with {self._spark_lost}"
+            return "" if supervisor.alive else "the supervisor has ended"
+
+        health = ServerHealth(looks, feeds, why_dead, clock)
+        metrics.register(HealthCollector(health.components, health.problems))
+        self._parts.callback(health.stop)
+        health.start()
+        return health
 
     def _open_log_service(self, upstream: Upstream, store: ColumnarEventStore, pins: FeedPins) -> LogService:
         config, clock, parts = self._config, self._clock, self._parts

@@ -63,5 +63,10 @@ class SourceFeeds:
         return False
 
 
+def same_source(first: str, second: str) -> bool:
+    """Return whether two URIs name one source: its address counts, not with what credentials it is reached."""
+    return first.rstrip("/") == second.rstrip("/") or bool(urlsplit(first).hostname and _server_of(first) == _server_of(second))
+
+
 def _server_of(uri: str) -> str:
     return source_name(uri).replace("mariadb://", "mysql://").replace("postgres://", "postgresql://")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -125,8 +126,10 @@ def test_a_start_that_hangs_is_left(foreground: Foreground) -> None:
 
     time = threading.Thread(target=pass_time)
     time.start()
-    with pytest.raises(Left):
-        run(foreground, process)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        with pytest.raises(Left):
+            run(foreground, process)
+        assert child.wait(60) == -signal.SIGKILL
     process.go_on.set()
     sender.join()
     time.join()

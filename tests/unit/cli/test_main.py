@@ -11,7 +11,7 @@ import pytest
 
 from penstock.cli import main as main_module
 from penstock.cli.main import VERBS, run, show_error
-from penstock.cli.shown.logs import FieldFormatter
+from penstock.cli.shown.logs import FieldFormatter, without_gateway_tracebacks
 from penstock.model.errors import PenstockError
 from testing.servers.api_server import ApiServer
 
@@ -126,3 +126,14 @@ def test_something_else_that_answers_is_no_server(tmp_path: Path, server: ApiSer
     assert run(["feed", "list", "--server", f"{server.url}/metrics"]) == 2
     assert run(["feed", "list", "--server", "not a url"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_tracebacks_of_sparks_gateway_are_left_to_who_called_it() -> None:
+    import py4j.java_gateway
+
+    def record(name: str, path: str | None) -> logging.LogRecord:
+        return logging.LogRecord(name, logging.ERROR, path or "", 1, "Exception while sending command.", None, None)
+
+    assert not without_gateway_tracebacks(record("root", py4j.java_gateway.__file__))
+    assert without_gateway_tracebacks(record("root", __file__))
+    assert without_gateway_tracebacks(record("py4j.java_gateway", py4j.java_gateway.__file__))

@@ -6,6 +6,7 @@ Invariant: credentials are masked, whatever a component passed. Runs in every pr
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 from penstock.settings.masking import mask_text
@@ -31,10 +32,20 @@ class FieldFormatter(logging.Formatter):
         return mask_text(super().format(record))
 
 
+def without_gateway_tracebacks(record: logging.LogRecord) -> bool:
+    """Return whether a record is written: Spark's gateway logs a traceback through the root logger for each call without an answer.
+
+    The caller gets the error as well, and whoever watches the JVM says that it ended.
+    """
+    return record.name != "root" or f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
 def configure_logging(level: int) -> None:
     """Send logs to stderr; libraries that log every call stay at warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter())
+    if level > logging.DEBUG:
+        handler.addFilter(without_gateway_tracebacks)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

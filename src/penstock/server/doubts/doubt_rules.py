@@ -13,6 +13,7 @@ from penstock.feed.settings import REWRITE_RULES, OnRewrite
 from penstock.meta.database import MetaDatabase
 from penstock.model.table_pattern import TablePatterns
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 
 
 class Recheck(msgspec.Struct, frozen=True):
@@ -29,7 +30,7 @@ class FeedDoubtRules:
 
     def __init__(self, meta: MetaDatabase, source: str) -> None:
         self._meta = meta
-        self._source = source.rstrip("/")
+        self._source = source
 
     def rule(self, schema: str, table: str) -> OnRewrite:
         """Return what is done about a table that is in doubt; a table that no feed has is kept as it is."""
@@ -58,4 +59,4 @@ class FeedDoubtRules:
 
     def _configs(self) -> dict[str, FeedConfig]:
         documents = {feed.name: FeedDocument.of(feed) for feed in self._meta.list_feeds()}
-        return {name: d.feed_config() for name, d in documents.items() if d.source.rstrip("/") == self._source}
+        return {name: d.feed_config() for name, d in documents.items() if same_source(d.source, self._source)}

@@ -18,6 +18,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 from penstock.store.history import HistoryNeeds
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class FeedPins:
     def __init__(self, meta: MetaDatabase, needs: HistoryNeeds, source: str, clock: Clock) -> None:
         self._meta = meta
         self._needs = needs
-        self._source = source.rstrip("/")
+        self._source = source
         self._clock = clock
         self._pinned: set[str] = set()
         self._known = False
@@ -56,7 +57,7 @@ class FeedPins:
         """Move all pins to where the feeds are."""
         try:
             feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds()]
-            mine = [(f, d) for f, d in feeds if d.source.rstrip("/") == self._source]
+            mine = [(f, d) for f, d in feeds if same_source(d.source, self._source)]
             for feed, document in mine:
                 needed_ts = feed.checkpoint_ts or self._first_window_ts(feed.name)
                 # A feed whose first window is not decided reads the log from wherever its snapshots began, after any failure.

@@ -64,6 +64,7 @@ class FeedKeeper:
         self._able = able
         self._backoff = Backoff(settings.backoff_s, settings.backoff_max_s)
         self._again = threading.Event()
+        self._last_code = ""
         self._stop = threading.Event()
         self._fenced = threading.Event()
         self._run: FeedRun | None = None
@@ -98,6 +99,11 @@ class FeedKeeper:
         return not self._thread.is_alive()
 
     @property
+    def waits_for_meta(self) -> bool:
+        """Return whether the last run failed because the meta database was away."""
+        return self._last_code == "META_UNAVAILABLE"
+
+    @property
     def stopping(self) -> bool:
         """Return whether the keeper was asked to stop."""
         return self._stop.is_set()
@@ -125,6 +131,7 @@ class FeedKeeper:
             last_checkpoint_ts = checkpoint_ts
             pause_s = self._backoff.pause_s(failures, self._jitter)
             self._again.clear()
+            self._last_code = error.code
             if not self._survives(error, failures, pause_s):
                 return
             if not self._stop.is_set():
@@ -188,7 +195,7 @@ class FeedKeeper:
             if lost.kind is ErrorKind.FENCED:
                 self._fenced.set()
                 return False
-            log.warning("error of feed not recorded", extra={"feed": self.feed.name, "code": lost.code})
+            log.debug("error of feed not recorded", extra={"feed": self.feed.name, "code": lost.code})
         return again
 
     def _reach(self, state: ReachedState) -> bool:

@@ -28,7 +28,7 @@ from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_b
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
-from penstock.server.source_address import source_name
+from penstock.server.source_address import same_source, source_name
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.contract import EventStore
@@ -208,6 +208,5 @@ class SparkFeedRunFactory:
             # Nobody is left who could ask whether it was settled.
             if state.table_id and state.table_id not in captured:
                 self._log_service.forget_table(state.table_id)
-        mine = self._source.rstrip("/")
-        if not any(FeedDocument.of(f).source.rstrip("/") == mine for f in self._meta.list_feeds()):
+        if not any(same_source(FeedDocument.of(f).source, self._source) for f in self._meta.list_feeds()):
             self._log_service.release_upstream()

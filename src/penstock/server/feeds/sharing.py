@@ -2,7 +2,8 @@
 
 Pure decisions from what the meta database says; the lease decides who may. Load is the number of feeds. Invariants: all servers compute
 the same share; a feed that the others leave alone is taken by any server after a while, so no wrong number keeps a feed from running;
-feeds move only where one server has at least two more than another, so they never go to and fro. Runs in the server.
+feeds move only where one server has at least two more than another, so they never go to and fro. The feeds of a source with one log stay
+together, because one server reads a log: the one that has most of them takes all, and the others stand by. Runs in the server.
 """
 
 from __future__ import annotations
@@ -32,15 +33,24 @@ class Share(msgspec.Struct, frozen=True):
     @property
     def gives_away(self) -> bool:
         """Return whether this server hands a feed over."""
-        return self.mine >= self.least + 2
+        return self.mine > 0 and self.mine >= self.least + 2
 
 
-def share_of(owner: str, draining: bool, servers: Sequence[ServerRecord], feeds: Sequence[FeedRecord], kept: Collection[str]) -> Share:
-    """Return the share of a server in feeds that all of these servers could run; ``kept`` are those that it runs now."""
+def share_of(
+    owner: str, draining: bool, servers: Sequence[ServerRecord], feeds: Sequence[FeedRecord], kept: Collection[str], together: bool = False
+) -> Share:
+    """Return the share of a server in feeds that all of these servers could run; ``kept`` are those that it runs now.
+
+    ``together`` says that one server shall have them all.
+    """
     owned = Counter(feed.owner for feed in feeds if feed.owner and feed.name not in kept)
-    takers = {s.owner for s in servers if s.state is ServerState.ACTIVE and s.owner != owner}
-    counts = [owned[taker] for taker in takers]
+    counts = {s.owner: owned[s.owner] for s in servers if s.state is ServerState.ACTIVE and s.owner != owner}
+    mine = len(kept)
     if draining:
-        return Share(len(kept), 0, min(counts, default=len(kept)))
+        return Share(mine, 0, min(counts.values(), default=mine))
     wanted = sum(feed.requested_state is RequestedState.RUNNING and feed.reached_state is not ReachedState.FAILED for feed in feeds)
-    return Share(len(kept), -(-wanted // (len(takers) + 1)), min([*counts, len(kept)]))
+    if together:
+        # Most feeds first, then the first name: every server comes to the same answer.
+        leads = all((mine, other) >= (count, owner) for other, count in counts.items())
+        return Share(mine, wanted if leads else 0, mine if leads else mine - 2)
+    return Share(mine, -(-wanted // (len(counts) + 1)), min([*counts.values(), mine]))

@@ -27,6 +27,8 @@ from penstock.server.feeds.turns import StartTurns
 log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 60.0
+_MISTRUST_LEASES = 10
+"""For how many leases nothing is handed over to servers that left a feed alone."""
 
 
 class Supervisor:
@@ -42,8 +44,13 @@ class Supervisor:
         jitter: random.Random,
         able: Callable[[], bool] = lambda: True,
         accepts: Callable[[FeedRecord], bool] = lambda _: True,
+        *,
+        together: bool = False,
     ) -> None:
-        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can."""
+        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can.
+
+        ``together`` says that one server shall have all feeds, because they share a log.
+        """
         self.owner = owner
         self.url = ""
         self._meta = meta
@@ -53,6 +60,7 @@ class Supervisor:
         self._jitter = jitter
         self._able = able
         self._accepts = accepts
+        self._together = together
         self._lease_ms = round(settings.lease_s * 1000)
         self._turns = StartTurns(settings.starts_at_once)
         self._keepers: dict[str, FeedKeeper] = {}
@@ -67,6 +75,7 @@ class Supervisor:
         self._answered_s: float | None = None
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
+        self._alone_until_s = float("-inf")
         self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
@@ -156,7 +165,10 @@ class Supervisor:
                 self._announced_s = None
                 self._announce()
         except PenstockError as error:
-            log.warning("meta database does not answer", extra={"code": error.code, "feeds": len(self._owned())})
+            if self._answered_s is not None or self._first_scan:
+                log.warning(
+                    "meta database does not answer; feeds stay where they are", extra={"code": error.code, "feeds": len(self._owned())}
+                )
             self._answered_s = None
             return
         self._note_answer()
@@ -180,7 +192,11 @@ class Supervisor:
         now_s = self._clock.monotonic_s()
         gap = self._answered_s is None or now_s - self._answered_s > self._settings.lease_s / 3 + self._settings.scan_interval_s
         if gap and not self._first_scan:
+            log.info("meta database answers again")
             self._trusted_s = now_s + self._settings.lease_s / 3
+            for keeper in self._owned():
+                if keeper.waits_for_meta:
+                    keeper.retry_now()
         self._answered_s = now_s
 
     def _announce(self) -> None:
@@ -193,7 +209,7 @@ class Supervisor:
     def _share(self, feeds: list[FeedRecord]) -> Share:
         with self._lock:
             kept = set(self._keepers)
-        return share_of(self.owner, self.draining, self._servers, feeds, kept)
+        return share_of(self.owner, self.draining, self._servers, feeds, kept, self._together)
 
     def _look_at(self, feed: FeedRecord, share: Share) -> None:
         with self._lock:
@@ -228,8 +244,13 @@ class Supervisor:
             return False
         if feed.reached_state is ReachedState.FAILED:
             return self._first_scan
+        if self._together:
+            return share.wants_more
         # A feed that those who should have it leave alone is taken by anybody.
-        return share.wants_more or same_s >= lease_s / 3 + (lease_s if held else 0)
+        left_alone = same_s >= lease_s / 3 + (lease_s if held else 0)
+        if left_alone and not share.wants_more:
+            self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
+        return share.wants_more or left_alone
 
     def _same_for_s(self, feed: FeedRecord) -> float:
         """Return for how long this server has seen a feed under the same lease, or under none."""
@@ -263,12 +284,14 @@ class Supervisor:
         """Stop a feed that another server should have; it is released when it has stopped, and the other one takes it."""
         now_s = self._clock.monotonic_s()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
-        if not (self.draining and share.mine) and not (rested and share.gives_away):
+        whole = self.draining or (self._together and share.gives_away)
+        # Who left feeds alone would leave those alone as well that are handed over.
+        if not whole and not (rested and share.gives_away and now_s >= self._alone_until_s):
             return
         running = [keeper for keeper in self._owned() if not keeper.ended and not keeper.stopping]
-        if len(running) < share.mine and not self.draining:
+        if len(running) < share.mine and not whole:
             return
-        for keeper in running if self.draining else running[-1:]:
+        for keeper in running if whole else running[-1:]:
             log.info("feed is handed over", extra={"feed": keeper.feed.name, "feeds": share.mine, "fair": share.fair})
             keeper.stop()
             self._moved_s = now_s
@@ -283,9 +306,9 @@ class Supervisor:
                 self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
                 self._renewed_s[name] = now_s
             except PenstockError as error:
-                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
                 if error.kind is ErrorKind.TRANSIENT:
                     raise
+                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
                 keeper.fence()
 
     def _reap(self) -> None:

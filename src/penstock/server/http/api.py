@@ -25,10 +25,12 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.answers import error_answer
 from penstock.server.http.bodies import checked_tree
 from penstock.server.http.call_pool import CallPool
 from penstock.server.http.callers import Callers
+from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes, table_views
 from penstock.server.http.token_routes import add_token_routes
@@ -38,7 +40,6 @@ from penstock.server.verify.verification import FeedVerifier
 
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
 VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
-HEALTH_AT_ONCE, HEALTH_WAITING_MAX = 2, 64
 _UNREADABLE = 400
 
 
@@ -49,6 +50,7 @@ def build_api(
     supervisor: Liveness,
     registries: Sequence[CollectorRegistry],
     clock: Clock,
+    health: ServerHealth,
     doubted: DoubtedTables | None = None,
     verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
     callers: Callers | None = None,
@@ -69,23 +71,19 @@ def build_api(
     _answer_errors(app)
     add_table_routes(app, meta, doubted)
     add_operation_routes(app, meta, supervisor)
+    add_health_routes(app, health)
     if callers is not None:
         add_token_routes(app, callers, clock)
     creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
     verifications = CallPool("verify a feed", VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX)
-    healths = CallPool("health", HEALTH_AT_ONCE, HEALTH_WAITING_MAX)
-
-    @app.get("/api/v1/health")
-    async def health() -> dict[str, Any]:
-        states: dict[str, int] = {}
-        for feed in await healths.run(meta.list_feeds):
-            states[feed.reached_state.value] = states.get(feed.reached_state.value, 0) + 1
-        return {"status": "ok", "version": penstock.__version__, "feeds": states}
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
         retries = meta.retries()
-        return {"feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name)) for f in meta.list_feeds()]}
+        told = health.problems()
+        return {
+            "feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name), told.get(f.name)) for f in meta.list_feeds()]
+        }
 
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -99,7 +97,8 @@ def build_api(
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
-        shown = feed_detail(feed, meta.feed_tables(name), supervisor.status(name), clock, meta.dispatchers(name), views, retry)
+        status, problem = supervisor.status(name), health.problem(name)
+        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
         return shown | {"verification": verification(name)}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)

@@ -16,13 +16,16 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, to_datetime
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
+from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.http.answers import error_body
 from penstock.server.http.table_views import feed_tables, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
 
-def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock, retry: RetryRecord | None = None) -> dict[str, Any]:
+def feed_summary(
+    feed: FeedRecord, status: RunStatus | None, clock: Clock, retry: RetryRecord | None = None, problem: FeedProblem | None = None
+) -> dict[str, Any]:
     """Return one line of the list of feeds."""
     checkpoint_ts = feed.checkpoint_ts
     return {
@@ -42,6 +45,7 @@ def feed_summary(feed: FeedRecord, status: RunStatus | None, clock: Clock, retry
         "snapshot": msgspec.to_builtins(status.snapshot) if status and status.snapshot else None,
         "error": _error(feed),
         "retry": msgspec.to_builtins(retry) if retry else None,
+        "problem": msgspec.to_builtins(problem) if problem else None,
         "capture_problems": [mask_text(problem) for problem in status.capture_problems] if status else [],
     }
 
@@ -54,11 +58,12 @@ def feed_detail(
     dispatchers: Sequence[DispatcherRecord] | None = None,
     table_views: Sequence[dict[str, Any]] | None = None,
     retry: RetryRecord | None = None,
+    problem: FeedProblem | None = None,
 ) -> dict[str, Any]:
     """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
     document = FeedDocument.of(feed)
     shown = [table_view(t, ()) for t in feed_tables(tables, dispatchers)] if table_views is None else list(table_views)
-    return feed_summary(feed, status, clock, retry) | {
+    return feed_summary(feed, status, clock, retry, problem) | {
         "uuid": feed.uuid,
         "created_ms": feed.created_ms,
         "updated_ms": feed.updated_ms,

@@ -27,6 +27,7 @@ from penstock.model.span import Span
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.metrics import VerifyMetrics
+from penstock.server.source_address import same_source
 from penstock.server.verify.range_check import next_piece
 from penstock.server.verify.table_comparison import TableVerdict
 from penstock.settings.masking import mask_text
@@ -263,7 +264,7 @@ def feed_wishes(meta: MetaDatabase, source: str) -> list[VerifyWish]:
     found = []
     for feed in meta.list_feeds():
         document = FeedDocument.of(feed)
-        if feed.reached_state is not ReachedState.RUNNING or document.source.rstrip("/") != source.rstrip("/"):
+        if feed.reached_state is not ReachedState.RUNNING or not same_source(document.source, source):
             continue
         settings = document.feed_config().settings
         if settings.verify_interval_s:

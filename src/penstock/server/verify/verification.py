@@ -31,6 +31,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
 from penstock.settings.masking import mask_text, mask_uri
 from penstock.source.contract import PastReader, Upstream, reads_past
@@ -103,7 +104,7 @@ class FeedVerifier:
     def verify(self, name: str) -> Verdict:
         """Compare the target of a feed with the upstream, as of the target's checkpoint."""
         document = FeedDocument.of(self._meta.get_feed(name))
-        if document.source.rstrip("/") != self._source_uri.rstrip("/"):
+        if not same_source(document.source, self._source_uri):
             raise PenstockError(
                 "CONFIG_INVALID", f"feed {name} captures {mask_uri(document.source)}", "Ask a server that captures the same source."
             )

@@ -42,7 +42,8 @@ def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_
     needs = HistoryNeeds(HistorySettings(history_seconds=60, checkpoint_seconds=60, gc_ttl_seconds=3_600), clock)
     at = compose_ts(clock.now_ms())
     with closing(MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock)) as meta:
-        add_feed(meta, "mine", f"{SOURCE}/", at)
+        # With other credentials than the server's: it runs the feed all the same.
+        add_feed(meta, "mine", "dataserver://cdc:old@127.0.0.1:1/", at)
         add_feed(meta, "elsewhere", "dataserver://127.0.0.1:2", 1)
         add_feed(meta, "before its snapshot", SOURCE, 0)
         pins = FeedPins(meta, needs, SOURCE, clock)

@@ -44,9 +44,13 @@ def test_failed_and_removed_feeds_are_no_load() -> None:
     assert share_of("a", False, [A, B], [*feeds("..."), *idle], set()).fair == 2
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_feeds_come_to_rest_evenly_and_stay(seed: int) -> None:
-    """Servers that take and give by their shares end with as many feeds each as any other, but one, and move none after that."""
+def test_feeds_come_to_rest_evenly_or_together_and_stay(seed: int, together: bool) -> None:
+    """Servers that take and give by their shares end with as many feeds each as any other, but one, and move none after that.
+
+    Those that share a log end in one place.
+    """
     rng = random.Random(seed)
     servers = [ServerRecord(chr(97 + at)) for at in range(rng.randint(1, 5))]
     names = [f"f{at}" for at in range(rng.randint(0, 30))]
@@ -57,7 +61,7 @@ def test_feeds_come_to_rest_evenly_and_stay(seed: int) -> None:
         for server in rng.sample(servers, len(servers)):
             found = [FeedRecord(name, "u", "{}", owner=owner[name]) for name in names]
             mine = [name for name in names if owner[name] == server.owner]
-            share = share_of(server.owner, False, servers, found, set(mine))
+            share = share_of(server.owner, False, servers, found, set(mine), together)
             free = [name for name in names if not owner[name]]
             if share.wants_more and free:
                 owner[free[0]] = server.owner
@@ -73,4 +77,4 @@ def test_feeds_come_to_rest_evenly_and_stay(seed: int) -> None:
     assert step() == 0
     counts = [sum(owner[name] == s.owner for name in names) for s in servers]
     assert sum(counts) == len(names)
-    assert max(counts) - min(counts) <= 1
+    assert max(counts) == len(names) if together else max(counts) - min(counts) <= 1

@@ -30,7 +30,14 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def meta(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
-    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock, MetaSettings(busy_timeout_s=0.05)) as database:
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as database:
+        yield database
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
+    """The same database, which is away for whoever asks it here as soon as it does not answer for a moment."""
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock, MetaSettings(busy_timeout_s=0.5)) as database:
         yield database
 
 
@@ -53,9 +60,11 @@ def build(meta: MetaDatabase, clock: SimulatedClock) -> Iterator[Build]:
     """Make supervisors that a test drives by ``scan``; stopped at the end."""
     with ExitStack() as stack:
 
-        def make(owner: str = "a", *start_errors: Exception | None) -> tuple[Supervisor, ScriptedFeedRunFactory]:
+        def make(
+            owner: str = "a", *start_errors: Exception | None, through: MetaDatabase = meta
+        ) -> tuple[Supervisor, ScriptedFeedRunFactory]:
             factory = ScriptedFeedRunFactory(start_errors)
-            supervisor = Supervisor(owner, meta, factory, SETTINGS, clock, random.Random(0))
+            supervisor = Supervisor(owner, through, factory, SETTINGS, clock, random.Random(0))
             stack.callback(supervisor.stop)
             return supervisor, factory
 
@@ -299,63 +308,73 @@ def test_a_server_that_cannot_run_feeds_claims_none(meta: MetaDatabase, clock: S
     supervisor.stop()
 
 
-def test_a_meta_database_that_is_away_takes_no_feed_away(meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage) -> None:
+def test_a_meta_database_that_is_away_takes_no_feed_away(
+    meta: MetaDatabase, impatient: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
+) -> None:
     """For much longer than a lease, and the other server looks first when it is back."""
     create(meta)
-    owner, factory = build("a")
-    other, other_factory = build("b")
+    owner, factory = build("a", through=impatient)
+    other, other_factory = build("b", through=impatient)
     owner.scan()
     run = factory.next_run()
     other.scan()
     with outage():
-        for _ in range(10):
-            clock.advance(3)
-            other.scan()
-            owner.scan()
-    assert not run.stopped.is_set()
-    other.scan()
-    owner.scan()
-    for _ in range(6):
-        clock.advance(1)
+        clock.advance(30)
         other.scan()
         owner.scan()
+    assert not run.stopped.is_set()
+    for _ in range(7):
+        other.scan()
+        owner.scan()
+        clock.advance(1)
     found = meta.get_feed("orders")
     assert (found.owner, found.epoch, run.stopped.is_set()) == ("a", 1, False)
     assert other_factory.waiting() == 0
 
 
 def test_an_owner_that_died_while_the_meta_database_was_away_is_followed(
-    meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
+    meta: MetaDatabase, impatient: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
 ) -> None:
     create(meta)
-    owner, factory = build("a")
-    other, other_factory = build("b")
-    owner.scan()
-    factory.next_run()
+    meta.claim("orders", "a", 9_000)
+    other, other_factory = build("b", through=impatient)
     other.scan()
     with outage():
         clock.advance(20)
         other.scan()
     other.scan()
     assert meta.get_feed("orders").owner == "a"
-    clock.advance(SETTINGS.lease_s / 3)
-    other.scan()
+
+    def taken_later() -> bool:
+        clock.advance(1)
+        other.scan()
+        return other_factory.waiting() > 0
+
+    wait_until(taken_later, "the other server takes it", 60)
     assert other_factory.next_run().epoch == 2
 
 
 def test_runs_that_fail_while_the_meta_database_is_away_are_tried_again(
-    meta: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
+    meta: MetaDatabase, impatient: MetaDatabase, build: Build, clock: SimulatedClock, outage: Outage
 ) -> None:
     create(meta)
-    supervisor, factory = build()
+    supervisor, factory = build(through=impatient)
     supervisor.scan()
     with outage():
-        for longest_s in (1, 2, 4, 4):
+        for _ in range(2):
             factory.next_run().end(PenstockError("META_UNAVAILABLE", "gone"))
             clock.wait_for_waiters(1)
-            clock.advance(longest_s)
-    factory.next_run()
-    supervisor.scan()
+            clock.advance(4)
+        factory.next_run().end(PenstockError("META_UNAVAILABLE", "gone"))
+        clock.wait_for_waiters(1)
+        supervisor.scan()
+        assert factory.waiting() == 0
+
+    def begun_at_once() -> bool:
+        supervisor.scan()
+        return factory.waiting() > 0
+
+    wait_until(begun_at_once, "the pause ends with the outage", 60)
     assert meta.get_feed("orders").owner == "a"
 
 
@@ -527,13 +546,18 @@ def test_what_others_leave_alone_is_taken(meta: MetaDatabase, build: Build, cloc
     meta.announce(ServerRecord("b"), 9_000)
     create(meta, "f1")
     create(meta, "f2")
-    server, _ = build("a")
+    server, factory = build("a")
     for _ in range(4):
         server.scan()
         clock.advance(1)
         meta.announce(ServerRecord("b"), 9_000)
-    server.scan()
+    runs = [factory.next_run() for _ in range(2)]
+    for _ in range(20):
+        server.scan()
+        clock.advance(1)
+        meta.announce(ServerRecord("b"), 9_000)
     assert owners(meta) == "aa"
+    assert not any(run.stopped.is_set() for run in runs), "and is not handed over to who leaves it alone"
 
 
 def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
@@ -560,3 +584,29 @@ def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Bu
     create(meta, "f3")
     first.scan()
     assert owners(meta) == "abbb"
+
+
+def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    with ExitStack() as stack:
+        servers = [
+            Supervisor(owner, meta, ScriptedFeedRunFactory(), SETTINGS, clock, random.Random(0), together=True) for owner in ("a", "b")
+        ]
+        for server in servers:
+            stack.callback(server.stop)
+        create(meta, "f0")
+        servers[1].scan()
+        for number in range(1, 4):
+            create(meta, f"f{number}")
+        for _ in range(20):
+            for server in servers:
+                server.scan()
+            clock.advance(1)
+        assert owners(meta) == "bbbb"
+        servers[1].drain(True)
+        servers[1].scan()
+        for keeper in servers[1]._owned():
+            assert keeper.join(30)
+        for _ in range(3):
+            for server in reversed(servers):
+                server.scan()
+        assert owners(meta) == "aaaa"

@@ -1,0 +1,36 @@
+"""What Spark has and what waits for it: executors that were granted, jobs, and jobs of which no task runs. Runs in the driver."""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark.sql import SparkSession
+
+_JOBS_MAX = 100
+"""Of more jobs the oldest are looked at."""
+
+
+class SparkLoad(msgspec.Struct, frozen=True):
+    """Executors, active jobs, and the ids of those of which no task runs although some are left."""
+
+    executors: int
+    jobs: int
+    waiting: tuple[int, ...] = ()
+
+
+def spark_load(session: SparkSession) -> SparkLoad:
+    """Ask Spark; a few quick calls of its JVM."""
+    context = session.sparkContext
+    tracker = context.statusTracker()
+    jobs = sorted(tracker.getActiveJobsIds())
+    waiting = []
+    for job in jobs[:_JOBS_MAX]:
+        info = tracker.getJobInfo(job)
+        stages = [stage for stage in (tracker.getStageInfo(number) for number in info.stageIds) if stage] if info else []
+        left = any(stage.numCompletedTasks < stage.numTasks for stage in stages)
+        if left and not any(stage.numActiveTasks for stage in stages):
+            waiting.append(job)
+    blocks = int(context._jsc.sc().getExecutorMemoryStatus().size())
+    # The driver has a block manager too, and with a local master it is the only executor.
+    master = str(context.master)
+    executors = 1 if master == "local" or master.startswith("local[") else blocks - 1
+    return SparkLoad(executors, len(jobs), tuple(waiting))

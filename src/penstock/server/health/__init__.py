@@ -1,0 +1,1 @@
+"""Health of a server: its components, its feeds, and what is wrong with them."""
