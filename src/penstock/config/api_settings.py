@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 OPENABLE = ("/metrics", "/health/live", "/health/ready")
-"""What may be answered without a token: nothing here tells names of tables or targets."""
+"""What may be answered without a token, where the operator says so: names of feeds and how they fare, no rows and no secrets."""
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

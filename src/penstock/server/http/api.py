@@ -2,8 +2,8 @@
 
 Every answer is JSON, apart from the metrics; an error is ``{"code", "message", "hint"}`` with the HTTP status that its kind says. No
 answer holds credentials. Handlers are plain functions, which FastAPI runs in its thread pool, because everything below is synchronous;
-those that wait for a target or an upstream have pools of their own, and so has health. Who may call is decided before, in ``guard.py``.
-Runs in the server.
+those that wait for a target or an upstream have pools of their own, and health waits for no thread. Who may call is decided before, in
+``guard.py``. Runs in the server.
 """
 
 from __future__ import annotations
