@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -34,12 +34,15 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
 from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.contract import DispatcherId
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import from_uri
 from penstock.target.storage import TargetAddress
 
 log = logging.getLogger(__name__)
 LINES_MAX = 10_000
+_LOOKS = 20
+"""How often a checkpoint that is just being published is looked for."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -114,10 +117,10 @@ class FeedVerifier:
         try:
             config = document.feed_config()
             target = self._resolve(config.target)
-            reader = open_reader(target.uri, target.options)
+            reader, joined = self._open(name, target)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
-            left_out = self._left_out(live)
+            left_out = self._left_out(live, joined)
             table_ids = sorted({d.id.table_id for d in live} - left_out.keys())
             if reads_past(self._upstream):
                 verdict = verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts, tell=self._tell)
@@ -133,8 +136,22 @@ class FeedVerifier:
         under_way, lines = self._progress
         return list(lines) if under_way == name else []
 
-    def _left_out(self, live: Sequence[Dispatcher]) -> dict[int, TableVerdict]:
-        """Return the tables of which nothing can be known now, each with the reason."""
+    def _open(self, name: str, target: SinkConfig) -> tuple[StorageReader, set[tuple[DispatcherId, int]]]:
+        """Open the target; return with it the dispatchers, each with its beginning, that are surely in it up to its checkpoint.
+
+        A window is committed a moment before its checkpoint is published: what joined in it is not there for a reader yet. So the meta
+        database is asked first, and the target opened again where it has not come so far.
+        """
+        for _ in range(_LOOKS):
+            found = [from_record(r) for r in self._meta.dispatchers(name) or ()]
+            committed_ts = self._meta.progress(name).checkpoint_ts
+            reader = open_reader(target.uri, target.options)
+            if committed_ts <= (reader.checkpoint_ts() or TS_ZERO):
+                return reader, {(d.id, d.begin_ts) for d in found if not d.with_state}
+        return reader, set()
+
+    def _left_out(self, live: Sequence[Dispatcher], joined: Collection[tuple[DispatcherId, int]]) -> dict[int, TableVerdict]:
+        """Return the tables of which nothing can be known now, each with the reason; ``joined`` are surely in the target."""
         states = {s.table_id: s for s in self._states() if s.is_open}
         past = reads_past(self._upstream)
         shown = set() if past else {t.table_id for t in self._upstream.list_tables()}
@@ -142,7 +159,8 @@ class FeedVerifier:
         for one in live:
             table_id, state = one.id.table_id, states.get(one.id.table_id)
             # A table whose state is still being read is not in the target yet.
-            why = "its first state is still being read" if one.with_state else ""
+            is_new = one.with_state or (one.begin_ts != TS_ZERO and (one.id, one.begin_ts) not in joined)
+            why = "its first state is still being read, or on its way" if is_new else ""
             if state is not None:
                 why = f"it is {state.state.value}: {mask_text(state.reason)}"
             elif not past and table_id not in shown:

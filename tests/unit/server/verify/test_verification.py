@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.config.tree import dump_feed_config, load_feed_config
-from penstock.feed.window.assignment import assign_dispatchers
+from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
+from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord
@@ -265,3 +267,30 @@ def test_one_verification_at_a_time(lab: Lab, tmp_path: Path) -> None:
         leave.set()
         first.join(30)
         feeds.meta.close()
+
+
+def test_a_table_that_joined_in_a_window_whose_checkpoint_is_not_published_yet_is_not_missed(lab: Lab, tmp_path: Path) -> None:
+    """The commit in the meta database comes a moment before: a reader of the target does not see the table's rows yet."""
+    feeds = Feeds(tmp_path, lab, "dataserver://h:1")
+    meta, verifier = feeds.meta, FeedVerifier(feeds.meta, lab.upstream, "dataserver://h:1", never)
+    try:
+        (first,) = assign_dispatchers([lab.table], lab.upstream, 1)
+        first_ts = lab.put(1, 3, "x")
+        came = msgspec.structs.replace(first, begin_ts=first_ts, with_state=True)
+        epoch = meta.claim("f", "a", 3_600_000) or 0
+
+        def commit(from_ts: int, to_ts: int, dispatcher: Dispatcher) -> None:
+            meta.begin_window("f", epoch, from_ts, to_ts, "{}")
+            meta.commit_window("f", epoch, from_ts, to_ts, {}, followers=[to_record(dispatcher)])
+
+        commit(0, first_ts, came)
+        lab.target.maintainer.publish_checkpoint(first_ts)
+        assert [t.unchecked for t in verifier.verify("f").tables] == ["its first state is still being read, or on its way"]
+        second_ts = lab.put(4, 5, "y")
+        lab.target.write(0, second_ts)
+        commit(first_ts, second_ts, msgspec.structs.replace(came, with_state=False))
+        assert [t.unchecked for t in verifier.verify("f").tables] == ["its first state is still being read, or on its way"]
+        lab.target.maintainer.publish_checkpoint(second_ts)
+        assert verifier.verify("f").tables == (TableVerdict("d.a", 5),)
+    finally:
+        meta.close()
