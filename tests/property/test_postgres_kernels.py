@@ -191,7 +191,8 @@ def test_mutated_bytes_are_an_error_or_rows_that_were_there(drawn, data):
         return
     shown = [tuple(r[c] for c in ("c1", "c2", "c3")) for _, r in found]
     known = {v for _, r in sound for v in (r["c1"], r["c2"], r["c3"])}
-    strange = {v for row in shown for v in row if v not in known}
+    # What a transaction wrote over comes to light where the flipped bit moves a row to another key.
+    strange = {v for row in shown for v in row if v not in known and str(v).encode() not in wire}
     # A flipped bit changes one value, which an update shows before and after, or moves a row to another transaction or key.
     assert len(strange) <= 1, (strange, at)
 

@@ -171,6 +171,8 @@ class RegionWorker:
 
     def _run_stream(self) -> None:
         """Run one stream to its end."""
+        # The silence of the stream before is none of this one, which may be cut as soon as it is open.
+        self._heard_at_s = self._clock.monotonic_s()
         stream = self._cache.open_stream()
         channel = self._channels(self.store_addr)
         try:

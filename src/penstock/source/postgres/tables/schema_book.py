@@ -262,12 +262,14 @@ class SchemaBook:
             recent = [v for v in versions if commit_ts - DDL_SLOTS <= v.version < commit_ts]
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
+            # A table that the catalog showed before the log told of it has two that are alike: the later one holds.
+            later = [*candidates[1:], None]
+            candidates = [v for v, after in zip(candidates, later, strict=True) if after is None or _shape(v) != _shape(after)]
             for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
-                    steps = [
-                        (b, a) for b, a in zip((None, *versions), versions, strict=False) if a in recent and a.version <= version.version
-                    ]
+                    changes = [(b, a) for b, a in zip((None, *versions), versions, strict=False) if b is None or _shape(b) != _shape(a)]
+                    steps = [(b, a) for b, a in changes if a in recent and a.version <= version.version]
                     # Whoever begins to capture a table reads its first transaction again: what is in doubt from then on is told with it.
                     begun = any(b is None and a.table_id <= OID_MASK for b, a in steps)
                     doubt = creation_doubt(shown if shown is not None and agrees(shown, relation, types) else None) if begun else ""
