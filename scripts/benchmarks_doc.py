@@ -118,7 +118,8 @@ def chart(runs: list[Run]) -> str:
     ]
     for at, (run, bar) in enumerate(rows):
         y = ROW_PX * (at + 1)
-        length = min(4.0, bar.value / bar.target) * scale
+        # A target of 0 has no ratio: the bar is as long as its target where it holds.
+        length = (min(4.0, bar.value / bar.target) if bar.target else 1.0 if bar.holds else 4.0) * scale
         colour = "#2f7d4f" if bar.holds else "#b23b3b"
         parts.append(f'<text x="{LABEL_PX - 8}" y="{y + 12}" text-anchor="end">{_escaped(f"{run.bench}: {bar.name}"[:68])}</text>')
         parts.append(f'<rect x="{LABEL_PX}" y="{y + 2}" width="{length:.1f}" height="{ROW_PX - 8}" fill="{colour}"/>')
