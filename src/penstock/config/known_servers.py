@@ -76,21 +76,24 @@ def read_token(file: Path) -> str:
 
 def announce(server: KnownServer) -> Callable[[], None]:
     """Note a server's address until what is returned is called, or the process ends."""
+    held = -1
     try:
         place = _directory()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(place):
-            raise PermissionError(0, "it belongs to another user, or others can write there")
+            raise PermissionError(0, f"{place} belongs to another user, or others can write there")
         file = place / _name(server.url)
         partial = place / f"{file.name}.{secrets.token_hex(4)}.new"
         held = open_private(str(partial), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        # Locked before it has its name: whoever finds it by that name finds it held.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        os.write(held, msgspec.json.encode(server))
+        partial.replace(file)
     except OSError as error:
-        log.warning("the command line will not find the token by itself", extra={"reason": f"{_directory()}: {error.strerror}"})
+        if held >= 0:
+            os.close(held)
+        log.warning("the command line will not find the token by itself", extra={"reason": str(error)})
         return lambda: None
-    # Locked before it has its name: whoever finds it by that name finds it held.
-    fcntl.flock(held, fcntl.LOCK_EX)
-    os.write(held, msgspec.json.encode(server))
-    partial.replace(file)
 
     def withdraw() -> None:
         with contextlib.suppress(OSError):
@@ -121,7 +124,14 @@ def find_server(url: str) -> KnownServer | None:
 
 
 def _directory() -> Path:
-    return Path(os.environ.get(HOME_VARIABLE) or Path("~/.penstock").expanduser()) / "servers"
+    """Return where servers are noted; raises ``OSError`` where this user has no home, as one that a container gave only a number."""
+    named = os.environ.get(HOME_VARIABLE)
+    if named:
+        return Path(named) / "servers"
+    try:
+        return Path("~/.penstock").expanduser() / "servers"
+    except RuntimeError:
+        raise FileNotFoundError(0, f"this user has no home directory: set {HOME_VARIABLE}") from None
 
 
 def _is_private(place: Path) -> bool:

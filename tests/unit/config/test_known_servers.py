@@ -93,3 +93,12 @@ def test_notes_that_others_can_write_are_not_believed(home: Path) -> None:
     os.chmod(home, 0o700)
     assert find_server(URL) == KnownServer(URL, "/t")
     withdraw()
+
+
+def test_a_user_without_a_home_has_a_server_that_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a container that gives a process a number for its user and nothing else."""
+    monkeypatch.delenv("PENSTOCK_HOME", raising=False)
+    monkeypatch.setenv("HOME", "~")
+    assert find_server("http://127.0.0.1:1") is None
+    announce(KnownServer("http://127.0.0.1:1", "/data/api-token"))()
+    assert "will not find the token" in caplog.text
