@@ -35,6 +35,14 @@ CASES = {
             "INSERT INTO shop.t1_old VALUES (5, 5); INSERT INTO shop.t1 VALUES (6)",
         ],
     ),
+    "written_altered_and_written_in_one_transaction": (
+        "CREATE TABLE shop.m (id int PRIMARY KEY, v text); INSERT INTO shop.m VALUES (1, 'old')",
+        [
+            "BEGIN; INSERT INTO shop.m VALUES (2, 'a'); UPDATE shop.m SET v = 'b' WHERE id = 1; ALTER TABLE shop.m ADD w int DEFAULT 5;"
+            "INSERT INTO shop.m VALUES (3, 'c', 6); COMMIT",
+            "INSERT INTO shop.m VALUES (4, 'd', 7)",
+        ],
+    ),
     "drop_and_create": (
         "CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t VALUES (1, 'old'), (2, 'old')",
         [

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import numpy as np
+import pyarrow as pa
+
 from penstock.feed.bootstrap.difference_reader import read_difference
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.packing import WorkItem
 from penstock.feed.window.steps import WorkEnd, WorkStep
+from penstock.model.batch import commit_ts_array
+from penstock.model.ddl import DdlEvent
 from penstock.model.table import TableSchema
 from penstock.readback.contract import open_state
 from penstock.sink.catalog import before_rule
@@ -49,14 +54,30 @@ def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[
             if not found <= versions.keys():
                 versions.update({t.version: t for t in client.schema_history(work.dispatcher.table_id)})
             for version, records in merge_step(step, any(needs_before(versions[v]) for v in found)):
-                # A DDL makes a version, so a batch lies before it or after it as a whole.
+                # A DDL makes a version, so a batch of that or a later one lies behind it.
                 while ahead and ahead[0].commit_ts <= version:
                     yield ahead.popleft()
-                if version != current.version:
-                    current = versions[version]
-                    yield current
-                yield records
+                for part in _parted(records, ahead):
+                    if isinstance(part, pa.RecordBatch) and version != current.version:
+                        current = versions[version]
+                        yield current
+                    yield part
     finally:
         handle.close()
     yield from ahead
     yield WorkEnd()
+
+
+def _parted(records: pa.RecordBatch, ahead: deque[DdlEvent]) -> Iterator[pa.RecordBatch | DdlEvent]:
+    """Yield rows, and between them the DDLs that they stand behind although their version is an older one.
+
+    That is a transaction which wrote to a table, changed it and wrote again: all of its rows have one ts, above its DDLs.
+    """
+    while ahead and records.num_rows and (ts := commit_ts_array(records))[-1] > ahead[0].commit_ts:
+        before = int(np.searchsorted(ts, np.uint64(ahead[0].commit_ts), side="right"))
+        if before:
+            yield records.slice(0, before)
+        yield ahead.popleft()
+        records = records.slice(before)
+    if records.num_rows:
+        yield records
