@@ -141,6 +141,11 @@ ONCE_WRONG_ON_POSTGRES = {
         ),
         *("begin", "window", "down", "DROP TABLE t2_p1", "settle", "down", "ALTER TABLE t2 DETACH PARTITION t2_p2", "settle", "end"),
     ],
+    "a_partition_comes_and_goes_with_its_rows_while_nobody_reads": [
+        *(*PARTED, "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "begin", "settle", "down"),
+        *("CREATE TABLE t2_p2 PARTITION OF t2 FOR VALUES FROM (20) TO (30)", "INSERT INTO t2 VALUES (23, 'c')", "DROP TABLE t2_p2"),
+        *("settle", "end"),
+    ],
     "a_label_is_renamed_while_nobody_reads": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TABLE t1 (k0 int PRIMARY KEY, m mood)", "INSERT INTO t1 VALUES (1, 'a')"),
         *("begin", "window", "down", "ALTER TYPE mood RENAME VALUE 'a' TO 'z'", "settle", "end"),

@@ -14,7 +14,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CatalogTable
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
-from penstock.source.postgres.tables.row_doubts import creation_doubt
+from penstock.source.postgres.tables.row_doubts import PARTITION_GONE, creation_doubt
 from penstock.source.postgres.tables.schema_book import OID_MASK, Created, KnownRelation, SchemaBook
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.postgres.wire.pgoutput import Relation
@@ -44,6 +44,7 @@ class TableFollower:
         self._unlogged: set[int] = set()
         self._fresh: dict[int, CatalogTable] = {}
         self._reasons: dict[int, str] = {}
+        self._root: CatalogTable | None = None
         self._doubts: list[TableDoubt] = []
         self.wanted: Callable[[int], bool] = lambda _table_id: True
 
@@ -51,7 +52,21 @@ class TableFollower:
         """Ask the catalog for the tables that relations describe, all at once: one comes where a definition may have changed."""
         oids = sorted({n.oid for n in notices if n.relation is not None})
         self._fresh = self._watch.read(oids)
-        self._reasons = self._watch.rewritten(list(self._fresh.values()), self._is_told)
+        self._reasons = self._watch.rewritten(list(self._fresh.values()), self._is_told, self._book.was_captured)
+        self._doubt_lost_partitions(notices)
+
+    def _doubt_lost_partitions(self, notices: Sequence[Notice]) -> None:
+        """Doubt tables that got rows by a partition that the catalog does not have any more, and perhaps never showed anybody.
+
+        Behind the relation of a table with partitions stands at once that of the partition for whose rows it is sent.
+        """
+        for notice in notices:
+            if notice.relation is None:
+                continue
+            if self._root is not None and all(s.oid != notice.oid for s in self._root.storage):
+                self._reasons.setdefault(self._root.oid, PARTITION_GONE)
+            found = self._fresh.get(notice.oid)
+            self._root = found if found is not None and found.partitioned else None
 
     def end_notices(self) -> None:
         """Take what the catalog showed as seen, and doubt what it leaves open once the log has been read up to there."""
@@ -154,7 +169,7 @@ class TableFollower:
         Tables that are gone are returned only until they were told.
         """
         captured = [t for t in self._book.captured(self.wanted) if t.table_id not in self._dropped]
-        found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told)
+        found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told, self._book.was_captured)
         found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid))
         return [c for c in found if not (c.table_id in self._unlogged and c.now is None and c.place is not None and not c.place.partition)]
 

@@ -297,10 +297,11 @@ class PostgresUpstream:
         again = reading is not None and self._clock.monotonic_s() - reading > self._settings.settled_s
         for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
+                old = {table.oid} if self._book.was_captured(table.oid) else set()
                 self._book.begin_capture(table, min(held), again)
                 if self._watch.seen(table.oid) is None:
                     # It may be one that was captured before this process, and goes on behind what happened while nobody read.
-                    for oid, reason in self._watch.rewritten([table], lambda _: False).items():
+                    for oid, reason in self._watch.rewritten([table], lambda _: False, old.__contains__).items():
                         self._watch.put_off(parse_lsn(self.log_end()), oid, reason)
                 self._watch.accept([table], first=True)
 

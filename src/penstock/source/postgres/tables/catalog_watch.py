@@ -67,6 +67,8 @@ WHERE r.oid IN ({{oids}}) AND (
 
 ReadTables = Callable[[Sequence[int]], Sequence[CatalogTable]]
 Query = Callable[[str], list[Row]]
+Known = Callable[[int], bool]
+"""What somebody else knows of a table, by oid."""
 TypeTexts = dict[int, dict[int, str]]
 
 
@@ -160,20 +162,23 @@ class CatalogWatch:
         rows = self._query(_PLACES.format(oids=", ".join(str(o) for o in oids))) if oids else []
         return {int(o or 0): Place(schema or "", table or "", kept == "u", part == "t") for o, schema, table, kept, part in rows}
 
-    def rewritten(self, tables: Sequence[CatalogTable], known: Callable[[int], bool]) -> dict[int, str]:
-        """Return, by oid, why rows may differ from what the log told since tables were last seen; those without a reason are left out."""
+    def rewritten(self, tables: Sequence[CatalogTable], known: Known, was_captured: Known) -> dict[int, str]:
+        """Return, by oid, why rows may differ from what the log told since tables were last seen; those without a reason are left out.
+
+        A table that nobody has seen yet was captured by an earlier process, or is new.
+        """
         before = {t.oid: self.seen(t.oid) for t in tables}
         touched = self._touched([oid for oid, table in before.items() if table is None])
         found = dict.fromkeys(touched, "it was rewritten, or its partitions, types or publication changed, while nobody read the log")
         for table in tables:
             old = before[table.oid]
-            if old is None and self._notes.has_lost(table):
-                found[table.oid] = "a partition of it was dropped or detached while nobody read the log"
+            if old is None and (reason := self._notes.loss(table, was_captured(table.oid))):
+                found[table.oid] = reason
             if old is not None and (reason := storage_doubt(old, table, known)):
                 found[table.oid] = reason
         return found
 
-    def look(self, captured: Sequence[tuple[int, int, int]], known: Callable[[int], bool]) -> list[Changed]:
+    def look(self, captured: Sequence[tuple[int, int, int]], known: Known, was_captured: Known) -> list[Changed]:
         """Return which of some tables, given as (oid, table id, version), are gone or different."""
         if not captured:
             return []
@@ -184,7 +189,7 @@ class CatalogWatch:
         with self._lock:
             differ = [o for o in oids if o not in prints or o in self._untold or prints[o] != self._prints.get(o) or o not in self._seen]
         now = self.read(differ)
-        reasons = self.rewritten(list(now.values()), known)
+        reasons = self.rewritten(list(now.values()), known, was_captured)
         places = self.places([o for o in differ if o not in now])
         found: list[Changed] = []
         for oid, table_id, version in captured:

@@ -27,9 +27,12 @@ class PartitionNotes:
                 came, went = note.unique_keys
                 self._parts[-note.table_id] = self._parts.get(-note.table_id, frozenset()) - set(went) | set(came)
 
-    def has_lost(self, table: CatalogTable) -> bool:
-        """Return whether a partition is not there any more that was when the table was last noted."""
-        return not self._parts.get(table.oid, frozenset()) <= _parts(table)
+    def loss(self, table: CatalogTable, is_old: bool) -> str:
+        """Return why partitions may have gone since a table was last noted; without a note nobody knows that of one that is old."""
+        if table.partitioned and is_old and table.oid not in self._parts:
+            return "nobody noted its partitions before the process ended: one may have been dropped or detached since"
+        lost = not self._parts.get(table.oid, frozenset()) <= _parts(table)
+        return "a partition of it was dropped or detached while nobody read the log" if lost else ""
 
     def see(self, tables: Iterable[CatalogTable]) -> None:
         """Take tables as seen, for the next note."""
@@ -41,7 +44,7 @@ class PartitionNotes:
         notes = []
         for oid, table in seen.items():
             known, now = self._parts.get(oid, frozenset()), _parts(table)
-            if known != now:
+            if oid not in self._parts or known != now:
                 changes = (tuple(sorted(now - known)), tuple(sorted(known - now)))
                 notes.append(TableSchema(-oid, table.schema, table.table, ts, (), unique_keys=changes))
                 self._parts[oid] = now

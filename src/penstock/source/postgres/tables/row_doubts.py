@@ -13,6 +13,7 @@ import msgspec
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CatalogTable
 
+PARTITION_GONE = "a partition of it was dropped or detached"
 _AHEAD = "its definition changed again before the log of this one was read"
 
 
@@ -30,7 +31,7 @@ def storage_doubt(before: CatalogTable, now: CatalogTable, known: Callable[[int]
         "its rows are named otherwise (REPLICA IDENTITY)": not now.has_key and (before.identity == "f") != (now.identity == "f"),
         "a generated column became an ordinary one": not {c.column.id for c in now.columns}.isdisjoint(before.generated),
         "its rows were rewritten (the table or a partition of it lies in another file)": any(new.get(o, f) != f for o, f in old.items()),
-        "a partition of it was dropped or detached": not old.keys() <= new.keys(),
+        PARTITION_GONE: not old.keys() <= new.keys(),
         "a table was attached to it as a partition": any(not s.pristine or known(s.oid) for s in came),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

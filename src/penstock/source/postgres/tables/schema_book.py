@@ -189,9 +189,13 @@ class SchemaBook:
             newest = self.newest(table.oid)
             fresh = base_version(table)
             known = (newest.schema, newest.table, newest.columns) == (fresh.schema, fresh.table, fresh.columns)
-            captured = newest.version > 1 << BASE_VERSION_BITS
-            if newest.version < ts and not (captured and (known or not again)):
+            if newest.version < ts and not (self.was_captured(table.oid) and (known or not again)):
                 self.adopt([msgspec.structs.replace(fresh, table_id=newest.table_id, version=ts)])
+
+    def was_captured(self, oid: int) -> bool:
+        """Return whether the capture of a table ever began, or the log told of it."""
+        with self._lock:
+            return bool(self._generations(oid)) and self.newest(oid).version > 1 << BASE_VERSION_BITS
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""

@@ -19,12 +19,24 @@ def test_what_the_journal_kept_tells_which_partition_went():
     assert notes.take(20) == ()
     again = PartitionNotes()
     again.adopt([*kept, TableSchema(7, "s", "t", 1, ())])
-    assert not again.has_lost(table(2, 3, 4, 5))
-    assert again.has_lost(table(2, 4))
+    assert not again.loss(table(2, 3, 4, 5), is_old=True)
+    assert "dropped or detached while" in again.loss(table(2, 4), is_old=True)
 
 
-def test_a_table_that_was_never_noted_lost_nothing():
+def test_of_a_table_that_was_never_noted_nobody_knows_what_it_lost_unless_it_is_new():
     notes = PartitionNotes()
     notes.see([table(7, partitioned=False)])
     assert notes.take(1) == ()
-    assert not notes.has_lost(table())
+    assert not notes.loss(table(7, partitioned=False), is_old=True)
+    assert not notes.loss(table(), is_old=False)
+    assert "nobody noted" in notes.loss(table(), is_old=True)
+
+
+def test_a_table_without_partitions_is_noted_once():
+    notes, again = PartitionNotes(), PartitionNotes()
+    notes.see([table()])
+    kept = notes.take(1)
+    notes.see([table()])
+    assert (len(kept), notes.take(2)) == (1, ())
+    again.adopt(kept)
+    assert not again.loss(table(3), is_old=True)
