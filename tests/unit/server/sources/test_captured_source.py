@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.config.server_tree import ServerConfig, SparkConfig
-from penstock.server.process import flight_socket
+from penstock.server.sources.captured_source import flight_socket
 
 
 def test_where_all_readers_are_this_users_no_other_can_reach_flight() -> None:
