@@ -233,7 +233,8 @@ class ServerProcess:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
         able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
-        rng, together = system_random(), has_log(source.upstream)
+        # Shared objects have one owner, as a log has one reader.
+        rng, together = system_random(), has_log(source.upstream) or bool(config.store.objects)
         supervisor = Supervisor(owner, meta, source.runs, config.supervisor, self._clock, rng, able, accepts, together=together)
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()

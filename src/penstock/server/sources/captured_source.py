@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import ServerConfig
+from penstock.config.store_objects import open_objects
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
@@ -102,7 +103,8 @@ class CapturedSource:
         around, config, clock, parts = self._around, self._around.config, self._around.clock, self._parts
         self.upstream: Upstream = open_upstream(self.uri)
         parts.callback(self.upstream.close)
-        self.store = ColumnarEventStore(store_dir, config.store, clock)
+        objects = open_objects(config.store, source_name(self.uri), around.resolve)
+        self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None)
         parts.callback(self.store.close)
         socket = flight_socket(config, store_dir)
         self._flight = FlightService(self.store, config.flight_host, config.flight_port, socket=socket)
