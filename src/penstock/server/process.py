@@ -118,8 +118,11 @@ class ServerProcess:
         """Start everything; on an error, end what was started and raise it."""
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self._parts.close()
+            lost = self._jvm_exit_code()
+            if isinstance(error, Exception) and lost is not None:
+                raise PenstockError("SPARK_LOST", f"Spark's JVM ended with {lost} while the server started") from error
             raise
 
     def abandon(self) -> None:
