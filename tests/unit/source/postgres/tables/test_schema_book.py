@@ -176,3 +176,13 @@ def test_a_table_that_lost_its_key_is_told_with_its_first_row_although_its_ident
     told = book.observe(relation, ts + 100, catalog.read(None)[0])
     assert told.known.is_bag
     assert told.doubt
+
+
+def test_rows_from_before_every_version_that_is_known_begin_one():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    later = msgspec.structs.replace(base_version(catalog.read(None)[0]), version=1 << 51)
+    book.adopt([later])
+    known, _ = catalog.observe(book, 1 << 50)
+    assert known.table.version < 1 << 50
+    assert [(c.id, c.name) for c in known.table.columns] == [(1, "id"), (2, "v")]
