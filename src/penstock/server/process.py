@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +45,7 @@ from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.flight_opening import open_flight, reached_here_only
 from penstock.server.health.feed_watch import FeedWatch
 from penstock.server.health.looks import CaptureLook, SparkLook, meta_look
 from penstock.server.health.report import ServerHealth
@@ -68,14 +67,11 @@ from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
-from penstock.store.flight.server import FlightService
 from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
 
 _SPARK_LOOK_S = 0.5
-_SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
-"""What both the operating system and a URI take for the path of a socket."""
 
 
 class ServerProcess:
@@ -158,7 +154,7 @@ class ServerProcess:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
         settings = self._config.spark
         quiet_accumulators()
-        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf))
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf, settings.archive))
         self._jvm_exit_code = lambda: jvm_exit_code(session)
         self._parts.callback(close_session, session)
         self._parts.callback(self._watch_spark(self._jvm_exit_code))
@@ -204,7 +200,7 @@ class ServerProcess:
         parts.callback(upstream.close)
         store = ColumnarEventStore(directory.store, config.store, clock)
         parts.callback(store.close)
-        flight = FlightService(store, config.flight_host, config.flight_port, socket=flight_socket(config, directory.store))
+        flight = open_flight(config, store, directory.store, clock)
         parts.callback(flight.close)
         self._flight_location = flight.location
         address = FlightAddress(flight.location, flight.token)
@@ -300,7 +296,9 @@ class ServerProcess:
         metrics: CollectorRegistry,
     ) -> ServerHealth:
         settings, clock = self._config.supervisor, self._clock
-        spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
+        spark = SparkLook(
+            lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock, here_only=reached_here_only(self._config)
+        )
         capture = CaptureLook(log_service.status, directory.path)
         accepts = SourceFeeds(self._config.source).accepts
         feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock, _flush_interval_s)
@@ -383,13 +381,6 @@ class ServerProcess:
         self._parts.callback(scheduled.stop)
         scheduled.start()
         return scheduled.view
-
-
-def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
-    """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
-    file = store_dir / "flight.sock"
-    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
-    return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
 
 
 def _flush_interval_s(feed: FeedRecord) -> float:

@@ -1,8 +1,8 @@
 """The client of the Flight service: plans on the driver, reads on executors.
 
 A handle that it opens reads objects directly where it can reach them, streams them from the service where it cannot, and streams the
-rows in memory. The client holds a location and a token only, so it is picklable; the connection is made where it is first used, and
-the token never shows in ``repr``. Runs on the driver and on executors.
+rows in memory. The client holds a location and a token only, so it is picklable; the connection is made where it is first used, over TLS
+where the token has the certificates for it, and the token never shows in ``repr``. Runs on the driver and on executors.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.flight.credentials import ReaderCertificates, split_token
 from penstock.store.flight.server import (
     Endpoint,
     MemoryEndpoint,
@@ -46,6 +47,7 @@ class FlightStoreClient:
         """``location`` as the server's ``location``; ``storage_options`` go to obstore for objects that are not local."""
         self.location = location
         self._token = token
+        self._call_token, self._reader = split_token(token)
         self._storage_options = dict(storage_options or {})
         self._connection: fl.FlightClient | None = None
         self._lock = threading.Lock()
@@ -136,11 +138,11 @@ class FlightStoreClient:
     def _connect(self) -> fl.FlightClient:
         with self._lock:
             if self._connection is None:
-                self._connection = fl.FlightClient(self.location)
+                self._connection = fl.FlightClient(self.location, **_certificates(self._reader))
             return self._connection
 
     def _options(self, timeout_s: float | None) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._token}".encode())], timeout=timeout_s)
+        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._call_token}".encode())], timeout=timeout_s)
 
 
 _spaces: dict[tuple[str, tuple[tuple[str, str], ...]], ObjectSpace] = {}
@@ -229,6 +231,12 @@ class _StreamedObjects:
     def local_path(self, path: str) -> Path | None:
         """Return None: nothing is local."""
         return None
+
+
+def _certificates(reader: ReaderCertificates | None) -> dict[str, bytes]:
+    if reader is None:
+        return {}
+    return {"tls_root_certs": reader.ca.encode(), "cert_chain": reader.certificate.encode(), "private_key": reader.key.encode()}
 
 
 @contextlib.contextmanager
