@@ -22,7 +22,7 @@ from penstock.kernels.jit import I64, U64
 from penstock.model.bag_key import is_bag
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
-from penstock.model.ddl import DdlType
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
@@ -31,6 +31,7 @@ from penstock.source.mysql.event_scan import EventScan
 from penstock.source.mysql.log_line import LogLine
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
+from penstock.source.mysql.tables.alter_actions import parts_of
 from penstock.source.mysql.tables.composed import compose_drop
 from penstock.source.mysql.tables.harmless import is_harmless, plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
@@ -225,13 +226,19 @@ class LogReader:
         if not self._pieces.is_begun:
             self._pieces.begin(self._line.next_ts(self._scan.time_ms))
 
-    def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Told | None = None) -> LogStep:
+    def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Sequence[Told] = ()) -> LogStep:
         """Return a step with the doubts that came up; those about tables that nobody captures are kept to ourselves."""
-        found = told or Told()
-        self._doubts.add(found.doubts)
-        doubts = tuple(d for d in self._doubts.take() if d.table_id == 0 or self._wanted(d.table_id))
-        ddls = (found.event,) if found.event is not None else ()
-        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=found.ended)
+        for found in told:
+            self._doubts.add(found.doubts)
+        ddls = tuple(found.event for found in told if found.event is not None)
+        made = self._made(ddls)
+        doubts = tuple(d for d in self._doubts.take() if d.table_id == 0 or d.table_id in made or self._wanted(d.table_id))
+        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=tuple(ended for found in told for ended in found.ended))
+
+    def _made(self, ddls: Sequence[DdlEvent]) -> set[int]:
+        """Return the tables that DDLs make, in the place of none or of one that is captured: nobody can have asked for them yet."""
+        made = [d for d in ddls if d.type is DdlType.CREATE_TABLE and all(map(self._wanted, d.dropped_table_ids))]
+        return {table.table_id for ddl in made for table in ddl.tables}
 
     def _given_position(self) -> LogPosition | None:
         return None if self._held else self.position
@@ -297,7 +304,7 @@ class LogReader:
             self._slots.unbind()
             if piece:
                 self._pieces.begin(self._line.further_ts(time_ms), piece)
-            yield self._step(told=told)
+            yield self._step(told=(told,))
         else:
             self._doubts.add_undated(self._scan.whole, told.doubts)
         self._slots.choose(self._wanted)
@@ -388,10 +395,11 @@ class LogReader:
         piece = self._scan.piece if inside else 0
         if piece:
             yield from self._give_open()
-        ts = self._line.next_ts(self._scan.time_ms, after)
-        told = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else Told()
+        parts = parts_of(statement, text) if statement is not None else []
+        ts = self._line.next_ts(self._scan.time_ms, after, max(1, len(parts)))
+        told = [self._tables.apply(part, said, ts + at, lambda: self._ends_at(after)) for at, (part, said) in enumerate(parts)]
         self._doubts.add(doubts, ts)
-        if told.event is not None or told.ended:
+        if any(found.event is not None or found.ended for found in told):
             self._slots.unbind()
             self._slots.choose(self._wanted)
         if inside:
