@@ -55,6 +55,7 @@ from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 _OF_ONE_TABLE = frozenset({"SCHEMA_UNKNOWN", "DECODE_FAILED", "TYPE_UNSUPPORTED", "UPSTREAM_MISCONFIGURED"})
 """Errors that concern the table whose rows were decoded, and no other."""
 _TEXT_HINT = "Run SET GLOBAL binlog_format = 'ROW' and reconnect the writers."
+_MADE_ELSEWHERE = frozenset({"TRIGGER", "FUNCTION"})
 _PARTIAL_HINT = "Run SET GLOBAL binlog_row_value_options = '' and reconnect the writers."
 _REFUSED = {
     wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
@@ -97,8 +98,15 @@ class LogReader:
         clock: Clock,
         ends_at: Callable[[LogPlace], bool] = lambda _: True,
         read_rows: ReadRows | None = None,
+        writes_elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``ends_at`` tells whether the log ends at a place now, ``read_rows`` reads by key what the log leaves out."""
+        """``ends_at`` tells whether the log ends at a place now, ``read_rows`` reads by key what the log leaves out.
+
+        ``writes_elsewhere`` tells whether a change may reach tables that its text does not name.
+        """
+        self._writes_elsewhere = writes_elsewhere
+        self._reach: bool | None = None
+        """What it told last."""
         self._ends_at = ends_at
         self._read_rows = read_rows
         self._tables = tables
@@ -371,11 +379,9 @@ class LogReader:
             self._scan.skip()
             yield from self._flush_alone()
             return
-        statement = parse_statement(query.text, query.schema)
-        doubts: list[TableDoubt] = []
-        if statement is None and not is_harmless(exact):
-            reason = f"the log holds a change as text ({words[0]}): binlog_format is not ROW"
-            doubts = doubts_of(self._tables.named(exact, query.schema), reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT)
+        temporary = self._scan.is_of_session and words[:1] in (["ALTER"], ["TRUNCATE"])
+        statement = None if temporary else parse_statement(query.text, query.schema)
+        doubts = self._text_doubts(exact, query.schema) if statement is None and not temporary else []
         if inside and statement is None:
             self._doubts.add_undated(self._scan.whole, doubts)
             self._scan.skip()
@@ -386,16 +392,30 @@ class LogReader:
             text = compose_drop(statement.tables)
             statement = Statement(DdlType.DROP_TABLE, statement.schema, statement.tables) if statement.renamed else None
         yield from self._flush()
-        yield from self._on_statement(statement, text, inside, doubts)
+        yield from self._on_statement(statement, text, query.schema, inside, doubts)
 
-    def _on_statement(self, statement: Statement | None, text: str, inside: bool, doubts: Sequence[TableDoubt]) -> Iterator[LogStep]:
+    def _text_doubts(self, words: Sequence[str], schema: str) -> list[TableDoubt]:
+        """Doubt what a statement that is no DDL of a table may have changed."""
+        if is_harmless(words):
+            if _MADE_ELSEWHERE.intersection(w.upper() for w in words):
+                self._reach = None
+            return []
+        if self._reach is None:
+            self._reach = self._writes_elsewhere()
+        reason = f"the log holds a change as text ({words[0].upper()}): binlog_format is not ROW"
+        named = self._tables.named(words, schema, self._reach)
+        return doubts_of(named, reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT)
+
+    def _on_statement(
+        self, statement: Statement | None, text: str, schema: str, inside: bool, doubts: Sequence[TableDoubt]
+    ) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         self._scan.begin_statement()
         after = self._line.place if inside else self._line.after(self._scan.entry())
         piece = self._scan.piece if inside else 0
         if piece:
             yield from self._give_open()
-        parts = parts_of(statement, text) if statement is not None else []
+        parts = parts_of(statement, text, schema) if statement is not None else []
         ts = self._line.next_ts(self._scan.time_ms, after, max(1, len(parts)))
         told = [self._tables.apply(part, said, ts + at, lambda: self._ends_at(after)) for at, (part, said) in enumerate(parts)]
         self._doubts.add(doubts, ts)

@@ -7,14 +7,15 @@ initial default; whatever the server computes is a reason. Runs in the log servi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.ddl.tokens import TableName, unquoted
+from penstock.ddl.tokens import TableName
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
-from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring
+from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring, table_behind
 
 _OPTIONS = frozenset(
     {"ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT"}
@@ -41,6 +42,8 @@ _ZEROS = {
     TypeKind.BIT: "b'0'",
 }
 _NUMBERS = INTEGER_KINDS | {TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.DECIMAL}
+_TOLD_BYTES = re.compile(r"(?!0x)[ ->@-\[\]-~]*")
+"""A default of bytes whose text is sure to be the bytes: a server shows others as question marks, escaped, or in hex."""
 _FIXED_LENGTHS = frozenset({36, 15, 39})
 """A CHAR of these lengths may be a UUID or an address, whose zero is another."""
 
@@ -68,14 +71,8 @@ def read_alteration(query: str, schema: str) -> Alteration:
         columns = columns or changes_columns(action)
         reasons += [reason] if (reason := _reason(action)) else []
         if "TABLE" in action and action[0] in {"EXCHANGE", "CONVERT"}:
-            others.append(_table_behind([w for w, _, _ in words], "TABLE", schema))
+            others.append(table_behind([w for w, _, _ in words], "TABLE", schema))
     return Alteration(tuple(dict.fromkeys(reasons)), tuple(others), columns)
-
-
-def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
-    at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
-    names = [unquoted(w) for w in words[at : at + 3]]
-    return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
 
 
 def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action
@@ -201,7 +198,7 @@ def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
         # The time zone in which such a constant was written is not told.
         if kind is TypeKind.TIMESTAMP and not value.startswith("0000"):
             value, reason = None, f"column {column.name} was added with a time of an unknown zone"
-        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not (value.isascii() and value.isprintable() and "\\" not in value)):
+        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not _TOLD_BYTES.fullmatch(value)):
             value, reason = None, f"column {column.name} was added with bytes that its text does not tell"
     elif not column.nullable:
         value = _implicit(column.type)

@@ -112,17 +112,17 @@ class TableVersions:
             unsaved, self._unsaved = self._unsaved, ()
             return unsaved
 
-    def named(self, words: Sequence[str], schema: str) -> list[TableSchema]:
-        """Return the living tables that the words of a statement name; where it names none, all that it may mean."""
+    def named(self, words: Sequence[str], schema: str, others: bool = False) -> list[TableSchema]:
+        """Return the living tables that the words of a statement name; where it names none, or with ``others``, all that it may mean."""
         with self._lock:
             plain = [unquoted(w) for w in words]
             qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
             found = [self._live[n] for n in dict.fromkeys([*qualified, *((schema, w) for w in plain)]) if n in self._live]
             self._empty.difference_update(t.table_id for t in found)
-            if found:
+            if found and not others:
                 return found
             self._empty.clear()
-            schemas = {schema, *(first for first, _ in qualified)}
+            schemas = {schema, *(first for first, _ in qualified), *(t.schema for t in found)}
             return [t for t in self.list() if t.schema in schemas or not schema]
 
     def rewind(self, ts: int) -> None:
@@ -232,12 +232,21 @@ class TableVersions:
         if old is None:
             return Told()
         new_id = table_id(*name, ts)
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in old.columns)
-        new = self._book.known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
+        new = self._book.known(new_id, ts) or self._emptied(old, new_id, ts)
         ended = self._book.end(old, ts)
         self._install(new)
         self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
+
+    def _emptied(self, old: TableSchema, new_id: int, ts: int) -> TableSchema:
+        """Return the first version of a table that was emptied, as the server shows it where it does: no row of it may tell for long."""
+        columns, keys = old.columns, old.unique_keys
+        shown = self._shown.read_sound((old.schema, old.table))
+        if shown is not None and self._is_newest() and not _is_alike(columns, shown.columns):
+            columns = self._numbered(old, shown.columns, {}, frozenset())
+            keys = shown.unique_ids(columns)
+        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in columns)
+        return msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh, unique_keys=keys)
 
     def _create(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
@@ -298,6 +307,7 @@ class TableVersions:
         old = self._live.get(name)
         alteration = read_alteration(query, statement.schema)
         others = [self._live[n] for n in alteration.others if n in self._live]
+        self._empty.difference_update(t.table_id for t in others)
         doubts = tuple(d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"]))
         if old is None:
             return Told(doubts=doubts)
@@ -313,7 +323,9 @@ class TableVersions:
         if known is None and not is_empty and is_made_anew(old, columns):
             return self._made_anew(old, new, reasons, doubts)
         self._install(new)
-        event = DdlEvent(ts, statement.type, query, statement.schema, (new,))
+        # To readers of the files an exchange gives both tables again; here what differs is told.
+        kind = DdlType.MULTI_SCHEMA_CHANGE if statement.type is DdlType.EXCHANGE_PARTITION else statement.type
+        event = DdlEvent(ts, kind, query, statement.schema, (new,))
         return Told(event, (), (*_doubts(new, ts, [] if is_empty else reasons), *doubts))
 
     def _made_anew(self, old: TableSchema, altered: TableSchema, reasons: Sequence[str], doubts: tuple[TableDoubt, ...] = ()) -> Told:
