@@ -3,7 +3,7 @@
 A handle that it opens reads objects directly where it can reach them, streams them from the service where it cannot, and streams the
 rows in memory. Objects that are far away are read with the options that the client was given, through the process's cache of blocks
 (``reached_objects.py``). The client holds a location, a token and options only, so it is picklable; the connection is made where it is
-first used, and no secret shows in ``repr``. Runs on the driver and on executors.
+first used, over TLS where the token has the certificates for it, and no secret shows in ``repr``. Runs on the driver and on executors.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.flight.credentials import ReaderCertificates, split_token
 from penstock.store.flight.reached_objects import StreamedObjects, reached_space
 from penstock.store.flight.server import (
     Endpoint,
@@ -48,6 +49,7 @@ class FlightStoreClient:
         """
         self.location = location
         self._token = token
+        self._call_token, self._reader = split_token(token)
         self._storage_options = None if storage_options is None else dict(storage_options)
         self._connection: fl.FlightClient | None = None
         self._lock = threading.Lock()
@@ -135,11 +137,11 @@ class FlightStoreClient:
     def _connect(self) -> fl.FlightClient:
         with self._lock:
             if self._connection is None:
-                self._connection = fl.FlightClient(self.location)
+                self._connection = fl.FlightClient(self.location, **_certificates(self._reader))
             return self._connection
 
     def _options(self, timeout_s: float | None) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._token}".encode())], timeout=timeout_s)
+        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._call_token}".encode())], timeout=timeout_s)
 
 
 class _StreamedMemory:
@@ -168,6 +170,12 @@ class _StreamedMemory:
                 self._span_id, self._table_id, version, side, int(ts[0]), int(ts[-1]), records.num_rows, max(1, records.nbytes)
             )
             yield ChangeBatch(header, records)
+
+
+def _certificates(reader: ReaderCertificates | None) -> dict[str, bytes]:
+    if reader is None:
+        return {}
+    return {"tls_root_certs": reader.ca.encode(), "cert_chain": reader.certificate.encode(), "private_key": reader.key.encode()}
 
 
 @contextlib.contextmanager

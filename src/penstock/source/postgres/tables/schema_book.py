@@ -279,8 +279,9 @@ class SchemaBook:
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
             # A table that the catalog showed before the log told of it has two that are alike: the later one holds.
-            later = [*candidates[1:], None]
-            candidates = [v for v, after in zip(candidates, later, strict=True) if after is None or _shape(v) != _shape(after)]
+            candidates = [
+                v for v, after in zip(candidates, [*candidates[1:], None], strict=False) if after is None or _shape(v) != _shape(after)
+            ]
             for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.

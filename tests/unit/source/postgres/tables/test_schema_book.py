@@ -209,3 +209,13 @@ def test_who_is_gone_has_no_name_any_more_for_a_process_that_comes_later():
     created = later.create_from_catalog(catalog.read(None)[0], ts + 1000)
     assert created is not None
     assert [d.dropped_table_ids for d in created.ddls] == [()], "it was told as gone before"
+
+
+def test_rows_from_before_every_version_that_is_known_begin_one():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    later = msgspec.structs.replace(base_version(catalog.read(None)[0]), version=1 << 51)
+    book.adopt([later])
+    known, _ = catalog.observe(book, 1 << 50)
+    assert known.table.version < 1 << 50
+    assert [(c.id, c.name) for c in known.table.columns] == [(1, "id"), (2, "v")]
