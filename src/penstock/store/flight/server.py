@@ -26,7 +26,7 @@ from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.store.changes.changes import SpanState, open_changes, side_handles
+from penstock.store.changes.changes import SpanState, SpanView, open_changes, side_handles
 from penstock.store.changes.ordered_handle import TS_END, SideReader
 from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
@@ -214,9 +214,20 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
         """Yield the ticket's rows from memory, or from objects where a flush has taken them there."""
+        try:
+            yield from self._found_rows(ticket, self._view_of(ticket))
+        except PenstockError as error:
+            if error.code == "OBJECT_MISSING":
+                self._view_of(ticket)  # Where it was collected meanwhile, that says so.
+            raise
+
+    def _view_of(self, ticket: RowsTicket) -> SpanView:
         view = self._store.view(ticket.span_id, max(ticket.from_ts, 1), ticket.to_ts)
         if ticket.from_ts < view.state.history_start_ts:
             raise PenstockError("OBJECT_COLLECTED", f"span {ticket.span_id}: its rows above ts {ticket.from_ts} were merged")
+        return view
+
+    def _found_rows(self, ticket: RowsTicket, view: SpanView) -> Iterator[ChangeBatch]:
         handles = side_handles(view, ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
         reader = SideReader(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
         while True:

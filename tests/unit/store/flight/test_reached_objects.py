@@ -102,7 +102,8 @@ def test_two_readers_go_on_while_objects_are_merged_and_collected_under_them(far
     threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
-    for ts in range(31, 61):
+    # Files are synced, which takes its time.
+    for ts in range(31, 61 if far.store.objects.uri.startswith("memory") else 37):
         append_durably(far.store, SPAN_ID, [(ts, Op.INSERT, ts, "more")], ts)
         far.store.flush(SPAN_ID)
         far.store.merge(SPAN_ID)
@@ -111,7 +112,7 @@ def test_two_readers_go_on_while_objects_are_merged_and_collected_under_them(far
     stop.set()
     for thread in threads:
         thread.join()
-    assert problems == []
+    assert problems == [], problems
     assert min(reads) >= 3
 
 
