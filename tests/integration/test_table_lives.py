@@ -165,6 +165,18 @@ ONCE_WRONG_ON_POSTGRES = {
         *("CREATE TABLE t2_p2 PARTITION OF t2 FOR VALUES FROM (20) TO (30)", "INSERT INTO t2 VALUES (23, 'c')", "DROP TABLE t2_p2"),
         *("settle", "end"),
     ],
+    "rows_without_a_key_get_values_of_another_type": [
+        *("CREATE TABLE t1 (a int, c bytea)", "ALTER TABLE t1 REPLICA IDENTITY FULL"),
+        *(r"INSERT INTO t1 VALUES (1, '\xff00'), (1, '\xff00'), (2, '\x6162'), (3, NULL)", "begin", "settle"),
+        *("ALTER TABLE t1 ALTER c TYPE text USING encode(c, 'hex')", "INSERT INTO t1 VALUES (9, 'z')", "settle"),
+        *("DELETE FROM t1 WHERE a = 2", "UPDATE t1 SET a = 7 WHERE a = 1", "settle", "restart"),
+        *("ALTER TABLE t1 ALTER a TYPE double precision USING a / 3.0", "settle", "end"),
+    ],
+    "keys_get_another_type_while_nobody_reads": [
+        *("CREATE TABLE t1 (a double precision PRIMARY KEY, c int)", "INSERT INTO t1 VALUES (0.1, 1), (1e20, 2), (3, 3)", "begin", "settle"),
+        *("down", "ALTER TABLE t1 ALTER a TYPE text", "DELETE FROM t1 WHERE c = 1", "UPDATE t1 SET c = 9 WHERE c = 2", "settle", "restart"),
+        *("DELETE FROM t1 WHERE c = 3", "settle", "end"),
+    ],
     "a_label_is_renamed_while_nobody_reads": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TABLE t1 (k0 int PRIMARY KEY, m mood)", "INSERT INTO t1 VALUES (1, 'a')"),
         *("begin", "window", "down", "ALTER TYPE mood RENAME VALUE 'a' TO 'z'", "settle", "end"),

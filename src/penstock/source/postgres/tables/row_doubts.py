@@ -14,6 +14,7 @@ from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CatalogTable
 
 PARTITION_GONE = "a partition of it was dropped or detached"
+ANEW = "values by which its rows are known have another type: it begins again"
 _AHEAD = "its definition changed again before the log of this one was read"
 
 
