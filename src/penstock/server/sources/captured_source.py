@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,11 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.health.looks import CaptureLook
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, VerifyMetrics
-from penstock.server.source_address import source_name
+from penstock.server.source_address import SourcePlace, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
 from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
+from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
 from penstock.source.contract import Upstream
@@ -57,6 +59,7 @@ class Surroundings:
         open_target: opens the target of a feed.
         resolve: gives what a named connection stands for.
         runs_here: whether this server runs a feed now.
+        verifying: held by whoever verifies, because one verification at a time has room for its rows.
         go_on: raises where a start was abandoned.
     """
 
@@ -67,15 +70,17 @@ class Surroundings:
     open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
     resolve: Callable[[SinkConfig], SinkConfig]
     runs_here: Callable[[str], bool]
+    verifying: threading.Lock
     go_on: Callable[[], None] = lambda: None
 
 
 class CapturedSource:
-    """The parts of one source, from the call to ``close``."""
+    """The parts of one source, from the call to ``close``. Implements ``OpenSource``."""
 
-    def __init__(self, uri: str, store_dir: Path, around: Surroundings) -> None:
+    def __init__(self, place: SourcePlace, store_dir: Path, around: Surroundings) -> None:
         """Open everything; on an error, end what was opened and raise it."""
-        self.uri = uri
+        self._place = place
+        self.uri = place.uri
         self._around = around
         self._parts = contextlib.ExitStack()
         self._metrics = CollectorRegistry()
@@ -100,12 +105,13 @@ class CapturedSource:
 
     def _open(self, store_dir: Path) -> None:
         around, config, clock, parts = self._around, self._around.config, self._around.clock, self._parts
+        check_reachable(self.uri)
         self.upstream: Upstream = open_upstream(self.uri)
         parts.callback(self.upstream.close)
         self.store = ColumnarEventStore(store_dir, config.store, clock)
         parts.callback(self.store.close)
-        socket = flight_socket(config, store_dir)
-        self._flight = FlightService(self.store, config.flight_host, config.flight_port, socket=socket)
+        port = self._place.flight_port
+        self._flight = FlightService(self.store, config.flight_host, port, socket=flight_socket(config, port, store_dir))
         parts.callback(self._flight.close)
         self.address = FlightAddress(self._flight.location, self._flight.token)
         parts.callback(write_address(store_dir, self.address).unlink, missing_ok=True)
@@ -115,7 +121,16 @@ class CapturedSource:
         pins.start()
         self.log_service = self._open_log_service(pins)
         self.look = CaptureLook(self.log_service.status, store_dir)
-        self.moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
+        moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
+        self.verifier = FeedVerifier(
+            around.meta,
+            self.upstream,
+            self.uri,
+            moving.verify,
+            self.log_service.table_states,
+            around.resolve,
+            around.verifying,
+        )
         self.runs = SparkFeedRunFactory(
             around.jobs,
             around.meta,
@@ -186,8 +201,8 @@ class CapturedSource:
         return scheduled
 
 
-def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
+def flight_socket(config: ServerConfig, port: int, store_dir: Path) -> Path | None:
     """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
     file = store_dir / "flight.sock"
-    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
+    local = config.spark.master.startswith("local") and port == 0 and config.flight_host == ServerConfig.flight_host
     return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
