@@ -36,6 +36,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.server.data_directory import DataDirectory
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.flight_opening import reached_here_only
 from penstock.server.health.feed_watch import FeedWatch
 from penstock.server.health.looks import SparkLook, meta_look
 from penstock.server.health.report import ServerHealth
@@ -117,8 +118,11 @@ class ServerProcess:
         """Start everything; on an error, end what was started and raise it."""
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self._parts.close()
+            lost = self._jvm_exit_code()
+            if isinstance(error, Exception) and lost is not None:
+                raise PenstockError("SPARK_LOST", f"Spark's JVM ended with {lost} while the server started") from error
             raise
 
     def abandon(self) -> None:
@@ -137,7 +141,7 @@ class ServerProcess:
         """Start Spark, before anything that uses gRPC: starting the JVM forks, and a fork beside gRPC's threads can break the child."""
         settings = self._config.spark
         quiet_accumulators()
-        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf))
+        session = open_session(SparkSettings(settings.master, settings.driver_memory, settings.effective_conf, settings.archive))
         self._jvm_exit_code = lambda: jvm_exit_code(session)
         self._parts.callback(close_session, session)
         self._parts.callback(self._watch_spark(self._jvm_exit_code))
@@ -273,7 +277,9 @@ class ServerProcess:
         metrics: CollectorRegistry,
     ) -> ServerHealth:
         settings, clock = self._config.supervisor, self._clock
-        spark = SparkLook(lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock)
+        spark = SparkLook(
+            lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock, here_only=reached_here_only(self._config)
+        )
         feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, sources.has, settings, clock, _flush_interval_s)
         looks = {"meta": lambda: meta_look(meta), **sources.looks(), "spark": spark.look}
 

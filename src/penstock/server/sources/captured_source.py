@@ -8,7 +8,6 @@ opened, those before it are ended again. Runs in the server.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from penstock.server.doubts.doubt_rules import FeedDoubtRules
 from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
+from penstock.server.flight_opening import open_flight
 from penstock.server.health.looks import CaptureLook
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourcePlace, check_reachable, source_name
@@ -44,11 +44,7 @@ from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
-from penstock.store.flight.server import FlightService
 from penstock.target.storage import Guard
-
-_SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
-"""What both the operating system and a URI take for the path of a socket."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,8 @@ class CapturedSource:
         parts.callback(self.upstream.close)
         self.store = ColumnarEventStore(store_dir, config.store, clock)
         parts.callback(self.store.close)
-        port = self._place.flight_port
-        self._flight = FlightService(self.store, config.flight_host, port, socket=flight_socket(config, port, store_dir))
+        further = self._place.flight_port if self._place.name else None
+        self._flight = open_flight(config, self.store, store_dir, clock, further)
         parts.callback(self._flight.close)
         self.address = FlightAddress(self._flight.location, self._flight.token)
         parts.callback(write_address(store_dir, self.address).unlink, missing_ok=True)
@@ -199,10 +195,3 @@ class CapturedSource:
         self._parts.callback(scheduled.stop)
         scheduled.start()
         return scheduled
-
-
-def flight_socket(config: ServerConfig, port: int, store_dir: Path) -> Path | None:
-    """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
-    file = store_dir / "flight.sock"
-    local = config.spark.master.startswith("local") and port == 0 and config.flight_host == ServerConfig.flight_host
-    return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
