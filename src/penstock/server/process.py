@@ -48,7 +48,7 @@ from penstock.server.metrics import FeedCollector, HealthCollector, SourceCollec
 from penstock.server.source_address import SourcePlace, check_reachable
 from penstock.server.sources.captured_source import CapturedSource, Surroundings
 from penstock.server.sources.feed_answers import FeedAnswers
-from penstock.server.sources.sources import SourcedRuns, Sources, needed_sources, places_of
+from penstock.server.sources.sources import SourcedRuns, Sources, captured_elsewhere, needed_sources, places_of
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
@@ -202,7 +202,12 @@ class ServerProcess:
         callers = self._open_callers(directory)
         app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, answers.doubted, answers.verification, callers)
         self._listen(app, callers, directory)
-        sources.start(lambda: needed_sources(sources, meta.list_feeds(), supervisor.owner, supervisor.keeps))
+        owner, keeps = supervisor.owner, supervisor.keeps
+        sources.follow(
+            lambda: needed_sources(sources, meta.list_feeds(), owner, keeps),
+            lambda uri: captured_elsewhere(sources, meta.list_feeds(), supervisor.servers, owner, uri),
+        )
+        sources.start()
         supervisor.url = self.url
         supervisor.start()
         log.info("server started", extra={"owner": supervisor.owner, "url": self.url})

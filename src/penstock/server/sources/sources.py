@@ -3,7 +3,8 @@
 The source without a name is opened with the server and ends with it. A source with a name begins with its first feed here, and ends when
 its last one is gone or has moved to another server; one that cannot be opened is a problem of its own feeds, and of no other's. What it
 has at the upstream stays when it ends: only the removal of a last feed gives that back. Invariants: a source is opened once at a time; it
-is never ended while somebody uses it, or while this server has a feed of it or nobody has; after a failure it is left alone for a moment,
+is never ended while somebody uses it, or while this server has a feed of it or nobody has; a log that another server reads is not read
+here to create or remove a feed; after a failure it is left alone for a moment,
 however many feeds ask for it. Runs in the server: keepers of feeds begin sources, a thread of this room ends them.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import ServerConfig
-from penstock.meta.records import FeedRecord
+from penstock.meta.records import FeedRecord, ServerRecord
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -106,11 +107,16 @@ class Sources:
         self._begun: list[str] = []
         self._stop = threading.Event()
         self._needed: Callable[[], Collection[str]] = self._slots.keys
+        self._elsewhere: Callable[[str], str] = lambda _: ""
         self._thread = threading.Thread(target=self._watch, name="sources", daemon=True)
 
-    def start(self, needed: Callable[[], Collection[str]]) -> None:
-        """Begin to end sources that are not needed; ``needed`` gives the URIs of those that are."""
+    def follow(self, needed: Callable[[], Collection[str]], elsewhere: Callable[[str], str]) -> None:
+        """Take note of what the feeds say: ``needed`` gives the URIs of needed sources, ``elsewhere`` who else has feeds of one."""
         self._needed = needed
+        self._elsewhere = elsewhere
+
+    def start(self) -> None:
+        """Begin to end sources that are not needed."""
         self._thread.start()
 
     def close(self) -> None:
@@ -181,9 +187,12 @@ class Sources:
 
     @contextlib.contextmanager
     def using(self, uri: str) -> Iterator[OpenSource]:
-        """Give a source, opened if it is not, that does not end meanwhile."""
+        """Give a source, opened if it is not, that does not end meanwhile; raise where another server reads its log."""
         slot = self._slots[uri]
         with slot.lock:
+            other = self._elsewhere(uri) if slot.source is None and slot.place.has_one_log else ""
+            if other:
+                raise PenstockError("CONFIG_INVALID", f"source: {slot.place.shown} is captured by the server {other}", "Ask that server.")
             source = self._begin(slot)
             slot.users += 1
         try:
@@ -302,6 +311,12 @@ def needed_sources(sources: Sources, feeds: Iterable[FeedRecord], owner: str, ke
     """Return the URIs of the sources of which this server, or nobody, has a feed; ``keeps`` says which it has not let go of yet."""
     mine = [feed for feed in feeds if feed.owner in {"", owner} or keeps(feed.name)]
     return {uri for feed in mine if (uri := sources.uri_of(feed)) is not None}
+
+
+def captured_elsewhere(sources: Sources, feeds: Iterable[FeedRecord], servers: Iterable[ServerRecord], owner: str, uri: str) -> str:
+    """Return the address, or else the name, of another server that is there and has a feed of a source; empty where none has."""
+    others = {server.owner: server.url or server.owner for server in servers if server.owner != owner}
+    return next((others[feed.owner] for feed in feeds if feed.owner in others and sources.uri_of(feed) == uri), "")
 
 
 def places_of(config: ServerConfig) -> list[SourcePlace]:

@@ -11,13 +11,13 @@ import pytest
 from penstock.config.server_tree import ServerConfig, SourceConfig, SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.metrics import SourceCollector
 from penstock.server.source_address import SourcePlace
-from penstock.server.sources.sources import SourcedRuns, needed_sources, places_of
+from penstock.server.sources.sources import SourcedRuns, captured_elsewhere, needed_sources, places_of
 from testing.servers.waiting import wait_until
 from testing.twins.captured_sources import ScriptedSources, unreachable
 from testing.twins.clock import SimulatedClock
@@ -62,7 +62,10 @@ class Server:
             source_of=self.sources.uri_of,
             together=one_log.__contains__,
         )
-        self.sources._needed = lambda: needed_sources(self.sources, meta.list_feeds(), owner, self.supervisor.keeps)
+        self.sources.follow(
+            lambda: needed_sources(self.sources, meta.list_feeds(), owner, self.supervisor.keeps),
+            lambda uri: captured_elsewhere(self.sources, meta.list_feeds(), self.supervisor.servers, owner, uri),
+        )
 
     def scan(self) -> None:
         """Look at the feeds, then at the sources."""
@@ -140,6 +143,24 @@ def test_a_feed_that_moves_takes_its_source_with_it(
     assert (scripted.opened[0].closed, scripted.opened[0].runs.forgotten) == (1, [])
 
 
+def test_a_log_that_another_server_reads_is_not_read_here_for_a_new_feed(
+    meta: MetaDatabase, scripted: ScriptedSources, server: Server, clock: SimulatedClock
+) -> None:
+    meta.announce(ServerRecord("b", "https://b:8300"), 60_000)
+    for name, place in (("one", SHOP), ("two", DEFAULT)):
+        create(meta, name, place)
+        assert meta.claim(name, "b", 60_000) is not None
+    server.scan()
+    with pytest.raises(PenstockError, match="source: shop is captured by the server https://b:8300"), scripted.sources.using(SHOP.uri):
+        pass
+    assert scripted.attempts == []
+    # Ranges are shared, and nobody reads the other log.
+    for place in (DEFAULT, CRM):
+        with scripted.sources.using(place.uri):
+            pass
+    assert scripted.attempts == ["", "crm"]
+
+
 def test_a_source_that_cannot_be_opened_stops_its_own_feeds_only(
     meta: MetaDatabase, scripted: ScriptedSources, server: Server, clock: SimulatedClock
 ) -> None:
@@ -185,13 +206,13 @@ def test_a_failure_is_forgotten_with_the_feeds_that_it_met(scripted: ScriptedSou
         scripted.sources.begin(SHOP.uri)
     scripted.sources.end_unneeded()
     assert not scripted.sources.looks()["upstream:shop"]().ok
-    scripted.sources._needed = set
+    scripted.sources.follow(set, lambda _: "")
     scripted.sources.end_unneeded()
     assert scripted.sources.looks()["upstream:shop"]().ok
 
 
 def test_who_uses_a_source_keeps_it_and_the_one_without_a_name_stays(scripted: ScriptedSources) -> None:
-    scripted.sources._needed = set
+    scripted.sources.follow(set, lambda _: "")
     scripted.sources.begin(DEFAULT.uri)
     with scripted.sources.using(SHOP.uri) as shop:
         scripted.sources.end_unneeded()
