@@ -19,6 +19,7 @@ from penstock.model.clock import Clock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.server.doubts.doubt_rules import FeedDoubtRules
 from penstock.server.doubts.doubted_tables import DoubtedTables, TableJob
+from penstock.server.feeds.creation import FeedDocument
 from penstock.server.metrics import DoubtMetrics
 from penstock.server.source_address import SourcePlace, source_name
 from penstock.server.sources.sources import Sources
@@ -56,12 +57,11 @@ class FeedAnswers:
     def doubted(self, feed: FeedRecord) -> DoubtedTables | None:
         """Return the doubted tables of a feed's source; None where they are never in doubt."""
         place = self._sources.place_of(feed)
-        if place is None:
-            return None
-        source = self._sources.opened(place.uri)
+        source = self._sources.opened(place.uri) if place is not None else None
         if source is not None:
             return source.doubted
-        return self._unopened(feed, place) if place.has_one_log else None
+        known = place or SourcePlace("", FeedDocument.of(feed).source)
+        return self._unopened(feed, known) if known.has_one_log else None
 
     def close(self) -> None:
         """Close the connections."""

@@ -86,6 +86,8 @@ class _Slot:
         self.lock = threading.Lock()
         self.source: OpenSource | None = None
         self.users = 0
+        self.is_idle = False
+        """Whether nobody needed it at the last look."""
         self.failures = 0
         self.failure: PenstockError | None = None
         self.not_before_s = 0.0
@@ -221,14 +223,16 @@ class Sources:
         return PenstockError("CONFIG_INVALID", f"no feed of the source {place.shown} runs on this server", _ELSEWHERE)
 
     def end_unneeded(self) -> None:
-        """End every source with a name that nobody needs. Called by the thread, or by a test that did not start it."""
+        """End every source with a name that nobody needed at two looks. Called by the thread, or by a test that did not start it."""
         for slot in [s for s in self._slots.values() if s.place.name and (s.source is not None or s.failure is not None)]:
             with slot.lock:
                 # Asked for under the lock: whoever takes a feed shows that before the source is begun.
-                if slot.users or slot.place.uri in self._needed():
+                was_idle, slot.is_idle = slot.is_idle, not slot.users and slot.place.uri not in self._needed()
+                if not slot.is_idle:
                     continue
                 slot.failure = None
-                if slot.source is not None:
+                # A feed that was just removed is forgotten a moment later, and its place may be taken by another.
+                if slot.source is not None and was_idle:
                     log.info("source is ended: no feed of it is here", extra={"source": slot.place.name})
                     self._end(slot)
 
@@ -247,8 +251,10 @@ class Sources:
         except Exception as error:
             found = foreign_error(error)
             self._failed(slot, found)
+            if not slot.place.name:
+                raise
             raise found from error
-        slot.failure, slot.failures = None, 0
+        slot.failure, slot.failures, slot.is_idle = None, 0, False
         self._begun.append(slot.place.uri)
         log.info("source is captured", extra={"source": slot.place.shown})
         return slot.source
@@ -258,8 +264,10 @@ class Sources:
         slot.failures += 1
         pause_s = _BACKOFF.pause_s(slot.failures, self._jitter)
         slot.not_before_s = self._clock.monotonic_s() + pause_s
-        fields = {"source": slot.place.shown, "code": error.code, "error": mask_text(error.detail), "failures": slot.failures}
-        log.warning("source cannot be captured", extra=fields)
+        if slot.place.name:
+            # Of the one without a name whoever starts the server is told.
+            fields = {"source": slot.place.name, "code": error.code, "error": mask_text(error.detail), "failures": slot.failures}
+            log.warning("source cannot be captured", extra=fields)
 
     def _end(self, slot: _Slot) -> None:
         source, slot.source = slot.source, None

@@ -68,7 +68,12 @@ def test_nothing_is_opened_to_answer_and_the_reason_is_told(lab: Lab) -> None:
     with pytest.raises(PenstockError, match="UPSTREAM_UNREACHABLE"):
         lab.answers.verify("orders")
     assert (lab.answers.progress("orders"), lab.answers.verification("orders")) == ([], None)
-    assert (lab.answers.progress("foreign"), lab.answers.doubted(lab.meta.get_feed("foreign"))) == ([], None)
+    assert (lab.answers.progress("foreign"), lab.answers.verification("foreign")) == ([], None)
+    foreign = lab.answers.doubted(lab.meta.get_feed("foreign"))
+    assert foreign is not None
+    assert foreign.states() == []
+    with pytest.raises(PenstockError, match="this server does not capture the source of feed foreign"):
+        foreign.look_again()
 
 
 def test_doubts_of_a_source_that_is_not_open_are_shown_and_not_settled(lab: Lab) -> None:

@@ -140,6 +140,8 @@ def test_a_feed_that_moves_takes_its_source_with_it(
     assert scripted.opened[0].closed == 0, "nobody has it yet, and this server may be the next"
     assert meta.claim("one", "b", 60_000) is not None
     server.scan()
+    assert scripted.opened[0].closed == 0
+    server.scan()
     assert (scripted.opened[0].closed, scripted.opened[0].runs.forgotten) == (1, [])
 
 
@@ -200,6 +202,12 @@ def test_many_feeds_of_a_source_that_is_away_try_it_once(scripted: ScriptedSourc
     assert scripted.sources.failure(SHOP.uri) is None
 
 
+def test_what_the_source_without_a_name_meets_reaches_who_starts_the_server(scripted: ScriptedSources) -> None:
+    scripted.fail("", [RuntimeError("as it is")])
+    with pytest.raises(RuntimeError, match="as it is"):
+        scripted.sources.begin(DEFAULT.uri)
+
+
 def test_a_failure_is_forgotten_with_the_feeds_that_it_met(scripted: ScriptedSources) -> None:
     scripted.fail("shop", [unreachable("shop")])
     with pytest.raises(PenstockError):
@@ -217,7 +225,8 @@ def test_who_uses_a_source_keeps_it_and_the_one_without_a_name_stays(scripted: S
     with scripted.sources.using(SHOP.uri) as shop:
         scripted.sources.end_unneeded()
         assert scripted.sources.opened(SHOP.uri) is shop
-    scripted.sources.end_unneeded()
+    for _ in range(2):
+        scripted.sources.end_unneeded()
     assert [(s.place.name, s.closed) for s in scripted.opened] == [("", 0), ("shop", 1)]
 
 
