@@ -174,7 +174,15 @@ ONCE_WRONG_ON_POSTGRES = {
     ],
     "keys_get_another_type_while_nobody_reads": [
         *("CREATE TABLE t1 (a double precision PRIMARY KEY, c int)", "INSERT INTO t1 VALUES (0.1, 1), (1e20, 2), (3, 3)", "begin"),
-        *("settle", "down", "ALTER TABLE t1 ALTER a TYPE text", "DELETE FROM t1 WHERE c = 1", "UPDATE t1 SET c = 9 WHERE c = 2", "settle", "restart"),
+        *(
+            "settle",
+            "down",
+            "ALTER TABLE t1 ALTER a TYPE text",
+            "DELETE FROM t1 WHERE c = 1",
+            "UPDATE t1 SET c = 9 WHERE c = 2",
+            "settle",
+            "restart",
+        ),
         *("DELETE FROM t1 WHERE c = 3", "settle", "end"),
     ],
     "a_label_is_renamed_while_nobody_reads": [

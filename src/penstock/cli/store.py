@@ -38,6 +38,7 @@ def store() -> None:
     \b
     Examples:
       penstock store ls ./data
+      penstock store ls ./data/sources/shop   (of a source with a name)
       penstock store show ./data 4242 --output json
       penstock store check ./data
       penstock store compact ./data           (the server must be stopped: it merges by itself)
@@ -202,11 +203,14 @@ def _summary(span: SpanInspection) -> dict[str, Any]:
 @contextmanager
 def _owned(data_dir: Path) -> Iterator[ColumnarEventStore]:
     """Open the store as its owner; refused while a server has the directory."""
-    from penstock.server.data_directory import DataDirectory
+    from penstock.server.data_directory import SERVER_ID, SOURCES, DataDirectory
     from penstock.store.event_store import ColumnarEventStore
 
     directory = _store_directory(data_dir)
-    lock = DataDirectory(directory.parent if directory.name == "store" else directory)
+    owned = directory.parent if directory.name == "store" else directory
+    above = owned.parent.parent
+    # The store of a source with a name is the server's in whose data directory it is.
+    lock = DataDirectory(above if owned.parent.name == SOURCES and (above / SERVER_ID).exists() else owned)
     try:
         with ColumnarEventStore(directory) as opened:
             yield opened

@@ -1,6 +1,7 @@
 """The verb ``store`` on a small store: what it lists, that it notices damage, and that it changes nothing it should not."""
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -79,11 +80,17 @@ def test_check_notices_damage(data_dir: Path, offset: int | None, code: str) -> 
 def test_a_used_directory_a_wrong_one_and_an_unknown_span_are_refused(data_dir: Path, tmp_path: Path) -> None:
     lock = DataDirectory(data_dir)
     try:
+        lock.owner("a", "1")
+        shop = data_dir / "sources" / "shop"
+        shutil.copytree(data_dir / "store", lock.store_of("shop"))
+        assert run(["store", "ls", str(shop)]) == 0
+        assert run(["store", "compact", str(shop)]) == run(["store", "gc", str(shop / "store")]) == 2
         assert run(["store", "compact", str(data_dir)]) == 2
         assert run(["store", "gc", str(data_dir)]) == 2
         assert run(["store", "check", str(data_dir)]) == 0
     finally:
         lock.close()
+    assert run(["store", "compact", str(shop)]) == 0
     assert run(["store", "show", str(data_dir), "1"]) == 2
     (tmp_path / "empty").mkdir()
     assert run(["store", "ls", str(tmp_path / "empty")]) == 2

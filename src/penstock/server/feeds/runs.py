@@ -199,7 +199,7 @@ class SparkFeedRunFactory:
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""
-        needed = needed_spans(self._meta, feed.name)
+        needed = needed_spans(self._meta, feed.name, self._source)
         # Of tables that came later nothing is on record any more, so all that is captured is looked at.
         for span in self._log_service.status():
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
