@@ -24,7 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import FIRST_USER_OID, OID_BITS, OID_MASK, CatalogTable
 from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_drop, compose_renames, compose_truncate
 from penstock.source.postgres.tables.row_doubts import ANEW, creation_doubt, shape_doubt
 from penstock.source.postgres.tables.table_names import Moves, Name, clear_names
@@ -43,9 +43,6 @@ from penstock.source.postgres.tables.versions import (
 )
 from penstock.source.postgres.wire.pgoutput import Relation
 
-OID_BITS = 32
-OID_MASK = (1 << OID_BITS) - 1
-FIRST_USER_OID = 16_384
 DDL_SLOTS = 7
 """How many schema changes of one table a transaction may hold: its rows stand one more ts above the transaction before."""
 
@@ -198,6 +195,11 @@ class SchemaBook:
         """Return whether the capture of a table ever began, or the log told of it."""
         with self._lock:
             return bool(self._generations(oid)) and self.newest(oid).version > 1 << BASE_VERSION_BITS
+
+    def held(self, oid: int) -> frozenset[int] | None:
+        """Return the columns of a table that was captured before; None where it was not."""
+        with self._lock:
+            return frozenset(c.id for c in self.newest(oid).columns) if self.was_captured(oid) else None
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""

@@ -6,8 +6,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.postgres.rows.cells import CellForm
-from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
-from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook
+from penstock.source.postgres.tables.catalog import OID_BITS, CatalogColumn, CatalogTable
+from penstock.source.postgres.tables.schema_book import SchemaBook
 from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn
 
