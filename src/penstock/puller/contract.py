@@ -58,8 +58,9 @@ class DoubtControl(Protocol):
         check: Callable[[], None],
         alone: bool,
         read_at: Sequence[str],
+        secure: Callable[[Sequence[int]], None],
     ) -> Settlement:
-        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable."""
+        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable, and ``secure`` for them."""
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up."""

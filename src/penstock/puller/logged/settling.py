@@ -85,14 +85,16 @@ class TableSettler:
         check: Callable[[], None] = lambda: None,
         alone: bool = False,
         read_at: Sequence[str] = (),
+        secure: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> Settlement:
-        """Give corrections to the table's spans at a ts of their own; returns when they are durable."""
+        """Give corrections to the table's spans at a ts of their own; returns when they are durable, and ``secure`` for these spans."""
         end = self._upstream.log_end()
         over = self._reader.errands.ask(lambda: self._mark_between(table_id, end, check, alone), self._timeout_s)
         with over:
             for piece in corrections:
                 over.give(piece, bag)
         self._wait_durable(over.spans, over.ts)
+        secure([s.span.span_id for s in over.spans])
         # Of rows that are counted, one that the log brought before they were read may hide that the store had one too many.
         hidden = bag and not all(self._upstream.reached(over.quiet_at, place) for place in read_at)
         again = "the log changed rows that cannot be told from others" if hidden or (bag and over.left_out) else self._uncovered(table_id)
