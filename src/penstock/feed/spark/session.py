@@ -7,6 +7,7 @@ writes down of its settings (its event log, its pages) hides every value whose n
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, exec
 from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
+_END_WAIT_S = 60.0
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
 # The JVM only hands out tasks, so it neither profits from its second compiler nor from collecting garbage at the side: on two cores both
@@ -86,12 +88,12 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
     try:
         with launched_with(given):
             session = builder.getOrCreate()
+        register_penstock(session)
     except Exception as error:
         text = str(error).strip().splitlines()
         raise PenstockError(
             "SPARK_UNAVAILABLE", f"Spark did not start with master {settings.master!r}: {text[0] if text else 'no message'}"
         ) from error
-    register_penstock(session)
     return session
 
 
@@ -103,5 +105,20 @@ def jvm_exit_code(session: SparkSession) -> int | None:
 
 def close_session(session: SparkSession) -> None:
     """Stop Spark; of a JVM that has ended nothing is asked any more."""
-    if jvm_exit_code(session) is None:
+    if jvm_exit_code(session) is not None:
+        return
+    try:
         session.stop()
+    except Exception:
+        if jvm_has_ended(session):
+            return
+        raise
+
+
+def jvm_has_ended(session: SparkSession) -> bool:
+    """Return whether Spark's JVM has ended, or is about to: who cannot reach it learns that before the system has noted its end."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    try:
+        return process is not None and process.wait(_END_WAIT_S) is not None
+    except subprocess.TimeoutExpired:
+        return False

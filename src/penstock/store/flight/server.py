@@ -155,8 +155,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         with _coded_errors():
             asked = self._signer.check(ticket.ticket)
             if isinstance(asked, ObjectTicket):
-                payload = self._store.objects.get(asked.path)
-                return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(payload))
+                return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(self._store.object_bytes(asked.span_id, asked.path)))
             batches = self._rows(asked)
             first = next(batches, None)
             schema = first.records.schema if first else self._schema(asked)
@@ -215,7 +214,10 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
         """Yield the ticket's rows from memory, or from objects where a flush has taken them there."""
-        handles = side_handles(self._store.view(ticket.span_id), ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
+        view = self._store.view(ticket.span_id, max(ticket.from_ts, 1), ticket.to_ts)
+        if ticket.from_ts < view.state.history_start_ts:
+            raise PenstockError("OBJECT_COLLECTED", f"span {ticket.span_id}: its rows above ts {ticket.from_ts} were merged")
+        handles = side_handles(view, ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
         reader = SideReader(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
         while True:
             reader.fill()
