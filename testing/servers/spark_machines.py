@@ -8,6 +8,7 @@ bridge's address. Everything ends with the worker's first process, which ends wi
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -83,7 +84,7 @@ def spark_machines(
         environment = {"SPARK_HOME": str(home), "SPARK_CONF_DIR": str(settings), "SPARK_LOCAL_IP": address}
         log = folder / "master.log"
         master = parts.enter_context(_running(command, environment, log, folder))
-        wait_until(lambda: _says(master, log, "I have been elected leader"), "the master", START_S_MAX)
+        wait_until(functools.partial(_says, master, log, "I have been elected leader"), "the master", START_S_MAX)
         url = f"spark://{address}:{port}"
         machines = tuple(folder / f"machine{at}" for at in range(workers))
         for at, machine in enumerate(machines):
@@ -106,7 +107,7 @@ def spark_machines(
             log = machine / "worker.log"
             process = parts.enter_context(_running(started, {}, log, machine))
             _connect(process, at)
-            wait_until(lambda process=process, log=log: _says(process, log, "Successfully registered with master"), "a worker", START_S_MAX)
+            wait_until(functools.partial(_says, process, log, "Successfully registered with master"), "a worker", START_S_MAX)
         yield SparkMachines(url, address, machines)
 
 
