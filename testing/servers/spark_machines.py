@@ -25,7 +25,7 @@ from penstock.feed.spark.launch_properties import properties_text
 from testing.servers.loopback import end, free_port
 from testing.servers.waiting import wait_until
 
-START_S_MAX = 120.0
+START_S_MAX = 300.0
 _TOOLS = ("ip", "unshare", "setpriv", "mount")
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -86,6 +86,7 @@ def spark_machines(
         master = parts.enter_context(_running(command, environment, log, folder))
         wait_until(functools.partial(_says, master, log, "I have been elected leader"), "the master", START_S_MAX)
         url = f"spark://{address}:{port}"
+        running: list[tuple[subprocess.Popen[bytes], Path]] = []
         machines = tuple(folder / f"machine{at}" for at in range(workers))
         for at, machine in enumerate(machines):
             own = f"{address.rpartition('.')[0]}.{11 + at}"
@@ -105,8 +106,9 @@ def spark_machines(
             started += ["--propagation", "private", "sh", "-c", f"{script}\nexec {shlex.join(worker)}"]
             (machine / "spark").mkdir(parents=True)
             log = machine / "worker.log"
-            process = parts.enter_context(_running(started, {}, log, machine))
-            _connect(process, at)
+            running.append((parts.enter_context(_running(started, {}, log, machine)), log))
+            _connect(running[-1][0], at)
+        for process, log in running:
             wait_until(functools.partial(_says, process, log, "Successfully registered with master"), "a worker", START_S_MAX)
         yield SparkMachines(url, address, machines)
 
