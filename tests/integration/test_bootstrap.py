@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings
 from penstock.feed.bootstrap.part import BootstrapPart, Pace, pull_part
 from penstock.model.clock import SystemClock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
@@ -242,6 +243,16 @@ class SkippingClock(SystemClock):
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self.passed_s += timeout_s
         return event.is_set()
+
+
+def test_a_directory_of_another_machine_is_not_written_to(rig: Rig, tmp_path: Path) -> None:
+    """An executor elsewhere would make the directory anew and write where nobody looks: the feed then missed its objects."""
+    elsewhere = tmp_path / "of-another-machine" / "objects"
+    part = msgspec.structs.replace(rig.parts(rig.capture())[0], objects_uri=elsewhere.as_uri())
+    with pytest.raises(PenstockError, match="STORE_NOT_SHARED") as refused:
+        pull_part(part)
+    assert refused.value.kind is ErrorKind.BLOCKED
+    assert not elsewhere.parent.exists()
 
 
 def test_rows_are_paced() -> None:
