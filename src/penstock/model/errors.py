@@ -118,6 +118,9 @@ CODES: dict[str, CodeEntry] = {
     "WAL_CORRUPT": CodeEntry(
         ErrorKind.CORRUPT, "The write-ahead log is damaged before its end.", "Remove the span's store and capture again."
     ),
+    "OBJECT_COLLECTED": CodeEntry(
+        ErrorKind.TRANSIENT, "An object was collected while it was read.", "Nothing to do: the window is read again from what there is now."
+    ),
     "OBJECT_UNAVAILABLE": CodeEntry(
         ErrorKind.TRANSIENT, "The object store of the event store did not answer.", "It is retried; check the object store's health."
     ),

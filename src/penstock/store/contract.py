@@ -112,6 +112,15 @@ class EventStore(Protocol):
     def resolved_ts(self, span_id: int) -> int:
         """Return the span's resolved ts."""
 
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Return the ts up to which all of these spans survive the loss of this machine: what lies above is pulled again then.
+
+        ``TS_MAX`` where the store does not survive that, so that nothing more is kept for it.
+        """
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Make what is resolved of some spans survive the loss of this machine, because it could not be pulled again."""
+
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
 
