@@ -18,7 +18,7 @@ from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.clock import Clock
-from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
 from penstock.server.feeds.sharing import Share, share_of
@@ -172,10 +172,14 @@ class Supervisor:
             self._answered_s = None
             return
         self._note_answer()
+        share, kept = self._share(mine), len(self._keepers)
         for feed in mine:
             if self._stop.is_set():
                 return
-            self._look_at(feed, self._share(mine))
+            self._look_at(feed, share)
+            if len(self._keepers) != kept:
+                # A share is counted over all feeds, so only where it is another one.
+                share, kept = self._share(mine), len(self._keepers)
         self._hand_over(self._share(mine))
         self._leases = {feed.name: self._leases[feed.name] for feed in mine if feed.name in self._leases}
         self._first_scan = False
@@ -298,18 +302,16 @@ class Supervisor:
 
     def _renew_leases(self) -> None:
         """Renew what is due; raise where the meta database does not answer, which takes nothing away."""
-        for keeper in self._owned():
-            name, now_s = keeper.feed.name, self._clock.monotonic_s()
-            if keeper.ended or keeper.fenced or now_s - self._renewed_s[name] < self._settings.lease_s / 3:
-                continue
-            try:
-                self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
-                self._renewed_s[name] = now_s
-            except PenstockError as error:
-                if error.kind is ErrorKind.TRANSIENT:
-                    raise
-                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
-                keeper.fence()
+        now_s, third_s = self._clock.monotonic_s(), self._settings.lease_s / 3
+        alive = {keeper.feed.name: keeper for keeper in self._owned() if not keeper.ended and not keeper.fenced}
+        if not any(now_s - self._renewed_s[name] >= third_s for name in alive):
+            return
+        # All of them with the first that is due: one transaction, and from then on they are due together.
+        lost = self._meta.renew(self.owner, {name: keeper.epoch for name, keeper in alive.items()}, self._lease_ms)
+        self._renewed_s |= dict.fromkeys(alive.keys() - lost, now_s)
+        for name in sorted(lost):
+            log.warning("lease not renewed", extra={"feed": name, "code": "FENCED"})
+            alive[name].fence()
 
     def _reap(self) -> None:
         for keeper in self._owned():
