@@ -276,6 +276,12 @@ class MetaDatabase:
         with self._engine.read() as connection:
             return windows.pending(connection, name)
 
+    def owned_window(self, name: str, epoch: int) -> PendingWindow | None:
+        """Return the recorded window of a feed, or None; raise ``FENCED`` unless this epoch is the feed's current one."""
+        with self._engine.read() as connection:
+            ownership.check(connection, name, epoch)
+            return windows.pending(connection, name)
+
     def commit_window(
         self,
         name: str,
@@ -322,11 +328,15 @@ class MetaDatabase:
 
     def checkpoint_ts(self, name: str) -> int:
         """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""
+        return self.checkpoint_and_states(name, "")[0]
+
+    def checkpoint_and_states(self, name: str, source: str) -> tuple[int, list[TableState]]:
+        """Return up to which ts a feed's windows are committed, and the tables of a source that were ever in doubt, if one is named."""
         with self._engine.read() as connection:
             found = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
-        if found is None:
-            raise _unknown(name)
-        return int(found)
+            if found is None:
+                raise _unknown(name)
+            return int(found), states_of(connection, source) if source else []
 
     def positions(self, name: str, of: Collection[str]) -> dict[str, dict[str, int]]:
         """Return where some dispatchers of a feed stand, as ``progress`` tells of all of them."""
@@ -368,6 +378,11 @@ class MetaDatabase:
         """Raise ``FENCED`` unless this epoch is the feed's current one. What it says may have changed a moment later."""
         with self._engine.read() as connection:
             ownership.check(connection, name, epoch)
+
+    def now_ms(self) -> int:
+        """Return the time by which leases run, as it was a moment ago."""
+        with self._engine.read() as connection:
+            return self._now(connection)
 
     def _now(self, connection: sa.Connection, given_ms: int | None = None) -> int:
         """Return the time by which leases run: the database server's own, so that the clocks of machines need not agree."""

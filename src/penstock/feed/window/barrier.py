@@ -42,8 +42,7 @@ def commit_recorded_window(
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
     affected = 0
     followers: tuple[Dispatcher, ...] | None = None
-    fence()
-    pending = meta.pending_window(context.feed)
+    pending = meta.owned_window(context.feed, context.epoch)
     if pending is not None:
         plan = decoded(pending.plan, WindowPlan)
         at_hand = known is not None and known[0] == pending.from_ts != TS_ZERO

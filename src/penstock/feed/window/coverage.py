@@ -23,9 +23,7 @@ def publish_committed(
     context: FeedContext, meta: MetaDatabase, maintainer: SinkMaintainer, dispatchers: Sequence[Dispatcher] | None = None
 ) -> None:
     """Publish the committed checkpoint of a feed, and what it does not cover; ``dispatchers`` are the feed's, where they are known."""
-    # Looked at before the checkpoint is: what is settled in between is named once too often.
-    known = meta.table_states(context.source) if context.source else []
-    checkpoint_ts = meta.checkpoint_ts(context.feed)
+    checkpoint_ts, known = meta.checkpoint_and_states(context.feed, context.source)
     states = [s for s in known if s.is_open or s.settled_ts > checkpoint_ts]
     # Asked only where it matters: there may be thousands of them.
     mine = live_dispatchers(context, meta) if dispatchers is None and states else dispatchers or ()

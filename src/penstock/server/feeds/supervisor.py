@@ -76,6 +76,7 @@ class Supervisor:
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
         self._alone_until_s = float("-inf")
+        self._now_ms = 0
         self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
@@ -160,6 +161,7 @@ class Supervisor:
             self._announce()
             feeds = self._meta.list_feeds()
             mine = [feed for feed in feeds if self._accepts(feed)]
+            self._now_ms = self._meta.now_ms()
             if any(self._is_loose(feed) for feed in mine):
                 # The share depends on who is there now.
                 self._announced_s = None
@@ -240,11 +242,11 @@ class Supervisor:
         return not feed.owner or self._same_for_s(feed) > self._settings.lease_s / 2
 
     def _wants(self, feed: FeedRecord, share: Share) -> bool:
-        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out only the database knows."""
+        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out tells the database's clock."""
         same_s, lease_s, held = self._same_for_s(feed), self._settings.lease_s, bool(feed.owner) and feed.owner != self.owner
         if share.mine >= self._settings.feeds_max or self.draining or not self._able():
             return False
-        if held and self._clock.monotonic_s() < self._trusted_s:
+        if held and (feed.lease_until_ms > self._now_ms or self._clock.monotonic_s() < self._trusted_s):
             return False
         if feed.reached_state is ReachedState.FAILED:
             return self._first_scan

@@ -70,6 +70,26 @@ def test_a_look_at_the_feeds_asks_as_much_whatever_their_number(meta: MetaDataba
     assert few[1] == 2, "a share counts all feeds: once for the claims, once for what is handed over"
 
 
+def test_a_server_below_its_share_does_not_try_leases_that_are_alive(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    add_feeds(meta, 0, 12)
+    with ExitStack() as stack:
+        first, second = (Supervisor(owner, meta, LivingRuns(), SETTINGS, clock, random.Random(0)) for owner in "ab")
+        for supervisor in (first, second):
+            stack.callback(supervisor.stop)
+        first.scan()
+        second.scan()
+        with StatementCounter() as counter:
+            second.scan()
+        assert (counter.statements, counter.writes) == (1, 0)
+        for _ in range(8):
+            clock.advance(1)
+            second.scan()
+        assert {f.owner for f in meta.list_feeds()} == {"a"}
+        clock.advance(1)
+        second.scan()
+        assert {f.owner for f in meta.list_feeds()} == {"b"}
+
+
 def test_configurations_are_read_once_and_again_for_a_feed_of_the_same_name(meta: MetaDatabase, clock: SimulatedClock) -> None:
     add_feeds(meta, 0, 3)
     first = meta.list_feeds()
