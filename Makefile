@@ -1,7 +1,7 @@
 # Penstock's commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-mysql bench chaos lint proto docs sbom audit
+.PHONY: help setup demo test test-mysql bench chaos lint proto docs sbom hashes audit
 
 RUN := scripts/run.sh
 NAME ?= feed
@@ -50,6 +50,9 @@ docs: setup ## Generate docs/errors.md from the code table, docs/benchmarks.md f
 
 sbom: setup ## Write what an installation holds, as CycloneDX, to build/sbom.cdx.json
 	@$(RUN) python scripts/sbom.py
+
+hashes: setup ## Write constraints-hashes.txt: the digests of all files of the pinned packages, as the registry gives them
+	@$(RUN) python scripts/hashes.py $(ARGS)
 
 audit: setup ## Ask osv.dev whether pinned packages have known vulnerabilities; says so where there is no network
 	@$(RUN) python scripts/audit.py $(ARGS)

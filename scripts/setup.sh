@@ -9,7 +9,7 @@ stamp=.venv/.penstock-setup
 
 # wanted_stamp PYTHON: prints what the stamp holds when .venv fits the present pins.
 wanted_stamp() {
-  "$1" - pyproject.toml constraints.txt <<'PY'
+  "$1" - pyproject.toml constraints.txt constraints-hashes.txt <<'PY'
 import hashlib
 import sys
 from pathlib import Path
@@ -67,6 +67,24 @@ ensure_servers() {
   [ "${#missing[@]}" = 0 ] || apt_install "the servers that tests and demo start" "${missing[@]}"
 }
 
+ensure_browser() {
+  ! command -v "$BROWSER_PACKAGE" >/dev/null 2>&1 || return 0
+  # In a shell of its own: what fails in there ends nothing but the attempt.
+  (as_root true && apt_knows "$BROWSER_PACKAGE" && apt_install "the test of web pages against the API" "$BROWSER_PACKAGE") ||
+    say "no $BROWSER_PACKAGE here; the test of web pages against the API is left out"
+}
+
+# install_pinned: the packages whose files are those on record, then Penstock itself and whatever this platform needs besides.
+install_pinned() {
+  local install=(.venv/bin/python -m pip install -q)
+  export PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+  if ! "${install[@]}" --no-deps --require-hashes -r constraints-hashes.txt; then
+    [ "${PENSTOCK_REQUIRE_HASHES:-}" != 1 ] || fail "the packages here are not those of constraints-hashes.txt" "Read pip's message above."
+    say "WARNING: packages here are not those of constraints-hashes.txt; going on by version alone (PENSTOCK_REQUIRE_HASHES=1 stops here)"
+  fi
+  "${install[@]}" -c constraints.txt -e '.[test]'
+}
+
 ensure_venv() {
   local wanted
   # pip is there last, so a creation that was cut short does not count.
@@ -84,7 +102,7 @@ ensure_venv() {
   fi
   say "installing Penstock and what it needs, as pinned in constraints.txt (some minutes the first time)"
   rm -f "$stamp"
-  PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install -q -c constraints.txt -e '.[test]' ||
+  install_pinned ||
     fail "pip could not install the pinned packages" "Read its message above; check the network and pip's own configuration."
   say "compiling the kernels, once"
   .venv/bin/python -m penstock.server.warm_kernels || fail "the kernels did not compile" "Report it with the message above."
@@ -101,5 +119,6 @@ ensure_class_archive() {
 ensure_python
 ensure_java
 ensure_servers
+ensure_browser
 ensure_venv
 ensure_class_archive

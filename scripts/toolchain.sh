@@ -13,6 +13,9 @@ JAVA_PACKAGES=(openjdk-17-jre-headless openjdk-21-jre-headless)
 # of `make bench NAME=sources`.
 SERVER_PACKAGES=(mariadb-server-core mariadb-client-core mariadb-client postgresql)
 
+# The browser in which a test tries what web pages can do to the API; that test is left out where no package source has it.
+BROWSER_PACKAGE=chromium
+
 say() { printf 'setup: %s\n' "$*"; }
 
 fail() {

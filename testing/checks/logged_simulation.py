@@ -27,7 +27,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import compose_ts
+from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
 from penstock.puller.doubts import Corrections, DoubtBook
@@ -167,6 +167,17 @@ class LifeStore:
         self._rng = life.rng
         self._queue: deque[tuple[int, list[Row], Callable[[], None]]] = deque()
         self._resolved = {span_id: span.resolved_ts for span_id, span in life.disk.spans.items()}
+
+    def is_standing_by(self) -> bool:
+        """Return False: nobody else has it."""
+        return False
+
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Promise nothing."""
+        return TS_MAX
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Promise nothing."""
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Make a span known; return its resolved ts."""

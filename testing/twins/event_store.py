@@ -20,6 +20,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.table_pattern import TablePatterns
+from penstock.model.timestamp import TS_MAX
 from penstock.model.types import TypeKind
 from penstock.store.contract import Changes, EndOfRange, Hint, SpanWindow, WindowPlan
 
@@ -102,6 +103,17 @@ class MemoryEventStore:
         self._thread.join()
 
     # The contract.
+
+    def is_standing_by(self) -> bool:
+        """Return False: nobody else has it."""
+        return False
+
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Promise nothing."""
+        return TS_MAX
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Promise nothing."""
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Open or create a span."""

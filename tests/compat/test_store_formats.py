@@ -5,6 +5,7 @@
 
 import random
 import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.inspection import check_span, inspect_store
 from penstock.store.log import wal_segment
-from penstock.store.objects import checkpoints, manifest, object_file
+from penstock.store.objects import checkpoints, manifest, object_file, ownership, shared_records
 from penstock.store.objects.merging import plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind
+from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
-from testing.checks.change_batches import TABLE, both_sides, change_batch, read_rows
+from testing.checks.change_batches import TABLE, append_durably, both_sides, change_batch, read_rows
 from testing.checks.looked_inside import object_rows
 
 GOLDEN = Path(__file__).parent / "golden" / "store-v1"
@@ -109,8 +111,39 @@ def test_merged_objects_and_checkpoints_of_version_1_are_read_as_they_were_writt
         assert [p for s in spans for p in check_span(store.objects, s)] == []
 
 
+SHARED = Path(__file__).parent / "golden" / "store-shared-v1"
+
+
+def write_shared_golden(disk: Path) -> None:
+    """What lies on shared storage: owners, marks, the schema log, manifests with an epoch."""
+    shutil.rmtree(SHARED, ignore_errors=True)
+    with ColumnarEventStore(disk, objects=ObjectSpace(SHARED.as_uri()), shared=True) as store:
+        for span in (SPAN, DDL_SPAN):
+            store.register_span(span.span_id, span, 5)
+        store.put_schemas([TABLE])
+        append_durably(store, SPAN.span_id, ROWS, 14)
+        durable = threading.Event()
+        store.append_ddl(DDL, durable.set)
+        durable.wait(20)
+        store.advance_resolved_ts(DDL_SPAN.span_id, 20)
+
+
+def test_a_shared_store_of_version_1_is_taken_over(tmp_path: Path) -> None:
+    shutil.copytree(SHARED, tmp_path / "shared")
+    with ColumnarEventStore(tmp_path / "disk", objects=ObjectSpace((tmp_path / "shared").as_uri()), shared=True) as store:
+        assert store.register_span(SPAN.span_id, SPAN, 5) == 14
+        assert store.register_span(DDL_SPAN.span_id, DDL_SPAN, 5) == 20
+        assert store.schema_history(7) == (TABLE, NEWER)
+        assert read_rows(store.collect_changes(SPAN.span_id, 5, 14)) == ROWS
+        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).to_ts == 14
+        store.advance_resolved_ts(SPAN.span_id, 20)
+        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).ddls == (DDL,)
+    assert (tmp_path / "shared" / "owner" / "000000000002.json").exists()
+
+
 def test_versions_are_those_of_the_golden_files() -> None:
     assert (wal_segment.VERSION, object_file.VERSION, manifest.VERSION, checkpoints.VERSION) == (1, 1, 1, 1)
+    assert (ownership.VERSION, shared_records.VERSION) == (1, 1)
 
 
 def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -132,3 +165,5 @@ def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
 if __name__ == "__main__":
     write_golden()
     write_merged_golden()
+    with tempfile.TemporaryDirectory() as folder:
+        write_shared_golden(Path(folder))

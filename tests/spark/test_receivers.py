@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from penstock.feed.receivers import ReceiverAddress, announce, divide, take_over
+from penstock.feed.receivers import ReceiverAddress, announce, divide
 from penstock.model.batch import COMMIT_TS, KEY, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -173,7 +173,7 @@ def test_a_predecessor_that_still_lives_is_fenced_and_the_successor_goes_back_to
     objects: ObjectSpace, tmp_path: Path
 ) -> None:
     span = Span(TABLE.table_id)
-    with ColumnarEventStore(tmp_path / "old", objects=objects) as old:
+    with ColumnarEventStore(tmp_path / "old", objects=objects, shared=True) as old:
         old.put_schemas([TABLE])
         old.register_span(span.span_id, span, 10)
         append(old, span, (15, Op.INSERT, 1, "flushed"))
@@ -181,8 +181,7 @@ def test_a_predecessor_that_still_lives_is_fenced_and_the_successor_goes_back_to
         assert old.flush(span.span_id)
         append(old, span, (25, Op.INSERT, 2, "in memory"))
         old.advance_resolved_ts(span.span_id, 30)
-        take_over(objects)
-        with ColumnarEventStore(tmp_path / "new", objects=objects) as new:
+        with ColumnarEventStore(tmp_path / "new", objects=objects, shared=True) as new:
             assert new.register_span(span.span_id, span, 10) == 20
             assert read_rows(new.collect_changes(span.span_id, 10, 20)) == [(15, Op.INSERT, 1, "flushed")]
         with pytest.raises(PenstockError, match="FENCED"):

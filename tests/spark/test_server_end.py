@@ -49,6 +49,16 @@ def test_a_dead_jvm_ends_the_server_with_its_own_exit_code(upstream, waiting, tm
         assert (found.owner, found.error_code) == ("", ""), "free for the next server, and no error of the feed's own"
 
 
+def test_a_jvm_that_dies_while_the_server_starts_is_named(upstream, waiting, tmp_path: Path) -> None:
+    with start(upstream.uri, tmp_path) as server:
+        waiting.until("the JVM", lambda: "java" in children(server.pid), explain=lambda: server.output)
+        server.wait_for("Setting default log level", 240)
+        os.kill(children(server.pid)["java"], signal.SIGKILL)
+        assert server.wait(120) in {2, 4}
+        assert "[SPARK_LOST]" in server.output or "[SPARK_UNAVAILABLE]" in server.output
+        assert [word for word in NOISE if word in server.output] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("after_s", [0.5, 4.0, 8.0, 12.0])
 def test_a_signal_ends_a_server_that_starts(upstream, tmp_path: Path, number: int, after_s: float) -> None:

@@ -112,7 +112,7 @@ def test_make_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE)
     assert sorted(targets) == sorted(
-        ["help", "setup", "demo", "test", "test-mysql", "bench", "chaos", "lint", "proto", "docs", "sbom", "audit"]
+        ["help", "setup", "demo", "test", "test-mysql", "bench", "chaos", "lint", "proto", "docs", "sbom", "hashes", "audit"]
     )
     done = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, text=True, timeout=60, check=True)
     assert re.findall(r"^  make ([a-z-]+) ", done.stdout, re.MULTILINE) == targets

@@ -1,8 +1,9 @@
-"""What Penstock is made of: bounds of versions, the bill of materials, the audit."""
+"""What Penstock is made of: bounds of versions, digests of files, the bill of materials, the audit."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-AUDIT, SBOM = script("audit"), script("sbom")
+AUDIT, HASHES, SBOM = script("audit"), script("hashes"), script("sbom")
 PINNED = {canonicalize_name(name): version for name, version in AUDIT.pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))}
 
 
@@ -75,3 +76,28 @@ def test_without_a_network_the_audit_says_so(capsys: pytest.CaptureFixture[str])
     assert "not audited" in capsys.readouterr().err
     assert AUDIT.main(["--strict"], nobody) == AUDIT.EXIT_UNKNOWN
     assert AUDIT.main(["--strict"], lambda _: {"results": []}) == AUDIT.EXIT_UNKNOWN
+
+
+def test_every_pinned_package_has_the_digests_of_its_files_and_no_address() -> None:
+    text = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8")
+    assert HASHES.pinned(text) == PINNED
+    assert "://" not in text
+    packages = text.removeprefix(HASHES.HEAD).replace(" \\\n", "").splitlines()
+    assert all(re.fullmatch(r"\S+==\S+(    --hash=sha256:[0-9a-f]{64})+", line) for line in packages)
+
+
+def test_digests_are_those_of_files_that_set_up_may_meet() -> None:
+    files = {
+        "My_Thing-1.2.tar.gz": True,
+        "my_thing-1.2-py3-none-any.whl": True,
+        "my_thing-1.2-cp39-abi3-manylinux_2_28_x86_64.whl": True,
+        "my_thing-1.2-cp313-cp313-manylinux2014_aarch64.manylinux_2_17_aarch64.whl": True,
+        "my_thing-1.2-cp310-cp310-manylinux_2_28_x86_64.whl": False,
+        "my_thing-1.2-cp313-cp313-win_amd64.whl": False,
+        "my_thing-1.2.1-py3-none-any.whl": False,
+        "my_thing-more-1.2.tar.gz": False,
+        "my_thing-1.2.exe": False,
+    }
+    digest = {file: f"{number:064x}" for number, file in enumerate(files)}
+    page = "".join(f'<a href="https://x/{file}#sha256={digest[file]}" data-yanked>{file}</a><br/>\n' for file in files)
+    assert HASHES.digests(page, "my.thing", "1.2") == sorted(digest[file] for file, meant in files.items() if meant)

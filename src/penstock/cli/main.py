@@ -30,6 +30,7 @@ VERBS = {
     "token": "Make, list and revoke tokens for the API of a server.",
     "store": "Look into an event store: list, show, check, compact, collect.",
     "replay": "Apply a storage target to a database, and go on where it stopped.",
+    "package": "Make an archive of this installation for executors on other machines.",
     "storage": "List, check and expire the files of a storage target.",
     "dataserver": "Run the embedded range-sharded data server.",
 }

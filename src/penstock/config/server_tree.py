@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.api_settings import ApiSettings, is_loopback
+from penstock.config.flight_settings import FlightSettings
+from penstock.feed.spark.executors import is_one_machine
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
 from penstock.store.event_store import StoreSettings
@@ -92,18 +94,28 @@ class RereadSettings:
 class SparkConfig:
     """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start.
 
-    ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all.
+    ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all. ``archive``
+    is what ``penstock package`` made, where executors do not have this installation at the same path.
     """
 
     master: str = "local[*]"
     driver_memory: str = "1g"
     warm_up: bool = True
     cores_max: int = 4
+    archive: str = ""
     conf: dict[str, str] = field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
-        return [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+        found = [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+        if self.archive and not self.archive.endswith((".tar.gz", ".tgz")):
+            found.append(("archive", "must be the .tar.gz of `penstock package`, as a path or a URI that executors reach"))
+        return found
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Return whether all executors are processes of this machine."""
+        return is_one_machine(self.master)
 
     @property
     def effective_conf(self) -> dict[str, str]:
@@ -127,6 +139,7 @@ class ServerConfig:
     http_port: int = 8300
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
+    flight: FlightSettings = field(default_factory=FlightSettings, metadata={"flatten": True})
     spark: SparkConfig = field(default_factory=SparkConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
     log_service: LogServiceSettings = field(default_factory=LogServiceSettings)

@@ -6,8 +6,8 @@ its memory and write-ahead log are its own, and are served by Flight from the ex
 storage, so a reader finds the newest receiver of a span without asking the driver.
 
 A task whose executor is lost is started again by Spark on another one. Its successor opens the group's objects with an empty log, goes
-back to what the manifests say is in objects, and pulls from there: what was only in memory comes again. It begins by writing every
-manifest anew, so a predecessor that is cut off but still alive cannot publish any more. ``Receivers`` runs in the driver, ``host_group``
+back to what is in objects, and pulls from there: what was only in memory comes again. It becomes their owner first, so a predecessor that
+is cut off but still alive cannot publish any more (``store/objects/ownership.py``). ``Receivers`` runs in the driver, ``host_group``
 on executors.
 """
 
@@ -32,10 +32,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.log_service import LogService
 from penstock.source.catalog import open_upstream
-from penstock.store.event_store import ColumnarEventStore
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService
 from penstock.store.flight.ticket import call_token
-from penstock.store.objects.manifest import load_manifests, write_manifest
 from penstock.store.objects.objects import ObjectSpace
 
 _log = logging.getLogger(__name__)
@@ -196,13 +195,12 @@ def host_group(plan: ReceiverPlan, clock: Clock | None = None) -> None:
     clock = clock or SystemClock()
     shared = ObjectSpace(plan.objects_uri, options=plan.storage_options)
     objects = ObjectSpace(f"{plan.objects_uri.rstrip('/')}/group-{plan.group:04d}", options=plan.storage_options)
-    take_over(objects)
     with ExitStack() as parts:
         local = tempfile.mkdtemp(prefix=f"penstock-receiver-{plan.group}-")
         parts.callback(shutil.rmtree, local, ignore_errors=True)
         upstream = open_upstream(plan.source)
         parts.callback(upstream.close)
-        store = ColumnarEventStore(Path(local), clock=clock, objects=objects)
+        store = ColumnarEventStore(Path(local), StoreSettings(objects_interval_s=plan.flush_interval_s), clock, objects, shared=True)
         parts.callback(store.close)
         advertised = socket.getfqdn() if plan.host == "0.0.0.0" else plan.host
         flight = FlightService(store, plan.host, secret=plan.secret, clock=clock, advertised_host=advertised)
@@ -213,30 +211,10 @@ def host_group(plan: ReceiverPlan, clock: Clock | None = None) -> None:
         span_ids = [service.ensure_span(span, plan.start_ts) for span in plan.spans]
         address = announce(shared, ReceiverAddress(plan.group, 0, flight.location, advertised, os.getpid(), tuple(span_ids)))
         _log.info("receiver started", extra={"group": plan.group, "attempt": address.attempt, "spans": len(span_ids)})
-        _serve(plan, store, shared, span_ids, clock)
-
-
-def _serve(plan: ReceiverPlan, store: ColumnarEventStore, shared: ObjectSpace, span_ids: Sequence[int], clock: Clock) -> None:
-    """Flush from time to time until the stop mark is there, and once more then."""
-    never = threading.Event()
-    flushed_s = clock.monotonic_s()
-    while _STOP not in shared.list_names("receivers/"):
-        clock.wait(never, plan.look_interval_s)
-        if clock.monotonic_s() - flushed_s >= plan.flush_interval_s:
-            flushed_s = clock.monotonic_s()
-            for span_id in span_ids:
-                store.flush(span_id)
-    for span_id in span_ids:
-        store.flush(span_id)
-
-
-def take_over(objects: ObjectSpace) -> None:
-    """Make the manifests of a group this process's own, each going back to what is in objects: the rest was in a log that is gone."""
-    for manifest in load_manifests(objects).values():
-        writer = f"{system_random().getrandbits(64):016x}"
-        write_manifest(
-            objects, msgspec.structs.replace(manifest, number=manifest.number + 1, resolved_ts=manifest.flushed_ts, writer=writer)
-        )
+        # What the store captured it writes to the shared storage by itself, from time to time and when it is closed.
+        never = threading.Event()
+        while _STOP not in shared.list_names("receivers/"):
+            clock.wait(never, plan.look_interval_s)
 
 
 def announce(shared: ObjectSpace, address: ReceiverAddress) -> ReceiverAddress:

@@ -82,6 +82,11 @@ CODES: dict[str, CodeEntry] = {
     "UPSTREAM_CHANGING": CodeEntry(
         ErrorKind.TRANSIENT, "The upstream's tables change too quickly to be looked at.", "Run it again when the DDLs have ended."
     ),
+    "TABLE_REWRITTEN": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "A DDL gave the rows of a table values of another form, so it begins again empty.",
+        "Nothing is to be done: all of its rows are read again.",
+    ),
     "TABLE_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
         "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
@@ -117,6 +122,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "WAL_CORRUPT": CodeEntry(
         ErrorKind.CORRUPT, "The write-ahead log is damaged before its end.", "Remove the span's store and capture again."
+    ),
+    "OBJECT_COLLECTED": CodeEntry(
+        ErrorKind.TRANSIENT, "An object was collected while it was read.", "Nothing to do: the window is read again from what there is now."
     ),
     "OBJECT_UNAVAILABLE": CodeEntry(
         ErrorKind.TRANSIENT, "The object store of the event store did not answer.", "It is retried; check the object store's health."

@@ -50,8 +50,16 @@ class DoubtControl(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys of a table its log changes."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None], alone: bool) -> Settlement:
-        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable."""
+    def settle(
+        self,
+        table_id: int,
+        corrections: Iterable[Corrections],
+        bag: bool,
+        check: Callable[[], None],
+        alone: bool,
+        secure: Callable[[Sequence[int]], None],
+    ) -> Settlement:
+        """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable, and ``secure`` for them."""
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up."""

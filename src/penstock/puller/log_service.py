@@ -22,7 +22,7 @@ from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.model.timestamp import TS_ZERO
+from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.puller.catalog import PullerParts, open_puller
 from penstock.puller.contract import DoubtControl
 from penstock.puller.doubts import Corrections, DoubtBook, Settlement, Watch
@@ -119,28 +119,35 @@ class LogService:
             store.put_schemas,
             channels,
             journal,
-            needed_from,
+            lambda: min(needed_from() if needed_from is not None else TS_MAX, self._recoverable_ts()),
             doubts,
         )
-        self._puller, self._decode = open_puller(upstream, self._pipeline, parts)
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._captures: dict[int, _Supervised] = {}
+        self._puller, self._decode = open_puller(upstream, self._pipeline, parts)
         self._wake = threading.Event()
         self._closed = False
         self._supervisor = threading.Thread(target=self._supervise, name="log-service", daemon=True)
 
     def start(self) -> LogService:
-        """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
+        """Begin to capture: the DDL span first, unless the store stands by. Raises if upstream or store refuse."""
         self._supervisor.start()
-        self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
+        if not self._store.is_standing_by():
+            self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self
+
+    def begin(self) -> None:
+        """Take the store where it stands by, because a feed begins here, and capture DDLs. Idempotent."""
+        self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
 
     def ensure_span(self, span: Span, start_ts: int) -> int:
         """Capture a span from ``start_ts`` on, or from where the store already is; return its id. Idempotent.
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
+        if span != DDL_SPAN and self._store.is_standing_by():
+            self.begin()
         capture = _Supervised(SpanCapture(span, self._store, self._decode), start_ts)
         with self._changing:
             with self._lock:
@@ -209,7 +216,8 @@ class LogService:
         ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check`` and ``alone`` as in
         ``puller/doubts.py``.
         """
-        return self._doubts().settle(table_id, corrections, bag, check, alone)
+        # No log gives corrections again.
+        return self._doubts().settle(table_id, corrections, bag, check, alone, self._store.secure)
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
@@ -222,6 +230,12 @@ class LogService:
     def forget_table(self, table_id: int) -> None:
         """Forget the doubts of a table that is gone."""
         self._doubts().forget_table(table_id)
+
+    def _recoverable_ts(self) -> int:
+        """Return from where on the upstream's log is still needed by a server that would have to go on without this one's disk."""
+        with self._lock:
+            span_ids = list(self._captures)
+        return self._store.recoverable_ts(span_ids)
 
     def _doubts(self) -> DoubtControl:
         if self._puller.doubts is None:

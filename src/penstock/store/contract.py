@@ -112,6 +112,18 @@ class EventStore(Protocol):
     def resolved_ts(self, span_id: int) -> int:
         """Return the span's resolved ts."""
 
+    def is_standing_by(self) -> bool:
+        """Return whether registering a span would take the store from another server: nothing is captured before a feed needs it."""
+
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Return the ts up to which all of these spans survive the loss of this machine: what lies above is pulled again then.
+
+        ``TS_MAX`` where the store does not survive that, so that nothing more is kept for it.
+        """
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Make what is resolved of some spans survive the loss of this machine, because it could not be pulled again."""
+
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
 

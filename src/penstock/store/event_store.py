@@ -2,18 +2,22 @@
 
 Appends go through the log's group commit into memory; a background thread flushes memory to objects when it has grown; recovery on
 opening puts together what manifests and log hold. Everything acknowledged survives a crash, and a resolved ts is never durable before
-the rows below it. Runs in the log service.
+the rows below it. Where the objects are on shared storage, ``sharing.py`` sees to it that another machine can go on. Runs in the log
+service.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pyarrow as pa
 
 from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
@@ -35,13 +39,19 @@ from penstock.store.objects.manifest import load_manifests
 from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.ownership import Ownership, check_unshared
+from penstock.store.objects.shared_records import SharedRecords, SpanMark
 from penstock.store.objects.span_writer import ObjectSettings
+from penstock.store.sharing import Sharing
 from penstock.store.span_store import SpanStore
 from penstock.store.stats import StoreStats, span_stats
 
 log = logging.getLogger(__name__)
 BURST = 4
 MERGE_DUE_MAX = 4
+SHARED_OBJECTS_MAX = 64
+"""Objects on shared storage are flushed by the clock too, small as they are: so many are worth a merge."""
+_OWNER_FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,14 @@ class StoreSettings:
     batch_rows_max: int = BATCH_ROWS_MAX
     compression: str | None = None
     """Of object files: None (readers map them), ``lz4`` or ``zstd``."""
+    objects: str = field(default="", repr=False)
+    """Where objects go, below a folder for each source: a URI of shared storage; the data directory where it is empty. May hold secrets."""
+    objects_interval_s: float = 60.0
+    """How often what lies in memory goes to shared storage: so much a server that takes over pulls again."""
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        return [] if 0.1 <= self.objects_interval_s <= 86_400 else [("objects-interval", "must be between 100 ms and 24 h")]
 
 
 class ColumnarEventStore:
@@ -90,38 +108,102 @@ class ColumnarEventStore:
         clock: Clock | None = None,
         objects: ObjectSpace | None = None,
         rng: random.Random | None = None,
+        shared: bool = False,
     ) -> None:
-        """Open the store and recover what it holds. ``objects`` is where objects go; below ``directory`` unless given."""
+        """Open the store and recover what it holds. ``objects`` is where objects go; below ``directory`` unless given.
+
+        ``shared`` says that other machines reach them: the store stands by, empty, until it is first written to, or told to ``own`` them.
+        """
         root = Path(directory).resolve()
         self.settings = settings or StoreSettings()
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self.objects = objects or ObjectSpace((root / "objects").as_uri())
-        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
         self._spill_directory = root / "spill"
-        self._merge_settings = MergeSettings(self.settings.merge_bytes_min, self.settings.merge_ratio)
+        self._merge_settings = MergeSettings(self.settings.merge_bytes_min, self.settings.merge_ratio, SHARED_OBJECTS_MAX * shared)
         kept = HistorySettings(self.settings.history_seconds, self.settings.checkpoint_seconds, self.settings.gc_ttl_seconds)
         self.needs = HistoryNeeds(kept, self._clock)
         self._collected_s = self._clock.monotonic_s()
         self._schema_log = SchemaLog()
         self._spans: dict[int, SpanStore] = {}
         self._lock = threading.Lock()
-        wal_settings = WalSettings(
+        self._root = root
+        self._opening = threading.Lock()
+        self._is_open = False
+        self._sharing: Sharing | None = None
+        self._shared = shared
+        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
+        self._wal = self._new_log()
+        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
+        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
+        if not shared:
+            try:
+                self.own()
+            except BaseException:
+                self.close()
+                raise
+
+    def own(self) -> None:
+        """Have what the directory and the objects hold. On shared storage that takes the objects from the store that has them now.
+
+        Done by whoever needs the spans, not before: a server that stands by must not take them. Does nothing the second time; raises
+        ``FENCED`` once another store has taken them.
+        """
+        if not self._is_open:
+            with self._opening:
+                if not self._is_open:
+                    self._open()
+                    self._is_open = True
+        if self._sharing is not None and self._sharing.lost is not None:
+            raise self._sharing.lost
+
+    def is_standing_by(self) -> bool:
+        """Return whether the objects are another store's, as far as this one is concerned; see the contract."""
+        return self._shared and not self._is_open
+
+    def _open(self) -> None:
+        """Recover and begin. What fails on the way, such as a storage that does not answer, may be tried again."""
+        self._wal = self._new_log()
+        try:
+            if self._shared:
+                self._take_objects()
+            else:
+                check_unshared(self._root)
+                self._recover()
+                self._wal.start()
+        except BaseException:
+            self._wal.close()
+            self._spans.clear()
+            raise
+
+    def _take_objects(self) -> None:
+        sharing = self._open_sharing(self._root)
+        self._written = replace(self._written, epoch=sharing.ownership.epoch)
+        self._recover(sharing.take_over(self._root).spans if sharing.ownership.is_new else ())
+        self._wal.start()
+        sharing.start(self._root)
+        self._sharing = sharing
+
+    def _new_log(self) -> WriteAheadLog:
+        settings = WalSettings(
             segment_bytes=self.settings.wal_segment_bytes,
             group_commit_max_delay_s=self.settings.group_commit_max_delay_s,
             resolved_max_delay_s=self.settings.resolved_max_delay_s,
             queue_bytes_max=self.settings.queue_bytes_max,
         )
-        self._wal = WriteAheadLog(root / "wal", wal_settings, self._clock, self._head_records)
-        self._recover()
-        self._wal.start()
-        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
-        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
+        return WriteAheadLog(self._root / "wal", settings, self._clock, self._head_records)
+
+    def _open_sharing(self, root: Path) -> Sharing:
+        ownership = Ownership.claim(self.objects, root, self._rng)
+        records = SharedRecords(self.objects, ownership.epoch)
+        interval_s = self.settings.objects_interval_s
+        return Sharing(ownership, records, self._schema_log, self._all_spans, self.flush, interval_s, self._clock)
 
     # Writing: the puller's side.
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Open or create a span; return its resolved ts, durable when it returns."""
+        self.own()
         with self._lock:
             store = self._spans.get(span_id)
             created = store is None
@@ -134,6 +216,7 @@ class ColumnarEventStore:
 
     def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
         """Queue batches; see the contract. Raises ``RESOLVED_TS_VIOLATED`` for a new row at or below the resolved ts."""
+        self.own()
         store = self._spans.get(span_id)
         if store is None:
             return False
@@ -153,6 +236,7 @@ class ColumnarEventStore:
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
         """Queue a DDL for the schema log; one that is there is dropped, and called back as well."""
+        self.own()
 
         def persisted() -> None:
             self._schema_log.put_ddl(ddl)
@@ -163,6 +247,7 @@ class ColumnarEventStore:
 
     def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
         """Add table versions, such as those known when a table is subscribed to; durable when it returns."""
+        self.own()
         new = self._schema_log.put(schemas)
         if new:
             self._write_and_wait(schema_records(new))
@@ -177,7 +262,8 @@ class ColumnarEventStore:
     def flush(self, span_id: int) -> bool:
         """Write what is resolved to objects now; return False if there is nothing to write."""
         store = self._span(span_id)
-        flushed = store.flush(self._schema_log.versions(store.span.table_id))
+        with self._publishing():
+            flushed = store.flush(self._schema_log.versions(store.span.table_id))
         if flushed:
             store.flush_error = None
             store.flushed_s = self._clock.monotonic_s()
@@ -188,21 +274,24 @@ class ColumnarEventStore:
     def merge(self, span_id: int) -> int:
         """Merge what a span holds now; return how many objects were replaced. The state is written again, so it takes its time."""
         store = self._span(span_id)
-        return store.merge(self._schema_log.versions(store.span.table_id))
+        with self._publishing():
+            return store.merge(self._schema_log.versions(store.span.table_id))
 
     def commit_bulk(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
         """Make bulk objects visible in one step as the span's state at ``commit_ts``; idempotent.
 
         With ``base_ts`` the state is known from there on only: the objects lack rows that changed between the two.
         """
-        self._span(span_id).commit_bulk(objects, commit_ts, base_ts)
+        with self._publishing():
+            self._span(span_id).commit_bulk(objects, commit_ts, base_ts)
 
     def commit_changes(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make bulk objects, rows and tombstones, visible in one step as changes at ``commit_ts``, which must not be resolved yet.
 
         That is how a large transaction comes in that was written elsewhere. Idempotent.
         """
-        self._span(span_id).commit_changes(objects, commit_ts)
+        with self._publishing():
+            self._span(span_id).commit_changes(objects, commit_ts)
 
     def base_ts(self, span_id: int) -> int | None:
         """Return from which ts on the state of a span is known; None where it is not, or the span is unknown."""
@@ -214,7 +303,8 @@ class ColumnarEventStore:
 
         It must not be captured meanwhile. Whoever read its history gets ``STALE_READ``, and its state is unknown until a bulk commit.
         """
-        self._span(span_id).reset(start_ts)
+        with self._publishing():
+            self._span(span_id).reset(start_ts)
         self._forget_log()
 
     def expire_history(self, pins: Mapping[int, int]) -> int:
@@ -231,14 +321,19 @@ class ColumnarEventStore:
         """
         left = sum(self._expire(span_id, TS_MAX) for span_id in self.span_ids())
         written_before_ms = self._clock.now_ms() - self.settings.orphan_seconds * 1000
-        orphans = sum(self._span(span_id).remove_old_orphans(written_before_ms) for span_id in self.span_ids())
+        orphans = sum(self._remove_old_orphans(span_id, written_before_ms) for span_id in self.span_ids())
         if orphans:
             log.info("old objects without a manifest removed", extra={"objects": orphans})
         return left
 
     def _expire(self, span_id: int, ts: int) -> int:
         limit_ts = min(ts, self.needs.keep_above(span_id))
-        return self._span(span_id).expire_history(limit_ts, min(limit_ts, self.needs.checkpoints_above(span_id)))
+        with self._publishing(_OWNER_FRESH_S):
+            return self._span(span_id).expire_history(limit_ts, min(limit_ts, self.needs.checkpoints_above(span_id)))
+
+    def _remove_old_orphans(self, span_id: int, written_before_ms: int) -> int:
+        with self._publishing(_OWNER_FRESH_S):
+            return self._span(span_id).remove_old_orphans(written_before_ms)
 
     # Reading: the feed's side.
 
@@ -263,6 +358,15 @@ class ColumnarEventStore:
         handle.on_close(weakref.finalize(handle, self.needs.release, lease))
         return handle
 
+    def object_bytes(self, span_id: int, path: str) -> pa.Buffer:
+        """Return an object for a reader that does not reach it; ``OBJECT_COLLECTED`` where the span no longer has it."""
+        try:
+            return self.objects.get(path)
+        except PenstockError as error:
+            if error.code != "OBJECT_MISSING" or self._span(span_id).names(path):
+                raise
+            raise PenstockError("OBJECT_COLLECTED", f"span {span_id} has no object {path} any more") from error
+
     def plan_window(
         self,
         span_ids: Sequence[int],
@@ -273,6 +377,7 @@ class ColumnarEventStore:
         unsplit: Sequence[int] = (),
     ) -> WindowPlan:
         """Choose where a window ends; see the contract."""
+        self.own()
         views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
         check_reach(views, from_ts)
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
@@ -283,6 +388,7 @@ class ColumnarEventStore:
 
         ``to_ts == from_ts`` means that the state is not known yet.
         """
+        self.own()
         resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
         views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
         return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts, patterns)
@@ -296,14 +402,24 @@ class ColumnarEventStore:
         with self._lock:
             return tuple(self._spans)
 
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Return the ts up to which some spans survive the loss of this machine; see the contract."""
+        return TS_MAX if self._sharing is None else self._sharing.held_ts(span_ids)
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Make what is resolved of some spans survive the loss of this machine; see the contract."""
+        if self._sharing is not None:
+            for span_id in span_ids:
+                self.flush(span_id)
+
     def stats(self) -> StoreStats:
         """Return what the store holds."""
-        with self._lock:
-            spans = list(self._spans.values())
-        return StoreStats(tuple(span_stats(s) for s in spans), self._wal.group_count, self._wal.queue_fill)
+        return StoreStats(tuple(span_stats(s) for s in self._all_spans()), self._wal.group_count, self._wal.queue_fill)
 
     def close(self) -> None:
-        """Make everything queued durable and stop. May be called twice."""
+        """Make everything queued durable and stop; on shared storage, what is in memory goes there. May be called twice."""
+        if self._sharing is not None:
+            self._sharing.close()
         self._flusher.close()
         self._merger.close()
         self._wal.close()
@@ -322,18 +438,42 @@ class ColumnarEventStore:
             raise PenstockError("SPAN_UNKNOWN", f"the event store holds no span {span_id}")
         return store
 
+    def _all_spans(self) -> list[SpanStore]:
+        with self._lock:
+            return list(self._spans.values())
+
+    @contextlib.contextmanager
+    def _publishing(self, fresh_s: float = 0.0) -> Iterator[None]:
+        """Write manifests in it, or remove objects: only as the owner, and only once the schema log is where they are."""
+        if self._sharing is None:
+            yield
+            return
+        try:
+            if fresh_s:
+                self._sharing.check(fresh_s)
+            else:
+                self._sharing.before_publish()
+            yield
+        except PenstockError as error:
+            self._sharing.note(error)
+            raise
+
     def _write_and_wait(self, records: Sequence[WalRecord]) -> None:
         durable = threading.Event()
         self._wal.submit(records, durable.set)
         while not self._clock.wait(durable, 1.0):
             self._wal.check_open()
 
-    def _recover(self) -> None:
+    def _recover(self, taken_over: Sequence[SpanMark] = ()) -> None:
         for span_id, manifest in load_manifests(self.objects).items():
             self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self._written)
             removed = store.remove_orphans()
             if removed:
                 log.info("objects without a manifest removed", extra={"span_id": span_id, "objects": removed})
+        for mark in taken_over:
+            if mark.span_id not in self._spans:
+                self._spans[mark.span_id] = SpanStore.create(self.objects, mark.span_id, mark.span, mark.start_ts, self._rng, self._written)
+            self._spans[mark.span_id].advance(mark.held_ts)
         for record in self._wal.replay():
             self._replay(record)
 
@@ -359,8 +499,7 @@ class ColumnarEventStore:
             self._schema_log.put_ddl(DdlEvent.from_json(record.payload))
 
     def _head_records(self) -> Sequence[WalRecord]:
-        with self._lock:
-            spans = list(self._spans.values())
+        spans = self._all_spans()
         records = [span_record(s.span_id, s.span, s.start_ts) for s in spans]
         if spans:
             records.append(resolved_record({s.span_id: s.resolved_ts for s in spans}))
@@ -435,6 +574,4 @@ class ColumnarEventStore:
         log.info("memory spilled while the resolved ts waits", extra={"span_id": store.span_id, "nbytes": moved})
 
     def _forget_log(self) -> None:
-        with self._lock:
-            flushed = {s.span_id: s.flushed_ts for s in self._spans.values()}
-        self._wal.forget(flushed)
+        self._wal.forget({s.span_id: s.flushed_ts for s in self._all_spans()})

@@ -40,7 +40,7 @@ class SpanStore:
 
     def __init__(self, space: ObjectSpace, manifest: Manifest, rng: random.Random, written: ObjectSettings) -> None:
         self._space = space
-        self._manifest = msgspec.structs.replace(manifest, writer=f"{rng.getrandbits(64):016x}")
+        self._manifest = msgspec.structs.replace(manifest, writer=f"{rng.getrandbits(64):016x}", epoch=written.epoch)
         self._writer = SpanWriter(space, manifest.span_id, written, rng)
         self._checkpoints = CheckpointChain.load(space, manifest.span_id) if manifest.number else CheckpointChain(space, manifest.span_id)
         self._memory = SpanMemory()
@@ -193,6 +193,13 @@ class SpanStore:
             rows = self._memory.rows()
             return sum(b.header.nbytes for side in BatchKind for b in rows.side(side) if b.header.max_ts <= self._resolved_ts)
 
+    def held_ts(self) -> int:
+        """Return the ts up to which every row that the span has is in its objects: its resolved ts, unless memory holds an older row."""
+        with self._lock:
+            rows = self._memory.rows()
+            oldest_ts = min((b.header.min_ts for side in BatchKind for b in rows.side(side)), default=self._resolved_ts + 1)
+            return max(self._manifest.flushed_ts, min(self._resolved_ts, oldest_ts - 1))
+
     def flush(self, tables: Sequence[TableSchema]) -> bool:
         """Write the rows at or below the resolved ts to objects, publish them in a manifest, and forget them; False if there are none."""
         with self._flushing:
@@ -342,6 +349,11 @@ class SpanStore:
                 self._space.delete(name)
         return len(orphans)
 
+    def names(self, path: str) -> bool:
+        """Return whether an object is among those that manifest or checkpoints name now."""
+        with self._lock:
+            return path in self._named()
+
     def _named(self) -> set[str]:
         return {o.path for o in (*self._manifest.objects, *self._checkpoints.objects)}
 
@@ -417,7 +429,7 @@ class SpanStore:
         with self._lock:
             self._manifest = installed
             self._memory.drop_through(installed.flushed_ts)
-        return installed == wanted
+        return msgspec.structs.replace(installed, number=wanted.number) == wanted
 
 
 def _reaches(state: SpanState, from_ts: int | None, to_ts: int | None) -> bool:

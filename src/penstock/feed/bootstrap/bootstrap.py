@@ -60,13 +60,11 @@ class BootstrapSettings:
         tasks_max: how many Spark tasks read at once.
         rows_per_s: how many rows they read per second at most, all together; 0 for as many as they can.
         page_rows: how many rows one request to the upstream asks for.
-        storage_options: for executors that reach the store's objects over the network.
     """
 
     tasks_max: int = 4
     rows_per_s: int = 0
     page_rows: int = 16_384
-    storage_options: Mapping[str, str] | None = None
 
 
 class BootstrapProgress(msgspec.Struct, frozen=True):
@@ -184,7 +182,7 @@ class PartReader:
             ticket=ticket,
             table=table,
             objects_uri=self._objects.uri,
-            storage_options=dict(self._settings.storage_options or {}),
+            storage_options=self._objects.options,
             number=number,
             page_rows=self._settings.page_rows,
             rows_per_s=self._settings.rows_per_s / self._settings.tasks_max,

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import ErrorKind, PenstockError
+from penstock.settings.masking import mask_text
 
 Work = Callable[[bytes], bytes]
 """What does a task: a function of a module, which executors import."""
@@ -111,12 +112,14 @@ def attempt(work: Work, attempts_max: int, tasks: Iterable[bytes]) -> Iterator[b
             yield work(task)
         except PenstockError as error:
             if error.kind is ErrorKind.TRANSIENT and not last:
-                raise
+                raise PenstockError(error.code, mask_text(error.detail), error.hint) from None
             yield error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what is not ours is told too, without what it must not tell
+            # Spark writes what a task raises to its log of events, with the whole chain of causes.
+            failed = PenstockError("FEED_FAILED", mask_text(f"{type(error).__name__}: {error}")[:_DETAIL_MAX])
             if not last:
-                raise
-            yield PenstockError("FEED_FAILED", f"{type(error).__name__}: {error}"[:_DETAIL_MAX])
+                raise failed from None
+            yield failed
 
 
 def sorted_out(answers: Sequence[bytes | PenstockError]) -> list[bytes]:

@@ -1,20 +1,25 @@
-"""What Spark has and what waits for it: executors that were granted, jobs, and jobs of which no task runs. Runs in the driver."""
+"""What Spark has and what waits for it: executors that were granted and where, jobs, and jobs of which no task runs. Runs in the driver."""
 
 from __future__ import annotations
 
+import socket
+
 import msgspec
 from pyspark.sql import SparkSession
+
+from penstock.feed.spark.executors import is_loopback_host
 
 _JOBS_MAX = 100
 """Of more jobs the oldest are looked at."""
 
 
 class SparkLoad(msgspec.Struct, frozen=True):
-    """Executors, active jobs, and the ids of those of which no task runs although some are left."""
+    """Executors, active jobs, the ids of those of which no task runs although some are left, and hosts of executors but the driver's."""
 
     executors: int
     jobs: int
     waiting: tuple[int, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def spark_load(session: SparkSession) -> SparkLoad:
@@ -29,8 +34,11 @@ def spark_load(session: SparkSession) -> SparkLoad:
         left = any(stage.numCompletedTasks < stage.numTasks for stage in stages)
         if left and not any(stage.numActiveTasks for stage in stages):
             waiting.append(job)
-    blocks = int(context._jsc.sc().getExecutorMemoryStatus().size())
+    places = str(context._jsc.sc().getExecutorMemoryStatus().keys().mkString(",")).split(",")
     # The driver has a block manager too, and with a local master it is the only executor.
     master = str(context.master)
-    executors = 1 if master == "local" or master.startswith("local[") else blocks - 1
-    return SparkLoad(executors, len(jobs), tuple(waiting))
+    executors = 1 if master == "local" or master.startswith("local[") else len(places) - 1
+    here = {context.getConf().get("spark.driver.host"), socket.gethostname()}
+    hosts = {place.rpartition(":")[0] for place in places}
+    elsewhere = sorted(host for host in hosts - here if not is_loopback_host(host))
+    return SparkLoad(executors, len(jobs), tuple(waiting), tuple(elsewhere))

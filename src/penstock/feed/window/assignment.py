@@ -58,6 +58,9 @@ class FeedContext(msgspec.Struct, frozen=True):
     source: str = ""
     """Under which name the doubts about the source's tables are kept; empty where a table is never in doubt."""
 
+    objects_options: dict[str, str] = {}
+    """How tasks reach the event store's objects where those are on shared storage; see ``files/buckets.py``."""
+
     def __repr__(self) -> str:
         return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"
 

@@ -47,7 +47,7 @@ def deliver_part(task: bytes) -> bytes:
     context = told.context
     sink = open_sink(context.sink_uri, context.sink_options, task_fence(context))
     try:
-        with closing(FlightStoreClient(context.flight_location, context.flight_token)) as client:
+        with closing(FlightStoreClient(context.flight_location, context.flight_token, context.objects_options)) as client:
             results = deliver(sink, read_items(context, client, told.part.items))
         return msgspec.json.encode(WindowPart(results, sink.report()))
     finally:

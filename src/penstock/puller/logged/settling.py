@@ -84,14 +84,16 @@ class TableSettler:
         bag: bool = False,
         check: Callable[[], None] = lambda: None,
         alone: bool = False,
+        secure: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> Settlement:
-        """Give corrections to the table's spans at a ts of their own; returns when they are durable."""
+        """Give corrections to the table's spans at a ts of their own; returns when they are durable, and ``secure`` for these spans."""
         end = self._upstream.log_end()
         over = self._reader.errands.ask(lambda: self._mark_between(table_id, end, check, alone), self._timeout_s)
         with over:
             for piece in corrections:
                 over.give(piece, bag)
         self._wait_durable(over.spans, over.ts)
+        secure([s.span.span_id for s in over.spans])
         again = "the log changed rows that cannot be told from others" if bag and over.left_out else self._uncovered(table_id)
         return Settlement(over.ts, over.rows, over.left_out, closed=self._doubted.close(table_id, over.ts, again))
 

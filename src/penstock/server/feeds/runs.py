@@ -178,6 +178,7 @@ class SparkFeedRunFactory:
             partitions=config.settings.partitions or self._jobs.parallelism,
             tables=tuple(config.tables),
             source=source_name(self._source),
+            objects_options=self._store.objects.options,
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None

@@ -68,9 +68,13 @@ class CaptureLook:
 
 
 class SparkLook:
-    """Judges Spark: whether it lives, and whether its jobs get executors."""
+    """Judges Spark: whether it lives, whether its jobs get executors, and whether those can read changes."""
 
-    def __init__(self, lost: Callable[[], int | None], load: Callable[[], SparkLoad], stall_s: float, clock: Clock) -> None:
+    def __init__(
+        self, lost: Callable[[], int | None], load: Callable[[], SparkLoad], stall_s: float, clock: Clock, *, here_only: bool = False
+    ) -> None:
+        """``here_only`` says that the event store is reached on this machine alone."""
+        self._here_only = here_only
         self._lost = lost
         self._load = load
         self._stall_s = stall_s
@@ -95,9 +99,14 @@ class SparkLook:
         self._words = f"{len(load.waiting)} jobs wait for an executor for {longest_s:.0f} s, {load.executors} are granted" if stuck else ""
         if stuck:
             return ComponentHealth(ok=False, detail=self._words, hint=_NO_EXECUTOR_HINT, facts=facts)
+        if self._here_only and load.elsewhere:
+            detail = f"executors on {', '.join(load.elsewhere[:_HOSTS_SHOWN])} do not reach the event store, which is served on loopback"
+            return ComponentHealth(ok=False, detail=detail, hint=_FLIGHT_HINT, facts=facts)
         return ComponentHealth(ok=True, facts=facts)
 
 
+_HOSTS_SHOWN = 3
+_FLIGHT_HINT = "Give flight-host, the address of this machine that executors reach, or 0.0.0.0; see docs/cluster.md."
 _NO_EXECUTOR_HINT = "Free cores or memory in the cluster, or lower spark.cores.max of the servers and other applications in it."
 
 

@@ -161,7 +161,7 @@ class TableFollower:
 
     def take_notes(self, ts: int) -> tuple[TableSchema, ...]:
         """Return what the journal shall keep of the tables as they were seen."""
-        return self._watch.take_notes(ts)
+        return (*self._watch.take_notes(ts), *self._book.take_ends())
 
     def look(self) -> list[Changed]:
         """Return the captured tables that the catalog shows otherwise than before, and those that nobody was told of.

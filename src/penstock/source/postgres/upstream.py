@@ -131,6 +131,7 @@ class PostgresUpstream:
         self._watch.adopt_notes(versions)
         tables = [v for v in versions if not is_note(v)]
         self._book.adopt(tables)
+        self._book.adopt_ends([v for v in versions if is_note(v)])
         self._book.announce(v.table_id for v in tables)
 
     def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:

@@ -1,18 +1,16 @@
 """The client of the Flight service: plans on the driver, reads on executors.
 
 A handle that it opens reads objects directly where it can reach them, streams them from the service where it cannot, and streams the
-rows in memory. The client holds a location and a token only, so it is picklable; the connection is made where it is first used, and
-the token never shows in ``repr``. Runs on the driver and on executors.
+rows in memory. Objects that are far away are read with the options that the client was given, through the process's cache of blocks
+(``reached_objects.py``). The client holds a location, a token and options only, so it is picklable; the connection is made where it is
+first used, over TLS where the token has the certificates for it, and no secret shows in ``repr``. Runs on the driver and on executors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +22,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.flight.credentials import ReaderCertificates, split_token
+from penstock.store.flight.reached_objects import StreamedObjects, reached_space
 from penstock.store.flight.server import (
     Endpoint,
     MemoryEndpoint,
@@ -33,7 +33,7 @@ from penstock.store.flight.server import (
     WindowAnswer,
     WindowRequest,
 )
-from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.objects.objects import ObjectSpace
 from penstock.store.stats import SpanStats
 
 CALL_TIMEOUT_S = 30.0
@@ -43,17 +43,21 @@ class FlightStoreClient:
     """Talks to one event store's Flight service. Thread safe and picklable."""
 
     def __init__(self, location: str, token: str, storage_options: Mapping[str, str] | None = None) -> None:
-        """``location`` as the server's ``location``; ``storage_options`` go to obstore for objects that are not local."""
+        """``location`` as the server's ``location``; with ``storage_options``, objects that are not local are read directly.
+
+        They are those of ``files/buckets.py``; what is not among them comes from the environment. Without them the service reads for it.
+        """
         self.location = location
         self._token = token
-        self._storage_options = dict(storage_options or {})
+        self._call_token, self._reader = split_token(token)
+        self._storage_options = None if storage_options is None else dict(storage_options)
         self._connection: fl.FlightClient | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"FlightStoreClient({self.location!r})"
 
-    def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str] | None]]:
         return (FlightStoreClient, (self.location, self._token, self._storage_options))
 
     def plan_window(
@@ -128,11 +132,8 @@ class FlightStoreClient:
             connection.close()
 
     def _space(self, uri: str, tickets: Mapping[str, bytes]) -> ObjectSpace:
-        """Read objects directly, unless they are files of another machine or user."""
-        parts = urlsplit(uri)
-        if parts.scheme == "file" and tickets and not os.access(Path(unquote(parts.path), next(iter(tickets))), os.R_OK):
-            return ObjectSpace(uri, backend=_StreamedObjects(tickets, self.stream))
-        return _shared_space(uri, tuple(sorted(self._storage_options.items())))
+        """Read objects directly, unless they are out of reach: files of another machine or user, a bucket without options."""
+        return reached_space(uri, self._storage_options, StreamedObjects(tickets, self.stream))
 
     def _act(self, name: str, body: bytes) -> bytes:
         with _penstock_errors():
@@ -142,24 +143,11 @@ class FlightStoreClient:
     def _connect(self) -> fl.FlightClient:
         with self._lock:
             if self._connection is None:
-                self._connection = fl.FlightClient(self.location)
+                self._connection = fl.FlightClient(self.location, **_certificates(self._reader))
             return self._connection
 
     def _options(self, timeout_s: float | None) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._token}".encode())], timeout=timeout_s)
-
-
-_spaces: dict[tuple[str, tuple[tuple[str, str], ...]], ObjectSpace] = {}
-_spaces_lock = threading.Lock()
-
-
-def _shared_space(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectSpace:
-    """Return the process's space for a URI, so that footers and connections are kept between handles."""
-    with _spaces_lock:
-        space = _spaces.get((uri, options))
-        if space is None:
-            space = _spaces[uri, options] = ObjectSpace(uri, backend=ObstoreBackend(uri, dict(options)))
-        return space
+        return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {self._call_token}".encode())], timeout=timeout_s)
 
 
 class _StreamedMemory:
@@ -190,51 +178,10 @@ class _StreamedMemory:
             yield ChangeBatch(header, records)
 
 
-class _StreamedObjects:
-    """Objects that only the service can reach: each is fetched whole, once, and kept while the handle lives."""
-
-    def __init__(self, tickets: Mapping[str, bytes], stream: Callable[[bytes], Iterator[pa.RecordBatch]]) -> None:
-        self._tickets = tickets
-        self._stream = stream
-        self._last: tuple[str, pa.Buffer] | None = None
-
-    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
-        """Refuse: readers do not write."""
-        raise OSError(f"{path}: read only")
-
-    def get(self, path: str) -> pa.Buffer:
-        """Return a whole object."""
-        if self._last is None or self._last[0] != path:
-            if path not in self._tickets:
-                raise FileNotFoundError(path)
-            parts = [chunk.column(0)[0].as_buffer() for chunk in self._stream(self._tickets[path])]
-            self._last = (path, pa.py_buffer(b"".join(parts)))
-        return self._last[1]
-
-    def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
-        """Return a part of an object."""
-        payload = self.get(path)
-        return payload.slice(start, max(0, min(length, payload.size - start)))
-
-    def size(self, path: str) -> int:
-        """Return how many bytes an object has."""
-        return int(self.get(path).size)
-
-    def list_names(self, prefix: str) -> Sequence[str]:
-        """Return the objects that there are tickets for."""
-        return sorted(p for p in self._tickets if p.startswith(prefix))
-
-    def list_modified(self, prefix: str) -> Mapping[str, int]:
-        """Return 0 for each object: a reader does not know how old they are."""
-        return dict.fromkeys(self.list_names(prefix), 0)
-
-    def delete(self, path: str) -> None:
-        """Refuse: readers do not delete."""
-        raise OSError(f"{path}: read only")
-
-    def local_path(self, path: str) -> Path | None:
-        """Return None: nothing is local."""
-        return None
+def _certificates(reader: ReaderCertificates | None) -> dict[str, bytes]:
+    if reader is None:
+        return {}
+    return {"tls_root_certs": reader.ca.encode(), "cert_chain": reader.certificate.encode(), "private_key": reader.key.encode()}
 
 
 @contextlib.contextmanager

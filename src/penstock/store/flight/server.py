@@ -4,13 +4,15 @@
 where it cannot reach it), and one per side and table version of the rows in memory. A memory endpoint names its rows by ts, so it
 gives the same rows when they have been flushed meanwhile. Actions plan windows and tell schemas and status. Every call carries the
 token; every ticket is signed. Errors keep their ``[CODE]`` text. gRPC takes a message whole before anybody is asked for the token, so
-where all readers are of this machine and user it listens on a socket of theirs, which no other user can open. Runs in the log service.
+strangers are kept from sending one: where all readers are of this machine and user it listens on a socket of theirs, which no other user
+can open, and on a port it asks callers for a certificate in the handshake (``credentials.py``). Runs in the log service.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ from penstock.store.changes.changes import SpanState, open_changes, side_handles
 from penstock.store.changes.ordered_handle import TS_END, SideReader
 from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.credentials import ServiceTls, join_token
 from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
 
@@ -89,7 +92,7 @@ class WindowAnswer(msgspec.Struct, frozen=True):
 
 
 class FlightService(fl.FlightServerBase):  # type: ignore[misc]
-    """Serves one event store. ``token`` is what clients pass; ``location`` is where they call."""
+    """Serves one event store. ``token`` is what clients get; ``location`` is where they call."""
 
     def __init__(
         self,
@@ -100,24 +103,31 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         clock: Clock | None = None,
         advertised_host: str | None = None,
         socket: Path | None = None,
+        tls: ServiceTls | None = None,
+        advertised_port: int | None = None,
     ) -> None:
-        """Listen at once; with port 0 on a free one. ``advertised_host`` is how others reach a host that listens on all addresses.
+        """Listen at once; with port 0 on a free one. What is advertised is how others reach it, where that differs.
 
-        With ``socket``, listen there and on no port; it lies where only this user comes.
+        With ``socket``, listen there and on no port; it lies where only this user comes. With ``tls``, callers need a certificate of it.
         """
         secret = secret or secrets.token_bytes(32)
-        self.token = call_token(secret)
+        calls = call_token(secret)
+        self.token = join_token(calls, tls.reader if tls else None)
         self._store = store
         self._host = advertised_host or host
+        self._port = advertised_port
         self._socket = socket
+        self._scheme = "grpc+tls" if tls else "grpc"
         self._signer = TicketSigner(secret, clock or SystemClock())
-        place = f"grpc://{host}:{port}" if socket is None else f"grpc+unix://{socket}"
-        super().__init__(place, middleware={MIDDLEWARE: _TokenCheck(self.token)})
+        place = _location(self._scheme, host, port) if socket is None else f"grpc+unix://{socket}"
+        super().__init__(place, middleware={MIDDLEWARE: _TokenCheck(calls)}, **_protection(tls))
 
     @property
     def location(self) -> str:
         """Return the URI that a client connects to."""
-        return f"grpc://{self._host}:{self.port}" if self._socket is None else f"grpc+unix://{self._socket}"
+        if self._socket is not None:
+            return f"grpc+unix://{self._socket}"
+        return _location(self._scheme, self._host, self._port or self.port)
 
     def close(self) -> None:
         """Stop serving; streams that run are cancelled. May be called twice."""
@@ -146,8 +156,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         with _coded_errors():
             asked = self._signer.check(ticket.ticket)
             if isinstance(asked, ObjectTicket):
-                payload = self._store.objects.get(asked.path)
-                return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(payload))
+                return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(self._store.object_bytes(asked.span_id, asked.path)))
             batches = self._rows(asked)
             first = next(batches, None)
             schema = first.records.schema if first else self._schema(asked)
@@ -213,7 +222,10 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
         """Yield the ticket's rows from memory, or from objects where a flush has taken them there."""
-        handles = side_handles(self._store.view(ticket.span_id), ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
+        view = self._store.view(ticket.span_id, max(ticket.from_ts, 1), ticket.to_ts)
+        if ticket.from_ts < view.state.history_start_ts:
+            raise PenstockError("OBJECT_COLLECTED", f"span {ticket.span_id}: its rows above ts {ticket.from_ts} were merged")
+        handles = side_handles(view, ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
         reader = SideReader(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
         while True:
             reader.fill()
@@ -228,6 +240,18 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if table is None:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
         return table.batch_schema()
+
+
+def _location(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _protection(tls: ServiceTls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    # Otherwise gRPC writes a line for every stranger whose handshake fails.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    return {"tls_certificates": [(tls.certificate, tls.key)], "verify_client": True, "root_certificates": tls.readers_ca}
 
 
 def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:

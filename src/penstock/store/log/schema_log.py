@@ -1,7 +1,7 @@
 """The schema log: DDL events in commit order, and every table's versions.
 
 It lives in memory and is made durable by the write-ahead log, which repeats it at the head of each segment. Adding what is already
-there changes nothing. Runs in the log service.
+there changes nothing. Where objects are on shared storage, a copy is there (``objects/shared_records.py``). Runs in the log service.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class SchemaLog:
         self._ddls: list[DdlEvent] = []
         self._histories: dict[int, SchemaHistory] = {}
         self._lock = threading.Lock()
+        self.changes = 0
+        """Grows with whatever is added."""
 
     def put(self, schemas: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
         """Add table versions; return those that are new."""
@@ -40,6 +42,7 @@ class SchemaLog:
             if self._holds(ddl):
                 return False
             bisect.insort(self._ddls, ddl, key=lambda d: d.commit_ts)
+            self.changes += 1
             return True
 
     def holds(self, ddl: DdlEvent) -> bool:
@@ -70,13 +73,18 @@ class SchemaLog:
 
     def records(self) -> Sequence[WalRecord]:
         """Return the whole log as records for the head of a segment."""
-        with self._lock:
-            schemas = tuple(v for h in self._histories.values() for v in h.versions())
-            ddls = tuple(self._ddls)
+        schemas, ddls = self.contents()
         return [*schema_records(schemas), *(ddl_record(d) for d in ddls)]
 
+    def contents(self) -> tuple[tuple[TableSchema, ...], tuple[DdlEvent, ...]]:
+        """Return all table versions and all DDLs."""
+        with self._lock:
+            return tuple(v for h in self._histories.values() for v in h.versions()), tuple(self._ddls)
+
     def _add(self, schema: TableSchema) -> bool:
-        return self._histories.setdefault(schema.table_id, SchemaHistory(schema.table_id)).add(schema)
+        added = self._histories.setdefault(schema.table_id, SchemaHistory(schema.table_id)).add(schema)
+        self.changes += added
+        return added
 
     def _holds(self, ddl: DdlEvent) -> bool:
         start = bisect.bisect_left(self._ddls, ddl.commit_ts, key=lambda d: d.commit_ts)

@@ -1,7 +1,8 @@
 """Manifests: the numbered, create-only records of which objects make up a span.
 
-``spans/<span id>/manifest/<number>.json`` holds one; the largest number wins, and a number that is taken means that another owner
-writes the same span. A manifest is durable before the write-ahead log forgets what its objects hold. Format version 1: JSON with
+``spans/<span id>/manifest/<number>.json`` holds one; the largest number wins. A number that is taken by an owner of the same or a later
+epoch means that this one is cut off; one of an earlier epoch is written over by the next number. A manifest is durable before the
+write-ahead log forgets what its objects hold. Format version 1: JSON with
 magic, version and the xxh3-64 checksum of the body. Runs in the log service.
 """
 
@@ -49,6 +50,8 @@ class Manifest(msgspec.Struct, frozen=True):
     which may be collected before the ts lies outside the history."""
     next_row: int = 1
     """The row id that the next object begins with."""
+    epoch: int = 0
+    """Of the owner that wrote it, where the objects are on shared storage; see ``ownership.py``."""
 
 
 class _Envelope(msgspec.Struct):
@@ -67,15 +70,18 @@ def write_manifest(space: ObjectSpace, manifest: Manifest) -> Manifest:
     """Publish a manifest, remove those that it made old, and return the one that holds the number now.
 
     That is another one when an earlier attempt of this writer came through although it seemed to fail. Raises ``FENCED`` when the number
-    is taken by another writer.
+    is taken by another writer, unless that was an owner before this one, which did not know yet: then the next number is taken.
     """
     prefix = manifest_prefix(manifest.span_id)
     path = f"{prefix}{manifest.number:012d}.json"
-    if not space.put_new(path, [encode_manifest(manifest)]):
+    while not space.put_new(path, [encode_manifest(manifest)]):
         found = decode_manifest(path, space.get(path))
-        if found.writer != manifest.writer:
+        if found.writer == manifest.writer:
+            return found
+        if found.epoch >= manifest.epoch:
             raise PenstockError("FENCED", f"manifest {manifest.number} of span {manifest.span_id} was written by another owner")
-        return found
+        manifest = msgspec.structs.replace(manifest, number=manifest.number + 1)
+        path = f"{prefix}{manifest.number:012d}.json"
     if manifest.number > KEPT:
         space.delete(f"{prefix}{manifest.number - KEPT:012d}.json")
     return manifest

@@ -27,6 +27,8 @@ from penstock.store.objects.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 
 FREE_TS_TRIES = 64
+MERGED_BYTES_PER_OBJECT = 4 * 1024 * 1024
+"""How many bytes may be merged again to be rid of one small object."""
 TRANSFER_SCHEMA = pa.schema([*META_FIELDS, pa.field(ROW, pa.uint64(), False)])
 
 Write = Callable[[BatchKind, ObjectKind, Iterator[ChangeBatch], int], Iterator[ObjectMeta]]
@@ -34,16 +36,22 @@ Write = Callable[[BatchKind, ObjectKind, Iterator[ChangeBatch], int], Iterator[O
 
 
 class MergeSettings(msgspec.Struct, frozen=True):
-    """When a span is worth merging: what was not merged yet is large by itself, and beside what was."""
+    """When a span is worth merging: what was not merged yet is large by itself, and beside what was, or it is in many objects.
+
+    ``count_min`` is how many those are; 0 where they do not count. In a large span there must be more of them: a merge writes it all.
+    """
 
     nbytes_min: int
     ratio: float
+    count_min: int = 0
 
     def due(self, objects: Sequence[ObjectMeta]) -> float:
         """Return how much waits to be merged, 1 where it is worth it: readers of states then go through ``1 + ratio`` of what is left."""
         live = [o for o in objects if o.delete_ts == 0]
-        merged = sum(o.size for o in live if o.object_kind is ObjectKind.MERGED)
-        return (sum(o.size for o in live) - merged) / max(1, self.nbytes_min, int(self.ratio * merged))
+        others = [o for o in live if o.object_kind is not ObjectKind.MERGED]
+        merged = sum(o.size for o in live) - sum(o.size for o in others)
+        by_size = sum(o.size for o in others) / max(1, self.nbytes_min, int(self.ratio * merged))
+        return max(by_size, len(others) / max(self.count_min, merged // MERGED_BYTES_PER_OBJECT)) if self.count_min else by_size
 
 
 class MergePlan(msgspec.Struct, frozen=True):

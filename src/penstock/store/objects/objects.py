@@ -3,12 +3,14 @@
 ``ObjectBackend`` is the seam to storage: create-only put, ranged get, list, delete. ``ObstoreBackend`` is the real one (local
 directory, S3, GCS, Azure, memory); tests wrap it to script faults. ``ObjectSpace`` is what the store uses: durable writes, footers
 kept in memory, batches of an object in order, local files mapped instead of read. A missing object, a damaged one and a storage that
-does not answer are three different errors. Runs in the log service and on executors.
+does not answer are three different errors. A reader of objects that are far away keeps blocks of them (``block_cache.py``). Runs in the
+log service and on executors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import threading
@@ -26,8 +28,10 @@ from penstock.files.buckets import BUCKET_SCHEMES, cause_of, open_bucket
 from penstock.files.large_writes import write_at
 from penstock.files.private_files import open_private
 from penstock.model.batch import ChangeBatch
+from penstock.model.clock import system_random
 from penstock.model.errors import PenstockError
 from penstock.store.changes.ordering import rebatch, window_rows
+from penstock.store.objects.block_cache import BlockCache
 from penstock.store.objects.object_file import ObjectFooter, ObjectMeta, Zone, ZoneReader, read_footer
 
 FOOTERS_MAX = 4_096
@@ -150,7 +154,8 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
     power cut.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name}.unfinished")
+    # Two owners may put one name at the same time: each writes a file of its own.
+    unfinished = file.with_name(f".{file.name}.{system_random().getrandbits(64):016x}.unfinished")
     try:
         with open(unfinished, "wb", buffering=0, opener=open_private) as sink:
             end = 0
@@ -171,13 +176,35 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
 
 
 class ObjectSpace:
-    """The objects of one event store. Thread safe."""
+    """The objects of one event store. Thread safe. ``options`` hold secrets: they go to tasks inside what those are told."""
 
-    def __init__(self, uri: str, backend: ObjectBackend | None = None, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        backend: ObjectBackend | None = None,
+        options: Mapping[str, str] | None = None,
+        cache: BlockCache | None = None,
+    ) -> None:
         self.uri = uri
+        self.options = dict(options or {})
         self._backend: ObjectBackend = backend or ObstoreBackend(uri, options)
+        self._cache = cache
         self._footers: dict[str, ObjectFooter] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"ObjectSpace({self.uri!r})"
+
+    def through(self, backend: ObjectBackend) -> ObjectSpace:
+        """Return the same space, its footers and blocks included, read through another backend."""
+        space = ObjectSpace(self.uri, backend, self.options, self._cache)
+        space._footers, space._lock = self._footers, self._lock
+        return space
+
+    @property
+    def backend(self) -> ObjectBackend:
+        """Return what holds the objects."""
+        return self._backend
 
     def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> bool:
         """Create an object; return False when the name is taken."""
@@ -193,6 +220,14 @@ class ObjectSpace:
         """Return a whole object."""
         with _read_errors(path):
             return self._backend.get(path)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is an object of a name."""
+        with _read_errors(path):
+            try:
+                return self._backend.size(path) >= 0
+            except FileNotFoundError:
+                return False
 
     def list_names(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, sorted."""
@@ -228,7 +263,10 @@ class ObjectSpace:
         """Read a part of an object; one that has lost bytes is corrupt, not unavailable."""
         with _read_errors(meta.path):
             try:
-                return self._backend.get_range(meta.path, start, length)
+                if self._cache is None:
+                    return self._backend.get_range(meta.path, start, length)
+                fetch = functools.partial(self._backend.get_range, meta.path)
+                return self._cache.read((self.uri, meta.path), start, min(length, meta.size - start), meta.size, fetch)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) and self._backend.size(meta.path) != meta.size:
                     raise PenstockError("OBJECT_CORRUPT", f"object {meta.path} does not have its {meta.size} bytes") from error

@@ -21,10 +21,11 @@ from penstock.store.objects.objects import ObjectSpace
 
 @dataclass(frozen=True)
 class ObjectSettings:
-    """How memory is written to objects."""
+    """How memory is written to objects, and under which epoch of their owner."""
 
     nbytes_max: int
     compression: str | None
+    epoch: int = 0
 
 
 class SpanWriter:

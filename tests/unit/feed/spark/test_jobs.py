@@ -1,8 +1,10 @@
 """What a task answers, and what is made of Spark's words."""
 
 import pickle
+import traceback
 
 import pytest
+from pyspark import TaskContext
 
 from penstock.feed.spark.jobs import Job, _attempts_max, attempt, sorted_out, spark_error
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
@@ -98,3 +100,25 @@ def test_sparks_reason_is_shown_and_not_the_call():
 )
 def test_how_often_spark_attempts_a_task(master, attempts):
     assert _attempts_max(master, "4") == attempts
+
+
+@pytest.mark.parametrize("kind", ["SINK_UNAVAILABLE", "OTHER"])
+def test_what_an_attempt_raises_for_spark_to_write_down_tells_no_secret(kind: str) -> None:
+    """Not the last attempt, so it is raised; a cause would be written down with it."""
+    task = f"{kind} s3://b/p?secret-access-key=Hidd3n".encode()
+    with pytest.raises(PenstockError) as raised:
+        list(attempt_of_many(task))
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "Hidd3n" not in shown
+    assert "s3://b/p?secret-access-key=***" in shown
+
+
+def attempt_of_many(task: bytes):
+    """Attempt a task outside Spark, which counts as the last attempt, as if it were not."""
+    context = TaskContext()
+    TaskContext._setTaskContext(context)
+    context._attemptNumber = 0
+    try:
+        yield from attempt(by_name, 4, [task])
+    finally:
+        TaskContext._setTaskContext(None)

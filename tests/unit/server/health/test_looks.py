@@ -65,6 +65,17 @@ def test_a_job_that_waits_for_others_has_more_time(tmp_path: Path) -> None:
     assert not look.look().ok
 
 
+def test_executors_elsewhere_that_cannot_read_changes_are_noticed() -> None:
+    load = SparkLoad(3, 0, (), ("10.0.0.8", "10.0.0.9"))
+    clock = SimulatedClock()
+    assert SparkLook(lambda: None, lambda: load, 60.0, clock).look().ok
+    assert SparkLook(lambda: None, lambda: SparkLoad(3, 0), 60.0, clock, here_only=True).look().ok
+    found = SparkLook(lambda: None, lambda: load, 60.0, clock, here_only=True).look()
+    assert not found.ok
+    assert "10.0.0.8, 10.0.0.9" in found.detail
+    assert "flight-host" in found.hint
+
+
 def test_spark_that_ended() -> None:
     def asked() -> SparkLoad:
         raise AssertionError("a JVM that has ended is not asked")

@@ -1,8 +1,10 @@
+import json
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -10,10 +12,12 @@ import pyarrow.flight as fl
 import pytest
 
 from penstock.model.batch import BatchKind, Op
+from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.credentials import ReaderCertificates, join_token, make_tls, split_token
 from penstock.store.flight.server import FlightService, WindowRequest
 from penstock.store.flight.ticket import RowsTicket, TicketSigner
 from testing.checks.change_batches import TABLE, both_sides, read_rows
@@ -32,6 +36,20 @@ client = FlightStoreClient(sys.argv[1], sys.stdin.read())
 rows = read_rows(client.open_changes(int(sys.argv[2]), 5, 39))
 print(len(rows), rows[0][3], rows[-1][3], client.schema_history(7)[0].full_name)
 """
+STRANGER = """
+import json, sys
+import pyarrow.flight as fl
+try:
+    with fl.FlightClient(sys.argv[1], **json.load(sys.stdin)) as client:
+        list(client.do_action(fl.Action("plan_window", bytes(128 << 20)), fl.FlightCallOptions(timeout=60)))
+except fl.FlightError as error:
+    print(type(error).__name__)
+"""
+
+
+def peak_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 @pytest.fixture
@@ -51,9 +69,10 @@ def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
         yield opened
 
 
-@pytest.fixture(params=["port", "socket"])
+@pytest.fixture(params=["port", "socket", "tls"])
 def service(store: ColumnarEventStore, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FlightService]:
-    service = FlightService(store, socket=tmp_path_factory.mktemp("f") / "s" if request.param == "socket" else None)
+    tls = make_tls(["127.0.0.1"], SystemClock()) if request.param == "tls" else None
+    service = FlightService(store, socket=tmp_path_factory.mktemp("f") / "s" if request.param == "socket" else None, tls=tls)
     yield service
     service.close()
 
@@ -102,7 +121,7 @@ def test_plans_are_those_of_the_store(store: ColumnarEventStore, client: FlightS
 
 
 def test_calls_without_the_token_are_refused(service: FlightService) -> None:
-    stranger = FlightStoreClient(service.location, "guess")
+    stranger = FlightStoreClient(service.location, join_token("guess", split_token(service.token)[1]))
     calls = [stranger.span_status, lambda: stranger.open_changes(SPAN_ID, 5, 39), lambda: list(stranger.stream(b"x" * 64))]
     for call in calls:
         with pytest.raises(PenstockError, match=r"\[TICKET_INVALID\]") as caught:
@@ -138,13 +157,67 @@ def test_a_service_that_is_gone_is_a_transient_error(service: FlightService, cli
 
 
 def test_a_malformed_request_is_answered_with_a_code(service: FlightService) -> None:
-    options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {service.token}".encode())])
-    with fl.FlightClient(service.location) as raw, pytest.raises(fl.FlightError, match=r"\[TICKET_INVALID\]"):
+    token, reader = split_token(service.token)
+    shown = {"tls_root_certs": reader.ca, "cert_chain": reader.certificate, "private_key": reader.key} if reader else {}
+    options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+    with fl.FlightClient(service.location, **shown) as raw, pytest.raises(fl.FlightError, match=r"\[TICKET_INVALID\]"):
         raw.get_flight_info(fl.FlightDescriptor.for_command(b"{"), options)
-    with fl.FlightClient(service.location) as raw:
+    with fl.FlightClient(service.location, **shown) as raw:
         command = msgspec.json.encode(WindowRequest(SPAN_ID, 5, 39))
         info = raw.get_flight_info(fl.FlightDescriptor.for_command(command), options)
         uris = [location.uri for e in info.endpoints for location in e.locations]
         assert len(info.endpoints) == 4
         assert all(uri.startswith(b"file:///") and uri.endswith(b".arrow") for uri in uris)
-        assert all(service.token.encode() not in e.ticket.ticket for e in info.endpoints)
+        assert all(token.encode() not in e.ticket.ticket for e in info.endpoints)
+
+
+@pytest.mark.parametrize("what", ["nothing", "another's"])
+def test_a_stranger_on_a_port_gets_no_message_through(store: ColumnarEventStore, what: str) -> None:
+    """A message of 128 MiB, from a process that has no certificate of the service: nothing of it is held, and nothing is answered."""
+    tls, foreign = make_tls(["127.0.0.1"], SystemClock()), make_tls(["127.0.0.1"], SystemClock()).reader
+    with closing(FlightService(store, tls=tls)) as service:
+        shown = {"cert_chain": foreign.certificate, "private_key": foreign.key} if what == "another's" else {}
+        Path("/proc/self/clear_refs").write_text("5")
+        before = peak_kib()
+        command = [sys.executable, "-c", STRANGER, service.location]
+        told = json.dumps({"tls_root_certs": tls.reader.ca, **shown})
+        done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=120, check=False)
+        assert done.stdout.strip() == "FlightUnavailableError", done.stdout + done.stderr
+        assert peak_kib() - before < 64 * 1024
+        with closing(FlightStoreClient(service.location, service.token)) as friend:
+            assert read_rows(friend.open_changes(SPAN_ID, 5, 39)) == ORDERED
+
+
+def test_a_reader_trusts_no_other_service(store: ColumnarEventStore) -> None:
+    """One that listens where the service did gets no token: readers know theirs by its certificate."""
+    tls, other = make_tls(["127.0.0.1"], SystemClock()), make_tls(["127.0.0.1"], SystemClock())
+    with closing(FlightService(store, tls=other)) as service:
+        mixed = ReaderCertificates(tls.reader.ca, other.reader.certificate, other.reader.key)
+        token = join_token(split_token(service.token)[0], mixed)
+        with closing(FlightStoreClient(service.location, token)) as client, pytest.raises(PenstockError, match="STORE_UNREACHABLE"):
+            client.span_status()
+
+
+def test_the_certificate_names_the_advertised_host_and_the_operators_own_is_shown(store: ColumnarEventStore) -> None:
+    clock = SystemClock()
+    wrong = make_tls(["elsewhere.example"], clock)
+    with closing(FlightService(store, tls=wrong)) as service:
+        client = FlightStoreClient(service.location, service.token)
+        with closing(client), pytest.raises(PenstockError, match="STORE_UNREACHABLE"):
+            client.span_status()
+    operators = make_tls(["localhost"], clock)
+    tls = make_tls([], clock, (operators.certificate, operators.key, operators.reader.ca.encode()))
+    with closing(FlightService(store, tls=tls, advertised_host="localhost")) as service:
+        assert service.location == f"grpc+tls://localhost:{service.port}"
+        with closing(FlightStoreClient(service.location, service.token)) as client:
+            assert client.span_status()[SPAN_ID].resolved_ts == 39
+    with closing(FlightService(store, advertised_host="fd00::7", advertised_port=443)) as service:
+        assert service.location == "grpc://[fd00::7]:443"
+
+
+def test_a_token_that_was_cut_is_refused(store: ColumnarEventStore) -> None:
+    token = join_token("a", make_tls(["h"], SystemClock()).reader)
+    assert "PRIVATE" not in repr(split_token(token))
+    for cut in (token[:-5], "a.b"):
+        with pytest.raises(PenstockError, match=r"\[CONFIG_INVALID\]"):
+            FlightStoreClient("grpc+tls://h:1", cut)

@@ -7,14 +7,15 @@ initial default; whatever the server computes is a reason. Runs in the log servi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.ddl.tokens import TableName, tokens, unquoted
-from penstock.model.table import Column
+from penstock.ddl.tokens import TableName
+from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
-from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns
+from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring, table_behind
 
 _OPTIONS = frozenset(
     {"ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT"}
@@ -30,6 +31,8 @@ _COLUMN_VERBS = frozenset({"ADD", "MODIFY", "CHANGE"})
 _INTEGER_RANK = {TypeKind.TINYINT: 1, TypeKind.SMALLINT: 2, TypeKind.MEDIUMINT: 3, TypeKind.INT: 4, TypeKind.BIGINT: 5}
 _TEXT_RANK = {TypeKind.TEXT: 1, TypeKind.MEDIUMTEXT: 2, TypeKind.LONGTEXT: 3}
 _BLOB_RANK = {TypeKind.TINYBLOB: 1, TypeKind.BLOB: 2, TypeKind.MEDIUMBLOB: 3, TypeKind.LONGBLOB: 4}
+_TEXTS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT, *_TEXT_RANK, TypeKind.ENUM, TypeKind.SET, TypeKind.JSON})
+_BYTES = frozenset({TypeKind.BINARY, TypeKind.VARBINARY, *_BLOB_RANK})
 _GROWING = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.BIT, TypeKind.DECIMAL})
 _ZEROS = {
     TypeKind.DATE: "0000-00-00",
@@ -39,6 +42,8 @@ _ZEROS = {
     TypeKind.BIT: "b'0'",
 }
 _NUMBERS = INTEGER_KINDS | {TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.DECIMAL}
+_TOLD_BYTES = re.compile(r"(?!0x)[ ->@-\[\]-~]*")
+"""A default of bytes whose text is sure to be the bytes: a server shows others as question marks, escaped, or in hex."""
 _FIXED_LENGTHS = frozenset({36, 15, 39})
 """A CHAR of these lengths may be a UUID or an address, whose zero is another."""
 
@@ -59,21 +64,15 @@ def read_alteration(query: str, schema: str) -> Alteration:
     others: list[TableName] = []
     columns = False
     actions = alter_actions(query)
-    if actions and "IGNORE" in {w.upper() for w in tokens(query[: actions[0][0][1]])}:
+    if is_ignoring(query):
         reasons.append("rows that are alike in a key may be gone")
     for words in actions:
         action = [w.upper() for w, _, _ in words]
         columns = columns or changes_columns(action)
         reasons += [reason] if (reason := _reason(action)) else []
         if "TABLE" in action and action[0] in {"EXCHANGE", "CONVERT"}:
-            others.append(_table_behind([w for w, _, _ in words], "TABLE", schema))
+            others.append(table_behind([w for w, _, _ in words], "TABLE", schema))
     return Alteration(tuple(dict.fromkeys(reasons)), tuple(others), columns)
-
-
-def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
-    at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
-    names = [unquoted(w) for w in words[at : at + 3]]
-    return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
 
 
 def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action
@@ -128,6 +127,33 @@ def changed_reasons(before: Sequence[Column], after: Sequence[Column]) -> list[s
     return reasons
 
 
+def is_made_anew(old: TableSchema, after: Sequence[Column]) -> bool:
+    """Return whether a change leaves rows that whoever reads the files cannot be told about: the table then begins again, with all rows.
+
+    What a reader makes of a value whose type changes is its own affair. A delete by such a value may not find its row, and where the
+    event store makes the server's value of it nobody corrects what a reader made. So values by which rows are known, the key or without
+    one all, must stay the same. The others must be the same in every reader where the server did not change them.
+    """
+    now = {c.id: c for c in after}
+    handles = [[c.id for c in t.handle_columns] for t in (old, msgspec.structs.replace(old, columns=tuple(after)))]
+    named = handles[0] if handles[0] == handles[1] else []
+    changed = [(c.id, c.type, now[c.id].type) for c in old.columns if c.id in now and not keeps_values(c.type, now[c.id].type)]
+    return any(not named or number in named or not _keeps_form(before, then) for number, before, then in changed)
+
+
+def _keeps_form(old: ColumnType, new: ColumnType) -> bool:
+    """Return whether a value that two types have in common is the same in every reader, so that the event store sees what is not."""
+    if new.kind in _TEXTS:
+        return old.kind in _TEXTS or old.kind in INTEGER_KINDS
+    if new.kind in _BYTES:
+        return old.kind in _BYTES
+    if new.kind is TypeKind.DECIMAL:
+        return old.kind in INTEGER_KINDS or (old.kind is TypeKind.DECIMAL and (new.scale or 0) >= (old.scale or 0))
+    if new.kind in {TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME}:
+        return old.kind is new.kind and (new.scale or 0) >= (old.scale or 0)
+    return old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS
+
+
 def converted_reasons(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Return why texts may have lost characters: the charsets of columns before and after, where they are known."""
     changed = [name for name, charset in after.items() if before.get(name, charset) != charset and charset != "utf8mb4"]
@@ -139,8 +165,8 @@ def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - o
     if old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS:
         wider = _INTEGER_RANK[new.kind] - _INTEGER_RANK[old.kind]
         return wider >= 0 if old.unsigned == new.unsigned else old.unsigned and wider > 0
-    if {old.kind, new.kind} == {TypeKind.JSON, TypeKind.LONGTEXT}:
-        # MariaDB has the one for the other.
+    if (old.kind, new.kind) == (TypeKind.JSON, TypeKind.LONGTEXT):
+        # MariaDB has the one for the other; MySQL writes a text that becomes JSON in its own way.
         return True
     for rank in (_TEXT_RANK, _BLOB_RANK):
         if new.kind in rank and old.kind in rank:
@@ -172,7 +198,7 @@ def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
         # The time zone in which such a constant was written is not told.
         if kind is TypeKind.TIMESTAMP and not value.startswith("0000"):
             value, reason = None, f"column {column.name} was added with a time of an unknown zone"
-        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not (value.isascii() and value.isprintable() and "\\" not in value)):
+        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not _TOLD_BYTES.fullmatch(value)):
             value, reason = None, f"column {column.name} was added with bytes that its text does not tell"
     elif not column.nullable:
         value = _implicit(column.type)

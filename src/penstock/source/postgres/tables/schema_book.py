@@ -99,6 +99,7 @@ class SchemaBook:
         self._announced: set[int] = set()
         self._created: dict[int, Created] = {}
         self._ended: dict[int, int] = {}
+        self._untold_ends: list[TableSchema] = []
         self._moved: dict[tuple[int, int], Name] = {}
         self._lock = threading.RLock()
 
@@ -204,6 +205,17 @@ class SchemaBook:
                 if self._histories.setdefault(version.table_id, SchemaHistory(version.table_id)).add(version):
                     bisect.insort(self._begun, version.version)
 
+    def adopt_ends(self, notes: Sequence[TableSchema]) -> None:
+        """Take over where tables ended, as ``take_ends`` said it."""
+        with self._lock:
+            self._ended.update((-note.table_id, note.version) for note in notes if not note.unique_keys)
+
+    def take_ends(self) -> tuple[TableSchema, ...]:
+        """Return what the journal shall keep of tables that are gone, once: a note without columns under the negative oid."""
+        with self._lock:
+            found, self._untold_ends = self._untold_ends, []
+        return tuple(found)
+
     def adopt_base(self, tables: Sequence[CatalogTable]) -> list[TableSchema]:
         """Give tables of the catalog their base version where they have none; return the newest version of each."""
         with self._lock:
@@ -267,8 +279,9 @@ class SchemaBook:
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
             # A table that the catalog showed before the log told of it has two that are alike: the later one holds.
-            later = [*candidates[1:], None]
-            candidates = [v for v, after in zip(candidates, later, strict=True) if after is None or _shape(v) != _shape(after)]
+            candidates = [
+                v for v, after in zip(candidates, [*candidates[1:], None], strict=False) if after is None or _shape(v) != _shape(after)
+            ]
             for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
@@ -312,12 +325,14 @@ class SchemaBook:
                     doubts.setdefault(now.oid, reason)
             # A table whose name another has by now was told as gone with that one.
             gone = [t for t in gone if not self._is_taken(t, ts)]
-            for table in gone:
-                self._ended[table.table_id & OID_MASK] = ts - DDL_SLOTS
             if pairs:
+                # Gone before anything of this mark; which ts tells it is known once the names are cleared.
+                self._ended.update((t.table_id & OID_MASK, ts - DDL_SLOTS) for t in gone)
                 ddls, _ = self._advance(pairs, ts, tuple(gone))
             else:
-                ddls = tuple(compose_drop(t, ts - DDL_SLOTS if more else ts) for t in gone)
+                slot = ts - DDL_SLOTS if more else ts
+                self._note_ended(gone, slot)
+                ddls = tuple(compose_drop(t, slot) for t in gone)
         return ddls, doubts
 
     def begun_between(self, from_ts: int, to_ts: int) -> list[int]:
@@ -343,7 +358,10 @@ class SchemaBook:
                 if event.type is DdlType.CREATE_TABLE
             }
             begun = [a for b, a in mine if (b is None or a in made) and a.table_id <= OID_MASK]
-            events: list[DdlEvent] = [compose_create(a, a.version) for a in begun]
+            events: list[DdlEvent] = [compose_create(a, a.version, self._replaced_by(a)) for a in begun]
+            replaced = {table_id for event in events for table_id in event.dropped_table_ids}
+            ended = [(self._at(oid, slot + 1), slot) for oid, slot in self._ended.items() if from_ts < slot < to_ts]
+            events += [compose_drop(t, slot) for t, slot in ended if t is not None and t.table_id not in replaced]
             for version in sorted({a.version for _, a in mine}):
                 pairs = [(b, a) for b, a in mine if a.version == version and b is not None and a not in begun]
                 moved = [(b, a) for b, a in pairs if b.full_name != a.full_name]
@@ -379,6 +397,7 @@ class SchemaBook:
         oids = [*(a.table_id & OID_MASK for _, a in pairs), *moves.gone, *moves.moved]
         reshaped = [a.table_id for b, a in pairs if a.table_id & OID_MASK in claims and _columns(a) != _columns(b)]
         slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone) + bool(reshaped))
+        self._note_ended(gone, slot)
         ended = [*gone, *self._end(moves, slot)]
         ddls = [compose_drop(t, slot) for t in ended]
         slot += bool(moves.gone or gone)
@@ -405,7 +424,7 @@ class SchemaBook:
         """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
         if before is None:
             # A table begins with it, unless it is a generation, which a TRUNCATE begins.
-            return (compose_create(version, version.version),) if version.table_id <= OID_MASK else ()
+            return (compose_create(version, version.version, self._replaced_by(version)),) if version.table_id <= OID_MASK else ()
         if (before.schema, before.table) == (version.schema, version.table):
             return (compose_ddl(before, version),)
         steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
@@ -415,6 +434,11 @@ class SchemaBook:
         gone = [self._at(oid, version.version) for oid in dict.fromkeys([*moves.gone, *told])]
         drops = [compose_drop(t, version.version - 1) for t in gone if t is not None]
         return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
+
+    def _replaced_by(self, table: TableSchema) -> tuple[int, ...]:
+        """Return the tables that ended where another took their name, or moved the last one who had it away."""
+        ended = [self._at(oid, table.version + 1) for oid, slot in self._ended.items() if slot in {table.version, table.version - 1}]
+        return tuple(t.table_id for t in ended if t is not None and t.full_name == table.full_name and t.table_id != table.table_id)
 
     def _clear(self, claims: Mapping[int, Name], ts: int) -> Moves:
         names: dict[Name, int] = {}
@@ -437,8 +461,14 @@ class SchemaBook:
     def _end(self, moves: Moves, slot: int) -> list[TableSchema]:
         """Note tables as gone; return them."""
         ended = [t for oid in moves.gone if (t := self._at(oid, slot + 1)) is not None]
-        self._ended.update((t.table_id & OID_MASK, slot) for t in ended)
+        self._note_ended(ended, slot)
         return ended
+
+    def _note_ended(self, tables: Sequence[TableSchema], slot: int) -> None:
+        for table in tables:
+            oid = table.table_id & OID_MASK
+            self._ended[oid] = slot
+            self._untold_ends.append(TableSchema(-oid, table.schema, table.table, slot, ()))
 
     def _move(self, moves: Moves, slot: int) -> list[tuple[TableSchema, TableSchema]]:
         """Give tables whose names were taken the names that they have now; return them before and after."""

@@ -3,7 +3,7 @@ import pytest
 
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column
+from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
@@ -176,3 +176,46 @@ def test_a_table_that_lost_its_key_is_told_with_its_first_row_although_its_ident
     told = book.observe(relation, ts + 100, catalog.read(None)[0])
     assert told.known.is_bag
     assert told.doubt
+
+
+def test_a_table_that_takes_the_name_of_one_that_is_gone_ends_it_also_where_it_is_told_again_by_another_process():
+    catalog, ts = Catalog("id"), 1 << 50
+    old = TableSchema(8, "s", "t", ts - 1000, (Column(1, "id", INT, False, True),))
+    book = catalog.book()
+    book.adopt([old])
+    created = book.create_from_catalog(catalog.read(None)[0], ts)
+    assert created is not None
+    assert [d.dropped_table_ids for d in created.ddls] == [(8,)]
+    notes = book.take_ends()
+    assert [(n.table_id, n.columns) for n in notes] == [(-8, ())]
+    assert book.take_ends() == ()
+    later = catalog.book()
+    later.adopt([old, *created.ddls[0].tables])
+    later.adopt_ends(notes)
+    assert later.told_between(ts - 100, ts) == (created.ddls, [7])
+    assert later.observe(catalog.relation(), ts).ddls == created.ddls
+
+
+def test_who_is_gone_has_no_name_any_more_for_a_process_that_comes_later():
+    catalog, ts = Catalog("id"), 1 << 50
+    old = TableSchema(8, "s", "t", ts - 1000, (Column(1, "id", INT, False, True),))
+    book = catalog.book()
+    book.adopt([old])
+    ddls, _ = book.observe_catalog([], [old], ts, {})
+    assert [(d.type, d.commit_ts, d.dropped_table_ids) for d in ddls] == [(DdlType.DROP_TABLE, ts, (8,))]
+    later = catalog.book()
+    later.adopt([old])
+    later.adopt_ends(book.take_ends())
+    created = later.create_from_catalog(catalog.read(None)[0], ts + 1000)
+    assert created is not None
+    assert [d.dropped_table_ids for d in created.ddls] == [()], "it was told as gone before"
+
+
+def test_rows_from_before_every_version_that_is_known_begin_one():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    later = msgspec.structs.replace(base_version(catalog.read(None)[0]), version=1 << 51)
+    book.adopt([later])
+    known, _ = catalog.observe(book, 1 << 50)
+    assert known.table.version < 1 << 50
+    assert [(c.id, c.name) for c in known.table.columns] == [(1, "id"), (2, "v")]

@@ -1,0 +1,181 @@
+"""One captured source: everything that a server has for it and for no other.
+
+Upstream, event store with its Flight service, pins, log service, the loops that settle doubts and verify on a schedule, runs of feeds, and
+what is looked at and counted. Invariants: all of it is opened here, in one order, and ended in the reverse order; where a part cannot be
+opened, those before it are ended again. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from penstock.config.server_tree import ServerConfig
+from penstock.config.tree import SinkConfig
+from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
+from penstock.feed.bootstrap.reread import Reread
+from penstock.feed.spark.jobs import SparkJobs
+from penstock.meta.database import MetaDatabase
+from penstock.meta.log_journal import LogJournal
+from penstock.meta.table_states import TableStates
+from penstock.model.clock import Clock, system_random
+from penstock.puller.log_service import LogService
+from penstock.server.doubts.doubt_rules import FeedDoubtRules
+from penstock.server.doubts.doubted_tables import FOUND, DoubtedTables
+from penstock.server.feeds.feed_pins import FeedPins
+from penstock.server.feeds.runs import SparkFeedRunFactory
+from penstock.server.flight_opening import open_flight
+from penstock.server.health.looks import CaptureLook
+from penstock.server.metrics import DoubtMetrics, TableStateCollector, VerifyMetrics
+from penstock.server.source_address import source_name
+from penstock.server.verify.moving_verification import MovingVerifier
+from penstock.server.verify.range_check import CheckSettings, RangeCheck
+from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.catalog import open_upstream
+from penstock.source.contract import Upstream
+from penstock.source.single_log import has_log
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.address import FlightAddress, write_address
+from penstock.target.storage import Guard
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the sources of one server share.
+
+    Attributes:
+        open_target: opens the target of a feed.
+        resolve: gives what a named connection stands for.
+        runs_here: whether this server runs a feed now.
+        go_on: raises where a start was abandoned.
+    """
+
+    config: ServerConfig
+    meta: MetaDatabase
+    jobs: SparkJobs
+    clock: Clock
+    open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
+    resolve: Callable[[SinkConfig], SinkConfig]
+    runs_here: Callable[[str], bool]
+    go_on: Callable[[], None] = lambda: None
+
+
+class CapturedSource:
+    """The parts of one source, from the call to ``close``."""
+
+    def __init__(self, uri: str, store_dir: Path, around: Surroundings) -> None:
+        """Open everything; on an error, end what was opened and raise it."""
+        self.uri = uri
+        self._around = around
+        self._parts = contextlib.ExitStack()
+        self._metrics = CollectorRegistry()
+        try:
+            self._open(store_dir)
+        except BaseException:
+            self._parts.close()
+            raise
+
+    def close(self) -> None:
+        """End everything, the newest part first. What is at the upstream stays: a slot, a log. May be called twice."""
+        self._parts.close()
+
+    def verification(self, feed: str) -> dict[str, Any] | None:
+        """Return what verification on a schedule found of a feed, None where it is not verified so."""
+        return self._scheduled.view(feed) if self._scheduled is not None else None
+
+    @property
+    def registries(self) -> list[CollectorRegistry]:
+        """Return the metrics of this source."""
+        return [self._metrics, self.log_service.registry]
+
+    def _open(self, store_dir: Path) -> None:
+        around, config, clock, parts = self._around, self._around.config, self._around.clock, self._parts
+        self.upstream: Upstream = open_upstream(self.uri)
+        parts.callback(self.upstream.close)
+        self.store = ColumnarEventStore(store_dir, config.store, clock)
+        parts.callback(self.store.close)
+        self._flight = open_flight(config, self.store, store_dir, clock)
+        parts.callback(self._flight.close)
+        self.address = FlightAddress(self._flight.location, self._flight.token)
+        parts.callback(write_address(store_dir, self.address).unlink, missing_ok=True)
+        around.go_on()
+        pins = FeedPins(around.meta, self.store.needs, self.uri, clock)
+        parts.callback(pins.stop)
+        pins.start()
+        self.log_service = self._open_log_service(pins)
+        self.look = CaptureLook(self.log_service.status, store_dir)
+        self.moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
+        self.runs = SparkFeedRunFactory(
+            around.jobs,
+            around.meta,
+            config.effective_meta_url,
+            self.upstream,
+            self.uri,
+            self.log_service,
+            self.store,
+            self.address,
+            around.open_target,
+            around.resolve,
+        )
+        self.doubted = self._settle_doubts()
+        self._scheduled = self._verify_on_schedule(self.doubted) if self.doubted is not None else None
+
+    def _open_log_service(self, pins: FeedPins) -> LogService:
+        config, clock, parts = self._around.config, self._around.clock, self._parts
+        name = source_name(self.uri)
+        journal = LogJournal(config.effective_meta_url, name, clock=clock, meta=config.meta)
+        parts.callback(journal.close)
+        doubts = TableStates(config.effective_meta_url, name, clock, config.meta)
+        parts.callback(doubts.close)
+        service = LogService(
+            self.upstream,
+            self.store,
+            config.log_service,
+            clock,
+            registry=CollectorRegistry(),
+            journal=journal,
+            needed_from=pins.log_needed_from_ts,
+            doubts=doubts,
+        )
+        parts.callback(service.close)
+        return service.start()
+
+    def _settle_doubts(self) -> DoubtedTables | None:
+        """Begin to settle doubted tables; None where the upstream's tables are never in doubt."""
+        around, config, clock, upstream = self._around, self._around.config, self._around.clock, self.upstream
+        if not has_log(upstream):
+            return None
+        settings = BootstrapSettings(config.reread.tasks, config.reread.rows_per_second)
+
+        def job() -> Reread:
+            return Reread(JobTasks(around.jobs), self.store, upstream, self.uri, self.log_service, self._flight, settings, clock)
+
+        self._metrics.register(TableStateCollector(self.log_service.table_states))
+        rules = FeedDoubtRules(around.meta, self.uri)
+        doubted = DoubtedTables(self.log_service, job, rules, config.reread, clock, system_random(), DoubtMetrics(self._metrics))
+        self._parts.callback(doubted.stop)
+        doubted.start()
+        return doubted
+
+    def _verify_on_schedule(self, doubted: DoubtedTables) -> ScheduledVerification:
+        """Begin to verify the feeds that wish it."""
+        around, clock = self._around, self._around.clock
+
+        def wishes() -> list[VerifyWish]:
+            # Feeds that another server runs are captured there.
+            return [w for w in feed_wishes(around.meta, self.uri) if around.runs_here(w.feed)]
+
+        def repair(table_id: int, schema: str, table: str) -> None:
+            doubted.resnapshot(table_id, schema, table, FOUND)
+
+        check = RangeCheck(self.upstream, self.store, self.log_service.settled_ts, clock, CheckSettings())
+        scheduled = ScheduledVerification(check, wishes, doubted.states, repair, clock, system_random(), VerifyMetrics(self._metrics))
+        self._parts.callback(scheduled.stop)
+        scheduled.start()
+        return scheduled

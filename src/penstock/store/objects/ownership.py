@@ -1,0 +1,162 @@
+"""Who writes the objects of an event store that are on shared storage.
+
+``owner/<epoch>.json`` is created once per epoch; the largest epoch owns. The store's local directory notes the epoch that it owned last:
+whoever opens it again goes on with its write-ahead log as long as nobody came in between. Anybody else becomes the owner by the next epoch,
+throws the local log away, and writes every manifest anew, so that the owner before cannot publish any more. It goes back to what is in
+objects: the rest was in a log on another disk, and is pulled again. Invariants: an epoch has one owner; a log is replayed only over
+manifests of the epoch in which it was written. Both records carry magic, version and checksum. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from penstock.files.private_files import open_private
+from penstock.model.errors import PenstockError
+from penstock.store.objects.manifest import Manifest, decode_manifest, encode_manifest, load_manifests, manifest_prefix, seal, unseal
+from penstock.store.objects.objects import ObjectSpace
+
+log = logging.getLogger(__name__)
+MAGIC = "penstock-owner"
+VERSION = 1
+PREFIX = "owner/"
+NOTE = "owner.json"
+_TRIES_MAX = 100
+_LOCAL = ("wal", "spill")
+"""What a store's directory holds that belongs to one epoch."""
+
+
+class OwnerRecord(msgspec.Struct, frozen=True):
+    """One epoch. ``token`` tells its owner from another that wanted the same epoch."""
+
+    epoch: int
+    token: str
+
+
+class Ownership:
+    """One owner's hold on a space. Thread safe."""
+
+    def __init__(self, space: ObjectSpace, record: OwnerRecord, is_new: bool) -> None:
+        self._space = space
+        self._record = record
+        self.is_new = is_new
+        """Whether the epoch began with this opening: there is no log to go on with."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch, from 1 on."""
+        return self._record.epoch
+
+    @classmethod
+    def claim(cls, space: ObjectSpace, directory: Path, rng: random.Random) -> Ownership:
+        """Go on as the owner where this directory was it last; become it by the next epoch otherwise, without the directory's log."""
+        newest = _newest(space)
+        if newest is not None and _noted(directory) == newest:
+            return cls(space, newest, is_new=False)
+        for _ in range(_TRIES_MAX):
+            record = OwnerRecord(1 if newest is None else newest.epoch + 1, f"{rng.getrandbits(64):016x}")
+            path = f"{PREFIX}{record.epoch:012d}.json"
+            if space.put_new(path, [_sealed(record)]) or _read(space, path) == record:
+                log.info("objects claimed", extra={"uri": space.uri, "epoch": record.epoch})
+                return cls(space, record, is_new=True)
+            newest = _newest(space)
+        raise PenstockError("STORE_FAILED", f"no epoch of {space.uri} could be claimed: others claim it all the time")
+
+    def begin(self, directory: Path, held_ts: Mapping[int, int]) -> None:
+        """Take over what there is, in a new epoch: the log of this directory goes, every manifest is written anew.
+
+        ``held_ts`` says of some spans up to where their rows are in objects, where that is further than their manifests say; it was read
+        before, so the manifests that it relies on are there.
+        """
+        for name in _LOCAL:
+            shutil.rmtree(directory / name, ignore_errors=True)
+        for manifest in self._manifests():
+            self._take(manifest, held_ts.get(manifest.span_id, 0))
+
+    def note(self, directory: Path) -> None:
+        """Note in the directory that its log is of this epoch. Done last: a crash before that claims another epoch."""
+        directory.mkdir(parents=True, exist_ok=True)
+        partial = directory / f"{NOTE}.new"
+        with open(partial, "wb", opener=open_private) as sink:
+            sink.write(_sealed(self._record))
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(directory / NOTE)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def check(self) -> None:
+        """Raise ``FENCED`` where another owner has come."""
+        if self._space.exists(f"{PREFIX}{self.epoch + 1:012d}.json"):
+            raise PenstockError("FENCED", f"the objects at {self._space.uri} have another owner since epoch {self.epoch}")
+
+    def _take(self, manifest: Manifest, held_ts: int) -> None:
+        """Write a manifest of this epoch that says what the newest one says; the owner before may add some until one is there."""
+        for _ in range(_TRIES_MAX):
+            mine = msgspec.structs.replace(
+                manifest,
+                number=manifest.number + 1,
+                resolved_ts=max(manifest.flushed_ts, held_ts),
+                writer=self._record.token,
+                epoch=self.epoch,
+            )
+            path = f"{manifest_prefix(mine.span_id)}{mine.number:012d}.json"
+            if self._space.put_new(path, [encode_manifest(mine)]):
+                return
+            manifest = decode_manifest(path, self._space.get(path))
+            if manifest.writer == mine.writer:
+                return
+            if manifest.epoch >= self.epoch:
+                raise PenstockError("FENCED", f"span {manifest.span_id} was taken over by epoch {manifest.epoch}")
+        raise PenstockError("STORE_FAILED", f"span {manifest.span_id}: the owner before writes manifests all the time")
+
+    def _manifests(self) -> list[Manifest]:
+        """Return the newest manifests; the owner before may remove one that was just listed."""
+        for _ in range(_TRIES_MAX):
+            try:
+                return list(load_manifests(self._space).values())
+            except PenstockError as error:
+                if error.code != "OBJECT_MISSING":
+                    raise
+        raise PenstockError("STORE_FAILED", f"the owner before writes manifests at {self._space.uri} all the time")
+
+
+def check_unshared(directory: Path) -> None:
+    """Raise where a directory's log belongs to objects elsewhere: without them it has holes."""
+    if (directory / NOTE).exists():
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"store.objects: the objects of {directory} are on shared storage",
+            "Give the same store.objects again, or remove the directory: what it holds is pulled again.",
+        )
+
+
+def _sealed(record: OwnerRecord) -> bytes:
+    return seal(MAGIC, VERSION, msgspec.json.encode(record))
+
+
+def _read(space: ObjectSpace, path: str) -> OwnerRecord:
+    return unseal(path, space.get(path), MAGIC, VERSION, OwnerRecord)
+
+
+def _newest(space: ObjectSpace) -> OwnerRecord | None:
+    names = [name for name in space.list_names(PREFIX) if name.endswith(".json")]
+    return _read(space, names[-1]) if names else None
+
+
+def _noted(directory: Path) -> OwnerRecord | None:
+    """Return what a directory owned last; None where that cannot be told."""
+    try:
+        return unseal(NOTE, (directory / NOTE).read_bytes(), MAGIC, VERSION, OwnerRecord)
+    except (OSError, PenstockError):
+        return None

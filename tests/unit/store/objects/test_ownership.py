@@ -1,0 +1,70 @@
+"""Epochs of shared objects: each has one owner, whoever claims at the same time, and only the newest may write."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors import PenstockError
+from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.ownership import NOTE, Ownership, check_unshared
+
+
+def test_each_epoch_has_one_owner_whoever_claims_at_the_same_time(tmp_path: Path) -> None:
+    space = ObjectSpace((tmp_path / "shared").as_uri())
+    found: list[Ownership] = []
+    together = threading.Barrier(6)
+
+    def claim(number: int) -> None:
+        together.wait(60)
+        found.append(Ownership.claim(space, tmp_path / f"disk-{number}", random.Random(number)))
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.epoch for one in found) == [1, 2, 3, 4, 5, 6]
+    for one in found:
+        if one.epoch == 6:
+            one.check()
+        else:
+            with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+                one.check()
+
+
+def test_a_directory_goes_on_in_its_epoch_until_another_comes(tmp_path: Path) -> None:
+    space = ObjectSpace((tmp_path / "shared").as_uri())
+    disk = tmp_path / "disk"
+    first = Ownership.claim(space, disk, random.Random(1))
+    assert (first.epoch, first.is_new) == (1, True)
+    # A crash before the note: the log, if any, is of no epoch.
+    second = Ownership.claim(space, disk, random.Random(2))
+    second.begin(disk, {})
+    second.note(disk)
+    again = Ownership.claim(space, disk, random.Random(3))
+    assert (second.epoch, again.epoch, again.is_new) == (2, 2, False)
+    Ownership.claim(space, tmp_path / "other", random.Random(4))
+    back = Ownership.claim(space, disk, random.Random(5))
+    assert (back.epoch, back.is_new) == (4, True)
+
+
+def test_the_log_of_another_epoch_goes_and_so_does_one_with_a_damaged_note(tmp_path: Path) -> None:
+    space = ObjectSpace((tmp_path / "shared").as_uri())
+    disk = tmp_path / "disk"
+    owner = Ownership.claim(space, disk, random.Random(1))
+    owner.begin(disk, {})
+    owner.note(disk)
+    (disk / NOTE).write_bytes((disk / NOTE).read_bytes().replace(b'"epoch":1', b'"epoch":7'))
+    (disk / "wal").mkdir()
+    (disk / "wal" / "000000000001.wal").write_bytes(b"rows")
+    owner = Ownership.claim(space, disk, random.Random(2))
+    assert (owner.epoch, owner.is_new) == (2, True)
+    owner.begin(disk, {})
+    assert not (disk / "wal").exists()
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        check_unshared(disk)
+    check_unshared(tmp_path / "other")
