@@ -51,7 +51,7 @@ class CapturedFeedRun:
         self._context = context
         self._meta = meta
         self._capture = capture
-        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
+        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture, changes=run.dispatcher_changes)
         self._log_service = log_service
         self._store = store
         self._stop = threading.Event()
