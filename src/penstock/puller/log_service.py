@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -223,14 +223,15 @@ class LogService:
         bag: bool = False,
         check: Callable[[], None] = lambda: None,
         alone: bool = False,
+        read_at: Sequence[str] = (),
     ) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable.
 
-        ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check`` and ``alone`` as in
-        ``puller/doubts.py``.
+        ``bag``: the table has no key, so another round is due where the log overtook a correction. ``check``, ``alone`` and
+        ``read_at`` as in ``puller/doubts.py``.
         """
         # No log gives corrections again.
-        return self._doubts().settle(table_id, corrections, bag, check, alone, self._store.secure)
+        return self._doubts().settle(table_id, corrections, bag, check, alone, read_at, self._store.secure)
 
     def fail_round(self, table_id: int, error: PenstockError, retry_s: float) -> None:
         """Give a re-read up; the table stays in doubt, and is quarantined where the error is not a passing one."""
