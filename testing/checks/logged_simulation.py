@@ -168,6 +168,10 @@ class LifeStore:
         self._queue: deque[tuple[int, list[Row], Callable[[], None]]] = deque()
         self._resolved = {span_id: span.resolved_ts for span_id, span in life.disk.spans.items()}
 
+    def is_standing_by(self) -> bool:
+        """Return False: nobody else has it."""
+        return False
+
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Promise nothing."""
         return TS_MAX

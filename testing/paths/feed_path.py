@@ -7,6 +7,7 @@ is a process that ends and comes back. ``whole_path.py`` puts the data server be
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.meta.log_journal import LogJournal
 from penstock.meta.records import FeedRecord
 from penstock.meta.table_states import TableStates
 from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
 from penstock.puller.log_service import LogService, LogServiceSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
@@ -28,6 +30,7 @@ from penstock.server.verify.verification import open_reader
 from penstock.source.contract import Upstream
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight.server import FlightService
+from penstock.store.objects.objects import ObjectSpace
 from testing.paths.local_feed import LocalFeed
 
 WAIT_S = 60.0
@@ -59,10 +62,16 @@ class FeedPath:
         self.meta.create_feed(FeedRecord("f", "u", "{}"), [], [to_record(d) for d in self.dispatchers])
         self.epoch = self.meta.claim("f", "test", 3_600_000) or 0
         self.context: FeedContext
+        self.disk = "store"
+        """Where the event store's log lies, and its objects too unless they are shared; another name is another machine."""
+        self.shared: Path | None = None
+        """Where objects lie that all machines reach."""
 
     def open_services(self, upstream: Upstream, before_window: Callable[[], None]) -> None:
         """Open everything, as a process that starts; nothing is captured yet but DDLs."""
-        self.store = ColumnarEventStore(self.root / "store", StoreSettings(flush_bytes=1 << 30))
+        settings_of_store = StoreSettings(flush_bytes=1 << 30, objects_interval_s=86_400)
+        objects = ObjectSpace(self.shared.as_uri()) if self.shared is not None else None
+        self.store = ColumnarEventStore(self.root / self.disk, settings_of_store, objects=objects, shared=objects is not None)
         self._services.callback(self.store.close)
         self.flight = flight = FlightService(self.store)
         self._services.callback(flight.close)
@@ -94,6 +103,14 @@ class FeedPath:
     def _log_needed_from_ts(self) -> int:
         """Return from where on the feed may read the log again: a table that joins later begins behind its checkpoint."""
         return self.meta.get_feed("f").checkpoint_ts or 0
+
+    def lose_disk(self) -> None:
+        """Let the process be killed, and its machine be lost: nothing more is shared, and the next one has another disk."""
+        if self.store._sharing is not None:
+            self.store._sharing.lost = PenstockError("FENCED", "the machine is gone")
+        self.close_services()
+        shutil.rmtree(self.root / self.disk)
+        self.disk += "-next"
 
     def close_services(self) -> None:
         """Close what a process has open."""

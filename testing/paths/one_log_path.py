@@ -29,12 +29,19 @@ class OneLogPath(FeedPath):
     """One feed on one database."""
 
     def __init__(
-        self, root: Path, uri: str, tables: Sequence[str], settings: FeedSettings | None = None, page_rows: int = PAGE_ROWS
+        self,
+        root: Path,
+        uri: str,
+        tables: Sequence[str],
+        settings: FeedSettings | None = None,
+        page_rows: int = PAGE_ROWS,
+        shared: Path | None = None,
     ) -> None:
         self._uri = uri
         self._page_rows = page_rows
         with contextlib.closing(open_upstream(uri)) as upstream:
             super().__init__(root, upstream, tables, settings or FeedSettings(bootstrap_tasks=2), root / "files", "")
+        self.shared = shared
         self.open()
 
     def open(self, before_part: Callable[..., None] = lambda _: None) -> None:

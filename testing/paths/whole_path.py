@@ -43,10 +43,11 @@ class WholePath(FeedPath):
         target: Path | None = None,
         target_uri: str = "",
         late_snapshot: bool = False,
+        shared: Path | None = None,
     ) -> None:
         """``ddls`` make the tables that are there when the feed is created; ``splits`` cuts them at ids.
 
-        ``late_snapshot`` leaves the ts of the first state to the planner.
+        ``late_snapshot`` leaves the ts of the first state to the planner; ``shared`` is where objects lie that all machines reach.
         """
         self.hold_back = False
         """Whether the spans of tables that come with rows are left uncaptured, as if their state took long to read."""
@@ -62,6 +63,7 @@ class WholePath(FeedPath):
         self._parts.callback(server.stop)
         self._parts.callback(self.upstream.close)
         self.sink_options = dict(sink_options or {})
+        self.shared = shared
         self.snapshot_ts = 0 if late_snapshot else self.upstream.current_ts()
         self._open()
 

@@ -104,6 +104,10 @@ class MemoryEventStore:
 
     # The contract.
 
+    def is_standing_by(self) -> bool:
+        """Return False: nobody else has it."""
+        return False
+
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Promise nothing."""
         return TS_MAX

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from penstock.config.connections import Connections
+from penstock.config.store_objects import open_objects
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.event_store import ColumnarEventStore
+from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.flight import reached_objects
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
@@ -36,14 +38,17 @@ class CountingService(FlightService):
 @pytest.mark.integration
 def test_objects_on_s3_are_written_once_and_read_directly(tmp_path: Path) -> None:
     with seaweed_s3(tmp_path / "s3") as server:
-        options = {
-            "endpoint": server.endpoint,
-            "access_key_id": server.access_key,
-            "secret_access_key": server.secret_key,
-            "region": "us-east-1",
-        }
-        uri = f"s3://{server.bucket}/events"
-        with ColumnarEventStore(tmp_path / "store", objects=ObjectSpace(uri, options=options), shared=True) as store:
+        settings = StoreSettings(objects=server.uri("events"))
+
+        def opened() -> ObjectSpace:
+            space = open_objects(settings, "mysql://db:3306", Connections({}))
+            assert space is not None
+            return space
+
+        uri, options = opened().uri, opened().options
+        assert server.secret_key in options.values()
+        assert server.secret_key not in f"{uri} {opened()!r} {settings}"
+        with ColumnarEventStore(tmp_path / "store", objects=opened(), shared=True) as store:
             store.register_span(SPAN.span_id, SPAN, 0)
             store.register_span(DDL_SPAN.span_id, DDL_SPAN, 0)
             store.put_schemas([TABLE])
@@ -60,14 +65,14 @@ def test_objects_on_s3_are_written_once_and_read_directly(tmp_path: Path) -> Non
             assert read_rows(client.open_changes(SPAN.span_id, 59, 61)) == [r for r in ROWS if 59 < r[0] <= 61]
             assert service.streamed == [], "an executor with options reads by itself"
             poor = FlightStoreClient(service.location, service.token)
-            wrong = FlightStoreClient(service.location, service.token, options | {"secret_access_key": "another"})
+            wrong = FlightStoreClient(service.location, service.token, options | {"secret-access-key": "another"})
             for client_without in (poor, wrong):
                 reached_objects._cache._blocks.clear()
                 assert read_rows(client_without.open_changes(SPAN.span_id, 5, 109)) == ROWS
                 client_without.close()
                 assert service.streamed
                 service.streamed.clear()
-            with ColumnarEventStore(tmp_path / "other", objects=ObjectSpace(uri, options=options), shared=True) as successor:
+            with ColumnarEventStore(tmp_path / "other", objects=opened(), shared=True) as successor:
                 assert successor.register_span(SPAN.span_id, SPAN, 0) == 109
                 assert successor.schema_history(TABLE.table_id) == (TABLE,)
                 assert read_rows(successor.collect_changes(SPAN.span_id, 5, 109)) == ROWS

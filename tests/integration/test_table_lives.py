@@ -111,6 +111,25 @@ ONCE_WRONG = {
         *(TABLE.format("t1"), "begin", "window", "SET binlog_format = STATEMENT", "INSERT INTO t1 VALUES (18, 1)"),
         *("SET binlog_format = ROW", "UPDATE t1 SET a = 2", "settle"),
     ],
+    "numbers_become_texts_and_nothing_names_their_rows": [
+        *("CREATE TABLE t1 (a DOUBLE, n INT)", "INSERT INTO t1 VALUES (0, 1), (0, 1), (1e10, 2), (NULL, 3)", "begin", "settle"),
+        *("ALTER TABLE t1 MODIFY a VARCHAR(40)", "DELETE FROM t1 WHERE n = 1 LIMIT 1", "crash", "settle", "down"),
+        *("ALTER TABLE t1 MODIFY a DOUBLE, RENAME TO t2", "INSERT INTO t2 VALUES (0, 1)", "settle", "end"),
+    ],
+    "numbers_become_others_beside_a_key": [
+        *("CREATE TABLE t1 (k0 INT PRIMARY KEY, f FLOAT, d DOUBLE, t DATETIME(3), m DECIMAL(8,4))", "begin"),
+        *("INSERT INTO t1 VALUES (1, 0.1, 0, '2020-01-01 00:00:00.499', 1.5555), (2, 7, 1e10, NULL, 2)", "settle"),
+        *("ALTER TABLE t1 MODIFY f DOUBLE, MODIFY d VARCHAR(40), MODIFY t DATETIME, MODIFY m DECIMAL(8,2)", "settle", "end"),
+    ],
+    "a_table_gets_columns_and_another_name_at_once": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle"),
+        *("ALTER TABLE t1 ADD COLUMN b INT DEFAULT 4, RENAME TO t9", "INSERT INTO t9 VALUES (8, 8, 8)", "settle"),
+        *("down", "ALTER IGNORE TABLE t9 RENAME AS t1, MODIFY a VARCHAR(9)", "UPDATE t1 SET a = 'x' WHERE k0 = 1", "settle", "end"),
+    ],
+    "a_table_is_made_and_filled_by_one_statement_that_is_text": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "SET binlog_format = STATEMENT"),
+        *("CREATE TABLE t9 AS SELECT * FROM t1", "SET binlog_format = ROW", "settle", "end"),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),

@@ -82,6 +82,11 @@ CODES: dict[str, CodeEntry] = {
     "UPSTREAM_CHANGING": CodeEntry(
         ErrorKind.TRANSIENT, "The upstream's tables change too quickly to be looked at.", "Run it again when the DDLs have ended."
     ),
+    "TABLE_REWRITTEN": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "A DDL gave the rows of a table values of another form, so it begins again empty.",
+        "Nothing is to be done: all of its rows are read again.",
+    ),
     "TABLE_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
         "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",

@@ -131,16 +131,23 @@ class LogService:
         self._supervisor = threading.Thread(target=self._supervise, name="log-service", daemon=True)
 
     def start(self) -> LogService:
-        """Begin to capture: the DDL span first. Raises if upstream or store refuse."""
+        """Begin to capture: the DDL span first, unless the store stands by. Raises if upstream or store refuse."""
         self._supervisor.start()
-        self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
+        if not self._store.is_standing_by():
+            self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self
+
+    def begin(self) -> None:
+        """Take the store where it stands by, because a feed begins here, and capture DDLs. Idempotent."""
+        self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
 
     def ensure_span(self, span: Span, start_ts: int) -> int:
         """Capture a span from ``start_ts`` on, or from where the store already is; return its id. Idempotent.
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
+        if span != DDL_SPAN and self._store.is_standing_by():
+            self.begin()
         capture = _Supervised(SpanCapture(span, self._store, self._decode), start_ts)
         with self._changing:
             with self._lock:

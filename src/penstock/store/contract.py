@@ -112,6 +112,9 @@ class EventStore(Protocol):
     def resolved_ts(self, span_id: int) -> int:
         """Return the span's resolved ts."""
 
+    def is_standing_by(self) -> bool:
+        """Return whether registering a span would take the store from another server: nothing is captured before a feed needs it."""
+
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Return the ts up to which all of these spans survive the loss of this machine: what lies above is pulled again then.
 

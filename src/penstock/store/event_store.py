@@ -14,7 +14,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.ownership import Ownership, check_unshared
-from penstock.store.objects.shared_records import SharedRecords
+from penstock.store.objects.shared_records import SharedRecords, SpanMark
 from penstock.store.objects.span_writer import ObjectSettings
 from penstock.store.sharing import Sharing
 from penstock.store.span_store import SpanStore
@@ -112,7 +112,7 @@ class ColumnarEventStore:
     ) -> None:
         """Open the store and recover what it holds. ``objects`` is where objects go; below ``directory`` unless given.
 
-        ``shared`` says that other machines reach them: opening them makes this store their owner, and cuts off the one before.
+        ``shared`` says that other machines reach them: the store stands by, empty, until it is first written to, or told to ``own`` them.
         """
         root = Path(directory).resolve()
         self.settings = settings or StoreSettings()
@@ -127,28 +127,71 @@ class ColumnarEventStore:
         self._schema_log = SchemaLog()
         self._spans: dict[int, SpanStore] = {}
         self._lock = threading.Lock()
+        self._root = root
+        self._opening = threading.Lock()
+        self._is_open = False
+        self._sharing: Sharing | None = None
+        self._shared = shared
+        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
+        self._wal = self._new_log()
+        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
+        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
         if not shared:
-            check_unshared(root)
-        self._sharing = self._open_sharing(root) if shared else None
-        epoch = self._sharing.ownership.epoch if self._sharing else 0
-        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression, epoch)
-        wal_settings = WalSettings(
+            try:
+                self.own()
+            except BaseException:
+                self.close()
+                raise
+
+    def own(self) -> None:
+        """Have what the directory and the objects hold. On shared storage that takes the objects from the store that has them now.
+
+        Done by whoever needs the spans, not before: a server that stands by must not take them. Does nothing the second time; raises
+        ``FENCED`` once another store has taken them.
+        """
+        if not self._is_open:
+            with self._opening:
+                if not self._is_open:
+                    self._open()
+                    self._is_open = True
+        if self._sharing is not None and self._sharing.lost is not None:
+            raise self._sharing.lost
+
+    def is_standing_by(self) -> bool:
+        """Return whether the objects are another store's, as far as this one is concerned; see the contract."""
+        return self._shared and not self._is_open
+
+    def _open(self) -> None:
+        """Recover and begin. What fails on the way, such as a storage that does not answer, may be tried again."""
+        self._wal = self._new_log()
+        try:
+            if self._shared:
+                self._take_objects()
+            else:
+                check_unshared(self._root)
+                self._recover()
+                self._wal.start()
+        except BaseException:
+            self._wal.close()
+            self._spans.clear()
+            raise
+
+    def _take_objects(self) -> None:
+        sharing = self._open_sharing(self._root)
+        self._written = replace(self._written, epoch=sharing.ownership.epoch)
+        self._recover(sharing.take_over(self._root).spans if sharing.ownership.is_new else ())
+        self._wal.start()
+        sharing.start(self._root)
+        self._sharing = sharing
+
+    def _new_log(self) -> WriteAheadLog:
+        settings = WalSettings(
             segment_bytes=self.settings.wal_segment_bytes,
             group_commit_max_delay_s=self.settings.group_commit_max_delay_s,
             resolved_max_delay_s=self.settings.resolved_max_delay_s,
             queue_bytes_max=self.settings.queue_bytes_max,
         )
-        self._wal = WriteAheadLog(root / "wal", wal_settings, self._clock, self._head_records)
-        self._recover(root)
-        self._wal.start()
-        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
-        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
-        try:
-            if self._sharing is not None:
-                self._sharing.start(root)
-        except BaseException:
-            self.close()
-            raise
+        return WriteAheadLog(self._root / "wal", settings, self._clock, self._head_records)
 
     def _open_sharing(self, root: Path) -> Sharing:
         ownership = Ownership.claim(self.objects, root, self._rng)
@@ -160,7 +203,7 @@ class ColumnarEventStore:
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Open or create a span; return its resolved ts, durable when it returns."""
-        self._check_owned()
+        self.own()
         with self._lock:
             store = self._spans.get(span_id)
             created = store is None
@@ -173,7 +216,7 @@ class ColumnarEventStore:
 
     def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
         """Queue batches; see the contract. Raises ``RESOLVED_TS_VIOLATED`` for a new row at or below the resolved ts."""
-        self._check_owned()
+        self.own()
         store = self._spans.get(span_id)
         if store is None:
             return False
@@ -193,7 +236,7 @@ class ColumnarEventStore:
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
         """Queue a DDL for the schema log; one that is there is dropped, and called back as well."""
-        self._check_owned()
+        self.own()
 
         def persisted() -> None:
             self._schema_log.put_ddl(ddl)
@@ -204,6 +247,7 @@ class ColumnarEventStore:
 
     def put_schemas(self, schemas: Sequence[TableSchema]) -> None:
         """Add table versions, such as those known when a table is subscribed to; durable when it returns."""
+        self.own()
         new = self._schema_log.put(schemas)
         if new:
             self._write_and_wait(schema_records(new))
@@ -333,7 +377,7 @@ class ColumnarEventStore:
         unsplit: Sequence[int] = (),
     ) -> WindowPlan:
         """Choose where a window ends; see the contract."""
-        self._check_owned()
+        self.own()
         views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
         check_reach(views, from_ts)
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
@@ -344,7 +388,7 @@ class ColumnarEventStore:
 
         ``to_ts == from_ts`` means that the state is not known yet.
         """
-        self._check_owned()
+        self.own()
         resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
         views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
         return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts, patterns)
@@ -398,11 +442,6 @@ class ColumnarEventStore:
         with self._lock:
             return list(self._spans.values())
 
-    def _check_owned(self) -> None:
-        """Raise ``FENCED`` once another owner of the objects was seen."""
-        if self._sharing is not None and self._sharing.lost is not None:
-            raise self._sharing.lost
-
     @contextlib.contextmanager
     def _publishing(self, fresh_s: float = 0.0) -> Iterator[None]:
         """Write manifests in it, or remove objects: only as the owner, and only once the schema log is where they are."""
@@ -425,8 +464,7 @@ class ColumnarEventStore:
         while not self._clock.wait(durable, 1.0):
             self._wal.check_open()
 
-    def _recover(self, root: Path) -> None:
-        taken_over = self._sharing.take_over(root).spans if self._sharing is not None and self._sharing.ownership.is_new else ()
+    def _recover(self, taken_over: Sequence[SpanMark] = ()) -> None:
         for span_id, manifest in load_manifests(self.objects).items():
             self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self._written)
             removed = store.remove_orphans()

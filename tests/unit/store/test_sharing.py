@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.model.batch import Op
@@ -18,7 +20,7 @@ from penstock.model.timestamp import TS_MAX
 from penstock.model.types import ColumnType, TypeKind
 from penstock.store.event_store import ColumnarEventStore, StoreSettings
 from penstock.store.objects.manifest import load_manifests
-from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
 from testing.checks.change_batches import TABLE, Row, append_durably, both_sides, read_rows
 
 SPAN = Span(TABLE.table_id)
@@ -42,6 +44,7 @@ class Machines:
     def start(self, disk: str) -> ColumnarEventStore:
         store = ColumnarEventStore(self.folder / disk, NEVER, objects=self.space(), shared=True)
         self.opened.append(store)
+        store.own()
         return store
 
     def capture(self, store: ColumnarEventStore) -> None:
@@ -204,3 +207,48 @@ def test_a_log_whose_objects_are_elsewhere_is_not_opened_without_them(machines: 
     machines.start("one").close()
     with pytest.raises(PenstockError, match=r"\[CONFIG_INVALID\] store.objects"):
         ColumnarEventStore(machines.folder / "one")
+
+
+def test_a_server_that_stands_by_takes_nothing(machines: Machines) -> None:
+    one = machines.start("one")
+    machines.capture(one)
+    before = machines.space().list_names("")
+    with ColumnarEventStore(machines.folder / "two", NEVER, objects=machines.space(), shared=True) as two:
+        assert two.is_standing_by()
+        assert (two.span_ids(), two.base_ts(SPAN.span_id), two.stats().spans) == ((), None, ())
+    assert machines.space().list_names("") == before
+    assert one.flush(SPAN.span_id)
+
+
+def test_taking_over_is_tried_again_where_the_storage_did_not_answer(machines: Machines) -> None:
+    machines.capture(machines.start("one"))
+    for fails_at in range(1, 12):
+        broken = FailingPuts((machines.folder / "shared").as_uri(), fails_at)
+        two = ColumnarEventStore(machines.folder / "two", NEVER, objects=ObjectSpace("", broken), shared=True)
+        machines.opened.append(two)
+        with contextlib.suppress(PenstockError):
+            two.own()
+        assert two.is_standing_by() == (broken.puts == fails_at)
+        two.own()
+        assert two.register_span(SPAN.span_id, SPAN, 10) == 20
+        assert read_rows(two.collect_changes(SPAN.span_id, 10, 20)) == ROWS[:10]
+        two.close()
+        shutil.rmtree(machines.folder / "two")
+        if broken.puts < fails_at:
+            return
+    raise AssertionError("taking over takes more puts than expected")
+
+
+class FailingPuts(ObstoreBackend):
+    """A storage whose put of a number fails."""
+
+    def __init__(self, uri: str, fails_at: int) -> None:
+        super().__init__(uri)
+        self.puts = 0
+        self._fails_at = fails_at
+
+    def put_new(self, path: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        self.puts += 1
+        if self.puts == self._fails_at:
+            raise OSError("connection refused")
+        super().put_new(path, parts)

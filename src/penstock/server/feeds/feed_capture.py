@@ -53,7 +53,8 @@ class FeedCapture:
         self._reading = threading.Event()
 
     def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
-        """Read the state of spans that need it; may take as long as reading all tables."""
+        """Read the state of spans that need it; may take as long as reading all tables. From here on the store is this server's."""
+        self._log_service.begin()
         self._span_ids |= {d.span.span_id for d in dispatchers}
         if self._bootstrap is None:
             return

@@ -17,6 +17,7 @@ from penstock.source.mysql.wire.dump import EventStream
 BEGIN_TEXT: U8 = np.frombuffer(b"BEGIN", dtype=np.uint8)
 COMMIT_TEXT: U8 = np.frombuffer(b"COMMIT", dtype=np.uint8)
 _EVENTS_MAX = 1 << 16
+_THREAD_SPECIFIC = 0x4
 _IGNORABLE = 0x80
 
 
@@ -85,6 +86,11 @@ class EventScan:
     def is_ignorable(self) -> bool:
         """Return whether who does not know it may pass it over."""
         return bool(self._number(wire.FLAGS_AT, 2) & _IGNORABLE)
+
+    @property
+    def is_of_session(self) -> bool:
+        """Return whether it is a statement about a temporary table, which only its session sees."""
+        return bool(self._number(wire.FLAGS_AT, 2) & _THREAD_SPECIFIC)
 
     def body(self) -> bytes:
         """Return its body."""

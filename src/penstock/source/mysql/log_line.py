@@ -79,10 +79,14 @@ class LogLine:
         parts.append(self._chain.next_many(txns[first:, framing.TXN_TIME_MS]))
         return np.concatenate(parts)
 
-    def next_ts(self, time_ms: int, after: LogPlace | None = None) -> int:
-        """Return the ts of the one transaction that begins here, and pass the marks up to the place behind it."""
+    def next_ts(self, time_ms: int, after: LogPlace | None = None, count: int = 1) -> int:
+        """Return the ts of the one transaction that begins here, and pass the marks up to the place behind it.
+
+        It takes ``count`` ts, of which this is the first.
+        """
         self._pass_marks(self.place)
         ts = self._chain.next(time_ms)
+        self._chain.raise_to(ts + count - 1)
         self._pass_marks(after or self.place)
         return ts
 

@@ -22,7 +22,7 @@ from penstock.kernels.jit import I64, U64
 from penstock.model.bag_key import is_bag
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
-from penstock.model.ddl import DdlType
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
@@ -31,6 +31,7 @@ from penstock.source.mysql.event_scan import EventScan
 from penstock.source.mysql.log_line import LogLine
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
+from penstock.source.mysql.tables.alter_actions import parts_of
 from penstock.source.mysql.tables.composed import compose_drop
 from penstock.source.mysql.tables.harmless import is_harmless, plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
@@ -54,6 +55,7 @@ from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 _OF_ONE_TABLE = frozenset({"SCHEMA_UNKNOWN", "DECODE_FAILED", "TYPE_UNSUPPORTED", "UPSTREAM_MISCONFIGURED"})
 """Errors that concern the table whose rows were decoded, and no other."""
 _TEXT_HINT = "Run SET GLOBAL binlog_format = 'ROW' and reconnect the writers."
+_MADE_ELSEWHERE = frozenset({"TRIGGER", "FUNCTION"})
 _PARTIAL_HINT = "Run SET GLOBAL binlog_row_value_options = '' and reconnect the writers."
 _REFUSED = {
     wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
@@ -96,8 +98,15 @@ class LogReader:
         clock: Clock,
         ends_at: Callable[[LogPlace], bool] = lambda _: True,
         read_rows: ReadRows | None = None,
+        writes_elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``ends_at`` tells whether the log ends at a place now, ``read_rows`` reads by key what the log leaves out."""
+        """``ends_at`` tells whether the log ends at a place now, ``read_rows`` reads by key what the log leaves out.
+
+        ``writes_elsewhere`` tells whether a change may reach tables that its text does not name.
+        """
+        self._writes_elsewhere = writes_elsewhere
+        self._reach: bool | None = None
+        """What it told last."""
         self._ends_at = ends_at
         self._read_rows = read_rows
         self._tables = tables
@@ -225,13 +234,19 @@ class LogReader:
         if not self._pieces.is_begun:
             self._pieces.begin(self._line.next_ts(self._scan.time_ms))
 
-    def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Told | None = None) -> LogStep:
+    def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Sequence[Told] = ()) -> LogStep:
         """Return a step with the doubts that came up; those about tables that nobody captures are kept to ourselves."""
-        found = told or Told()
-        self._doubts.add(found.doubts)
-        doubts = tuple(d for d in self._doubts.take() if d.table_id == 0 or self._wanted(d.table_id))
-        ddls = (found.event,) if found.event is not None else ()
-        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=found.ended)
+        for found in told:
+            self._doubts.add(found.doubts)
+        ddls = tuple(found.event for found in told if found.event is not None)
+        made = self._made(ddls)
+        doubts = tuple(d for d in self._doubts.take() if d.table_id == 0 or d.table_id in made or self._wanted(d.table_id))
+        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=tuple(ended for found in told for ended in found.ended))
+
+    def _made(self, ddls: Sequence[DdlEvent]) -> set[int]:
+        """Return the tables that DDLs make, in the place of none or of one that is captured: nobody can have asked for them yet."""
+        made = [d for d in ddls if d.type is DdlType.CREATE_TABLE and all(map(self._wanted, d.dropped_table_ids))]
+        return {table.table_id for ddl in made for table in ddl.tables}
 
     def _given_position(self) -> LogPosition | None:
         return None if self._held else self.position
@@ -297,7 +312,7 @@ class LogReader:
             self._slots.unbind()
             if piece:
                 self._pieces.begin(self._line.further_ts(time_ms), piece)
-            yield self._step(told=told)
+            yield self._step(told=(told,))
         else:
             self._doubts.add_undated(self._scan.whole, told.doubts)
         self._slots.choose(self._wanted)
@@ -364,11 +379,9 @@ class LogReader:
             self._scan.skip()
             yield from self._flush_alone()
             return
-        statement = parse_statement(query.text, query.schema)
-        doubts: list[TableDoubt] = []
-        if statement is None and not is_harmless(exact):
-            reason = f"the log holds a change as text ({words[0]}): binlog_format is not ROW"
-            doubts = doubts_of(self._tables.named(exact, query.schema), reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT)
+        temporary = self._scan.is_of_session and words[:1] in (["ALTER"], ["TRUNCATE"])
+        statement = None if temporary else parse_statement(query.text, query.schema)
+        doubts = self._text_doubts(exact, query.schema) if statement is None and not temporary else []
         if inside and statement is None:
             self._doubts.add_undated(self._scan.whole, doubts)
             self._scan.skip()
@@ -379,19 +392,34 @@ class LogReader:
             text = compose_drop(statement.tables)
             statement = Statement(DdlType.DROP_TABLE, statement.schema, statement.tables) if statement.renamed else None
         yield from self._flush()
-        yield from self._on_statement(statement, text, inside, doubts)
+        yield from self._on_statement(statement, text, query.schema, inside, doubts)
 
-    def _on_statement(self, statement: Statement | None, text: str, inside: bool, doubts: Sequence[TableDoubt]) -> Iterator[LogStep]:
+    def _text_doubts(self, words: Sequence[str], schema: str) -> list[TableDoubt]:
+        """Doubt what a statement that is no DDL of a table may have changed."""
+        if is_harmless(words):
+            if _MADE_ELSEWHERE.intersection(w.upper() for w in words):
+                self._reach = None
+            return []
+        if self._reach is None:
+            self._reach = self._writes_elsewhere()
+        reason = f"the log holds a change as text ({words[0].upper()}): binlog_format is not ROW"
+        named = self._tables.named(words, schema, self._reach)
+        return doubts_of(named, reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT)
+
+    def _on_statement(
+        self, statement: Statement | None, text: str, schema: str, inside: bool, doubts: Sequence[TableDoubt]
+    ) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         self._scan.begin_statement()
         after = self._line.place if inside else self._line.after(self._scan.entry())
         piece = self._scan.piece if inside else 0
         if piece:
             yield from self._give_open()
-        ts = self._line.next_ts(self._scan.time_ms, after)
-        told = self._tables.apply(statement, text, ts, lambda: self._ends_at(after)) if statement is not None else Told()
+        parts = parts_of(statement, text, schema) if statement is not None else []
+        ts = self._line.next_ts(self._scan.time_ms, after, max(1, len(parts)))
+        told = [self._tables.apply(part, said, ts + at, lambda: self._ends_at(after)) for at, (part, said) in enumerate(parts)]
         self._doubts.add(doubts, ts)
-        if told.event is not None or told.ended:
+        if any(found.event is not None or found.ended for found in told):
             self._slots.unbind()
             self._slots.choose(self._wanted)
         if inside:

@@ -20,6 +20,10 @@ _BINARY_LOG_STATUS_SINCE = (8, 2)
 """MySQL from here on says BINARY LOG STATUS where it said MASTER STATUS."""
 
 
+_SEEING = frozenset({"TRIGGER", "EXECUTE"})
+"""What a user must have to see triggers and functions."""
+_GRANTEE = "CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
+_OWN_SCHEMAS = "'mysql', 'sys', 'information_schema', 'performance_schema'"
 _LOCK_WAIT_S = 5
 _LOCK_TIMED_OUT = "1205"
 _WITHOUT_GTIDS_HINT = "GRANT RELOAD ON *.* TO the user; or set gtid_mode=ON and enforce_gtid_consistency=ON, which needs no lock."
@@ -121,6 +125,19 @@ class Server:
         with self.session() as session:
             found = read_tables(session, schema, table)
             return found[0] if found else None
+
+    def writes_elsewhere(self) -> bool:
+        """Return whether there are triggers or functions, by which a change reaches tables that its text does not name.
+
+        Also where the user may not see them.
+        """
+        with self.session() as session:
+            granted = session.rows(f"SELECT PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = {_GRANTEE}")
+            if not _SEEING.issubset(str(word) for (word,) in granted):
+                return True
+            triggers = f"information_schema.TRIGGERS WHERE TRIGGER_SCHEMA NOT IN ({_OWN_SCHEMAS})"
+            functions = f"information_schema.ROUTINES WHERE ROUTINE_TYPE = 'FUNCTION' AND ROUTINE_SCHEMA NOT IN ({_OWN_SCHEMAS})"
+            return any(session.rows(f"SELECT 1 FROM {there} LIMIT 1") for there in (triggers, functions))
 
     def collations(self) -> dict[int, str]:
         """Return the charset of each collation by its number."""

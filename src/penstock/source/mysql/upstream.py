@@ -144,7 +144,8 @@ class MySqlUpstream:
             self._streams.add(stream)
         try:
             read_rows = keyed_reader(self._server, self._clock)
-            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, ends_at, read_rows)
+            elsewhere = self._server.writes_elsewhere
+            reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, ends_at, read_rows, elsewhere)
             for step in reader.steps(stop):
                 # Also where a transaction that is not decided yet keeps positions back: its tables are known.
                 self._come_to(*reader.place)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ddl.tokens import tokens
+from penstock.ddl.statement import Statement, parse_statement
+from penstock.ddl.tokens import TableName, quoted, tokens, unquoted
+from penstock.model.ddl import DdlType
+from penstock.source.mysql.tables.composed import compose_drop, compose_like, compose_rename
 
 Word = tuple[str, int, int]
 """A word, and where it begins and ends in the statement."""
@@ -37,6 +40,53 @@ def alter_actions(query: str) -> list[list[Word]]:
     # ALTER TABLE t WAIT 5 ADD ...
     at += 2 if upper[at : at + 1] == ["WAIT"] else 1 if upper[at : at + 1] == ["NOWAIT"] else 0
     return split_words([w for w in words[at:] if w[0] != ";"])
+
+
+def parts_of(statement: Statement, query: str, schema: str) -> list[tuple[Statement, str]]:
+    """Return a statement, or the several that it amounts to, each with its text; ``schema`` is the database in which it ran.
+
+    A rename tells no columns, so an ALTER TABLE that does more is a rename and the rest. A partition that becomes a table makes that
+    table, and a table that becomes a partition ends.
+    """
+    for words in alter_actions(query):
+        action = [w.upper() for w, _, _ in words]
+        if action[0] == "CONVERT" and "TABLE" in action[1:]:
+            other = table_behind([w for w, _, _ in words], "TABLE", schema)
+            if action[1] == "TABLE":
+                return [(statement, query), (Statement(DdlType.DROP_TABLE, other[0], (other,)), compose_drop([other]))]
+            made = Statement(DdlType.CREATE_TABLE, other[0], (other,), like=statement.tables[0])
+            return [(made, compose_like(other, statement.tables[0])), (statement, query)]
+    return _renamed_apart(statement, query)
+
+
+def table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
+    """Return the table that stands behind a word."""
+    at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
+    names = [unquoted(w) for w in words[at : at + 3]]
+    return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
+
+
+def _renamed_apart(statement: Statement, query: str) -> list[tuple[Statement, str]]:
+    if not statement.renamed or statement.type in {DdlType.CREATE_TABLE, DdlType.RENAME_TABLE, DdlType.RENAME_TABLES}:
+        return [(statement, query)]
+    schema, table = statement.renamed[0][1]
+    actions = [words for words in alter_actions(query) if not _renames_table([w.upper() for w, _, _ in words])]
+    verb = "ALTER IGNORE TABLE" if is_ignoring(query) else "ALTER TABLE"
+    text = f"{verb} {quoted(schema)}.{quoted(table)} {', '.join(query[words[0][1] : words[-1][2]] for words in actions)}"
+    rest = parse_statement(text, schema)
+    renamed = Statement(DdlType.RENAME_TABLE, schema, statement.tables, statement.renamed)
+    moved = (renamed, compose_rename(statement.renamed))
+    return [moved, (rest, text)] if rest is not None else [moved]
+
+
+def is_ignoring(query: str) -> bool:
+    """Return whether an ALTER TABLE lets rows go that its keys do not allow."""
+    actions = alter_actions(query)
+    return bool(actions) and "IGNORE" in {w.upper() for w in tokens(query[: actions[0][0][1]])}
+
+
+def _renames_table(action: Sequence[str]) -> bool:
+    return action[0] == "RENAME" and action[1:2] not in (["COLUMN"], ["INDEX"], ["KEY"])
 
 
 def split_words(words: Sequence[Word]) -> list[list[Word]]:

@@ -24,6 +24,9 @@ from penstock.source.mysql.wire.tablemap import MapColumn, TableMap
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 _COLUMN_TYPE = re.compile(r"^\s*([a-z0-9_]+)\s*(?:\((.*?)\))?\s*(.*)$", re.IGNORECASE | re.DOTALL)
+_ESCAPED = re.compile(r"\\.|''", re.DOTALL)
+_MEANT = {"\\0": "\0", "\\n": "\n", "\\r": "\r"}
+"""What MariaDB writes for characters in a default."""
 _CONSTANT = re.compile(r"^(?:'.*'|[bx]'[0-9a-f]*'|0x[0-9a-f]+|-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)$", re.IGNORECASE | re.DOTALL)
 _ELEMENT = re.compile(r"'((?:[^']|'')*)'")
 _RENAMED = {"integer": "int", "numeric": "decimal", "real": "double", "bool": "tinyint", "boolean": "tinyint"}
@@ -210,8 +213,9 @@ def _server_table(name: tuple[str, str], rows: Iterable[tuple[Any, ...]], key: t
         marks = str(extra or "").upper()
         generated = "STORED" if "STORED" in marks or "PERSISTENT" in marks else "VIRTUAL" if "VIRTUAL" in marks else ""
         is_key = str(column).lower() in lowered
-        text = default_text(default)
-        if text is not None and _is_computed(str(default), marks, "mariadb" in str(version).lower()):
+        mariadb = "mariadb" in str(version).lower()
+        text = default_text(default, mariadb)
+        if text is not None and _is_computed(str(default), marks, mariadb):
             computed.add(str(column).lower())
         columns.append(Column(number, str(column), kind, nullable == "YES" and not is_key, is_key, text, generated))
         charsets.append(str(charset or ""))
@@ -225,15 +229,17 @@ def _is_computed(default: str, extra: str, mariadb: bool) -> bool:
     return "DEFAULT_GENERATED" in extra or default.upper().startswith("CURRENT_TIMESTAMP")
 
 
-def default_text(default: object) -> str | None:
+def default_text(default: object, mariadb: bool = True) -> str | None:
     """Return a default as MySQL shows it; MariaDB shows texts in quotes and NULL by name."""
     if default is None:
         return None
     text = default.decode("utf-8", errors="replace") if isinstance(default, bytes) else str(default)
+    if not mariadb:
+        return text
     if text == "NULL":
         return None
     if len(text) > 1 and text[0] == text[-1] == "'":
-        return text[1:-1].replace("''", "'").replace("\\'", "'").replace("\\\\", "\\")
+        return _ESCAPED.sub(lambda found: _MEANT.get(found[0], found[0][1:]), text[1:-1])
     return text
 
 

@@ -22,6 +22,16 @@ def compose_drop(names: Sequence[TableName]) -> str:
     return "DROP TABLE IF EXISTS " + ", ".join(_table(name) for name in names)
 
 
+def compose_like(name: TableName, other: TableName) -> str:
+    """Return the statement that makes a table with the columns of another."""
+    return f"CREATE TABLE {_table(name)} LIKE {_table(other)}"
+
+
+def compose_replace(table: TableSchema) -> str:
+    """Return the statement that makes a table in the place of the one that has its name."""
+    return compose_create(table).replace("CREATE", "CREATE OR REPLACE", 1)
+
+
 def compose_create(table: TableSchema) -> str:
     """Return the statement that makes a table."""
     keys = ", ".join(_name(c.name) for c in table.key_columns)

@@ -7,14 +7,16 @@ initial default; whatever the server computes is a reason. Runs in the log servi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.ddl.tokens import TableName, tokens, unquoted
+from penstock.ddl.kept_values import keeps_values
+from penstock.ddl.tokens import TableName
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
-from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns
+from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring, table_behind
 
 _OPTIONS = frozenset(
     {"ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT"}
@@ -27,10 +29,6 @@ _ENGINES = frozenset({"INNODB", "MYISAM", "ARIA", "ROCKSDB", "MEMORY", "XTRADB"}
 _KEPT_PARTITIONS = frozenset({"ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD"})
 _CHARSET_WORDS = frozenset({"CHARACTER", "CHARSET", "COLLATE", "ASCII", "UNICODE", "BYTE", "BINARY"})
 _COLUMN_VERBS = frozenset({"ADD", "MODIFY", "CHANGE"})
-_INTEGER_RANK = {TypeKind.TINYINT: 1, TypeKind.SMALLINT: 2, TypeKind.MEDIUMINT: 3, TypeKind.INT: 4, TypeKind.BIGINT: 5}
-_TEXT_RANK = {TypeKind.TEXT: 1, TypeKind.MEDIUMTEXT: 2, TypeKind.LONGTEXT: 3}
-_BLOB_RANK = {TypeKind.TINYBLOB: 1, TypeKind.BLOB: 2, TypeKind.MEDIUMBLOB: 3, TypeKind.LONGBLOB: 4}
-_GROWING = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.BIT, TypeKind.DECIMAL})
 _ZEROS = {
     TypeKind.DATE: "0000-00-00",
     TypeKind.DATETIME: "0000-00-00 00:00:00",
@@ -39,6 +37,8 @@ _ZEROS = {
     TypeKind.BIT: "b'0'",
 }
 _NUMBERS = INTEGER_KINDS | {TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.DECIMAL}
+_TOLD_BYTES = re.compile(r"(?!0x)[ ->@-\[\]-~]*")
+"""A default of bytes whose text is sure to be the bytes: a server shows others as question marks, escaped, or in hex."""
 _FIXED_LENGTHS = frozenset({36, 15, 39})
 """A CHAR of these lengths may be a UUID or an address, whose zero is another."""
 
@@ -59,21 +59,15 @@ def read_alteration(query: str, schema: str) -> Alteration:
     others: list[TableName] = []
     columns = False
     actions = alter_actions(query)
-    if actions and "IGNORE" in {w.upper() for w in tokens(query[: actions[0][0][1]])}:
+    if is_ignoring(query):
         reasons.append("rows that are alike in a key may be gone")
     for words in actions:
         action = [w.upper() for w, _, _ in words]
         columns = columns or changes_columns(action)
         reasons += [reason] if (reason := _reason(action)) else []
         if "TABLE" in action and action[0] in {"EXCHANGE", "CONVERT"}:
-            others.append(_table_behind([w for w, _, _ in words], "TABLE", schema))
+            others.append(table_behind([w for w, _, _ in words], "TABLE", schema))
     return Alteration(tuple(dict.fromkeys(reasons)), tuple(others), columns)
-
-
-def _table_behind(words: Sequence[str], keyword: str, schema: str) -> TableName:
-    at = next(n for n, word in enumerate(words) if word.upper() == keyword) + 1
-    names = [unquoted(w) for w in words[at : at + 3]]
-    return (names[0], names[2]) if names[1:2] == ["."] and len(names) == 3 else (schema, names[0] if names else "")
 
 
 def _reason(action: Sequence[str]) -> str:  # noqa: PLR0911 - one per kind of action
@@ -134,32 +128,6 @@ def converted_reasons(before: Mapping[str, str], after: Mapping[str, str]) -> li
     return ["texts were converted to another charset"] if changed else []
 
 
-def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - one per kind
-    """Return whether every value of a type stays the same under another one."""
-    if old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS:
-        wider = _INTEGER_RANK[new.kind] - _INTEGER_RANK[old.kind]
-        return wider >= 0 if old.unsigned == new.unsigned else old.unsigned and wider > 0
-    if {old.kind, new.kind} == {TypeKind.JSON, TypeKind.LONGTEXT}:
-        # MariaDB has the one for the other.
-        return True
-    for rank in (_TEXT_RANK, _BLOB_RANK):
-        if new.kind in rank and old.kind in rank:
-            return rank[new.kind] >= rank[old.kind]
-    if new.kind in _TEXT_RANK and old.kind in {TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT}:
-        return True
-    if (old.kind, new.kind) == (TypeKind.CHAR, TypeKind.VARCHAR):
-        return (new.length or 0) >= (old.length or 0)
-    if old.kind != new.kind or old.unsigned != new.unsigned:
-        return False
-    if old.elems or new.elems:
-        return new.elems[: len(old.elems)] == old.elems
-    if old.kind in {TypeKind.FLOAT, TypeKind.DOUBLE}:
-        return (old.length, old.scale) == (new.length, new.scale) or new.scale is None
-    if (old.scale or 0) != (new.scale or 0):
-        return False
-    return (new.length or 0) >= (old.length or 0) if old.kind in _GROWING else (old.length or 0) == (new.length or 0)
-
-
 def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
     """Return a column that was added with what rows that exist have in it, and a reason where no constant says it."""
     reason = ""
@@ -172,7 +140,7 @@ def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
         # The time zone in which such a constant was written is not told.
         if kind is TypeKind.TIMESTAMP and not value.startswith("0000"):
             value, reason = None, f"column {column.name} was added with a time of an unknown zone"
-        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not (value.isascii() and value.isprintable() and "\\" not in value)):
+        elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not _TOLD_BYTES.fullmatch(value)):
             value, reason = None, f"column {column.name} was added with bytes that its text does not tell"
     elif not column.nullable:
         value = _implicit(column.type)

@@ -13,16 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from penstock.ddl.kept_values import is_made_anew
 from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.source.mysql.tables.columns import ServerTable
-from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename
+from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
 from penstock.source.mysql.tables.map_columns import agrees, by_name, renumbered, told_columns
-from penstock.source.mysql.tables.rewrites import changed_reasons, clock_default, converted_reasons, read_alteration, with_initial
+from penstock.source.mysql.tables.rewrites import (
+    changed_reasons,
+    clock_default,
+    converted_reasons,
+    read_alteration,
+    with_initial,
+)
 from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
 from penstock.source.mysql.wire.tablemap import TableMap
@@ -31,6 +38,7 @@ from penstock.source.single_log import TableDoubt
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
 _INDEX_WORDS = frozenset({"INDEX", "KEY", "KEYS", "UNIQUE", "CONSTRAINT"})
 _NOT_UNDERSTOOD = ("its statement was not understood",)
+_OTHER_COLUMNS = ("the log describes it with other columns than its statements told",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
 
@@ -104,17 +112,17 @@ class TableVersions:
             unsaved, self._unsaved = self._unsaved, ()
             return unsaved
 
-    def named(self, words: Sequence[str], schema: str) -> list[TableSchema]:
-        """Return the living tables that the words of a statement name; where it names none, all that it may mean."""
+    def named(self, words: Sequence[str], schema: str, others: bool = False) -> list[TableSchema]:
+        """Return the living tables that the words of a statement name; where it names none, or with ``others``, all that it may mean."""
         with self._lock:
             plain = [unquoted(w) for w in words]
             qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
             found = [self._live[n] for n in dict.fromkeys([*qualified, *((schema, w) for w in plain)]) if n in self._live]
             self._empty.difference_update(t.table_id for t in found)
-            if found:
+            if found and not others:
                 return found
             self._empty.clear()
-            schemas = {schema, *(first for first, _ in qualified)}
+            schemas = {schema, *(first for first, _ in qualified), *(t.schema for t in found)}
             return [t for t in self.list() if t.schema in schemas or not schema]
 
     def rewind(self, ts: int) -> None:
@@ -224,12 +232,21 @@ class TableVersions:
         if old is None:
             return Told()
         new_id = table_id(*name, ts)
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in old.columns)
-        new = self._book.known(new_id, ts) or msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh)
+        new = self._book.known(new_id, ts) or self._emptied(old, new_id, ts)
         ended = self._book.end(old, ts)
         self._install(new)
         self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
+
+    def _emptied(self, old: TableSchema, new_id: int, ts: int) -> TableSchema:
+        """Return the first version of a table that was emptied, as the server shows it where it does: no row of it may tell for long."""
+        columns, keys = old.columns, old.unique_keys
+        shown = self._shown.read_sound((old.schema, old.table))
+        if shown is not None and self._is_newest() and not _is_alike(columns, shown.columns):
+            columns = self._numbered(old, shown.columns, {}, frozenset())
+            keys = shown.unique_ids(columns)
+        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in columns)
+        return msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh, unique_keys=keys)
 
     def _create(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
@@ -286,26 +303,41 @@ class TableVersions:
         return Told(DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), dropped, tuple(names)), tuple(ended))
 
     def _change(self, statement: Statement, query: str, ts: int) -> Told:
-        old_name, new_name = statement.renamed[0] if statement.renamed else (statement.tables[0], statement.tables[0])
-        old = self._live.get(old_name)
+        name = statement.tables[0]
+        old = self._live.get(name)
         alteration = read_alteration(query, statement.schema)
         others = [self._live[n] for n in alteration.others if n in self._live]
-        doubts = [d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"])]
+        self._empty.difference_update(t.table_id for t in others)
+        doubts = tuple(d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"]))
         if old is None:
-            return Told(doubts=tuple(doubts))
+            return Told(doubts=doubts)
         reasons = list(alteration.reasons)
-        before = self._shown.noted_charsets(old_name)
-        columns, keys, found = self._altered(old, new_name, statement, query, alteration.changes_columns)
-        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(new_name))]
+        before = self._shown.noted_charsets(name)
+        columns, keys, found = self._altered(old, name, statement, query, alteration.changes_columns)
+        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(name))]
         known = self._book.known(old.table_id, ts)
         columns, added = self._with_initials(old, known.columns if known is not None else columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
-        new = known or TableSchema(old.table_id, *new_name, ts, columns, unique_keys=keys)
-        self._live.pop(old_name, None)
+        is_empty = old.table_id in self._empty
+        new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=keys)
+        if known is None and not is_empty and is_made_anew(old, columns):
+            return self._made_anew(old, new, reasons, doubts)
         self._install(new)
-        names = ((old.table_id, *old_name),) if new_name != old_name else ()
-        event = DdlEvent(ts, statement.type, query, statement.schema, (new,), (), names)
-        return Told(event, (), (*_doubts(new, ts, [] if old.table_id in self._empty else reasons), *doubts))
+        # To readers of the files an exchange gives both tables again; here what differs is told.
+        kind = DdlType.MULTI_SCHEMA_CHANGE if statement.type is DdlType.EXCHANGE_PARTITION else statement.type
+        event = DdlEvent(ts, kind, query, statement.schema, (new,))
+        return Told(event, (), (*_doubts(new, ts, [] if is_empty else reasons), *doubts))
+
+    def _made_anew(self, old: TableSchema, altered: TableSchema, reasons: Sequence[str], doubts: tuple[TableDoubt, ...] = ()) -> Told:
+        """Let a table begin again with the columns that a change gave it: it is read again into an empty table."""
+        ts = altered.version
+        number = table_id(old.schema, old.table, ts)
+        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in altered.columns)
+        new = self._book.known(number, ts) or msgspec.structs.replace(altered, table_id=number, columns=fresh)
+        ended = self._book.end(old, ts)
+        self._install(new)
+        event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_replace(new), new.schema, (new,), (old.table_id,))
+        return Told(event, (ended,), (*_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
 
     def _made(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int, filled: bool) -> TableSchema | None:
         """Return the first version of a table that a CREATE made, None where neither its text nor the server tells it."""
@@ -370,9 +402,11 @@ class TableVersions:
                 return Told()
         columns, _ = self._with_initials(old, columns)
         new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
+        if known is None and not was_empty and is_made_anew(old, columns):
+            return self._made_anew(old, new, _OTHER_COLUMNS)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, [] if was_empty else ["the log describes it with other columns than its statements told"]))
+        return Told(event, (), _doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
 
     def _told(
         self, mapped: TableMap, charsets: tuple[str | None, ...], shown: ServerTable | None, before: tuple[Column, ...] = ()
@@ -425,9 +459,9 @@ class TableVersions:
         self._live[version.schema, version.table] = version
 
 
-def _doubts(table: TableSchema, ts: int, reasons: Sequence[str]) -> tuple[TableDoubt, ...]:
+def _doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
     text = "; ".join(dict.fromkeys(reasons))
-    return (TableDoubt(table.table_id, table.schema, table.table, ts, text),) if reasons else ()
+    return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()
 
 
 def _dropped(query: str) -> frozenset[str]:
