@@ -130,6 +130,33 @@ ONCE_WRONG = {
         *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "SET binlog_format = STATEMENT"),
         *("CREATE TABLE t9 AS SELECT * FROM t1", "SET binlog_format = ROW", "settle", "end"),
     ],
+    "partitions_become_tables_and_change_places_with_them": [
+        *(
+            "CREATE TABLE t1 (k0 INT PRIMARY KEY, a INT) PARTITION BY RANGE (k0) (PARTITION p VALUES LESS THAN (10), "
+            "PARTITION q VALUES LESS THAN (20), PARTITION r VALUES LESS THAN (30))",
+            "INSERT INTO t1 VALUES (1, 1), (11, 2), (21, 3)",
+            TABLE.format("t2"),
+            "INSERT INTO t2 VALUES (5, 5)",
+            "begin",
+            "settle",
+        ),
+        *("ALTER TABLE t1 EXCHANGE PARTITION p WITH TABLE t2", "ALTER TABLE t1 CONVERT PARTITION q TO TABLE t3", "settle"),
+        *("ALTER TABLE t1 DROP PARTITION r", "ALTER TABLE t1 CONVERT TABLE t3 TO PARTITION s VALUES LESS THAN (40)", "settle", "end"),
+    ],
+    "what_temporary_tables_and_triggers_do_stands_as_text": [
+        *(TABLE.format("t1"), TABLE.format("t2"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle", "SET binlog_format = STATEMENT"),
+        *("CREATE TEMPORARY TABLE t1 (z INT)", "ALTER TABLE t1 ADD COLUMN y INT", "TRUNCATE TABLE t1", "DROP TEMPORARY TABLE t1"),
+        *("settle", "CREATE TRIGGER r AFTER INSERT ON t1 FOR EACH ROW INSERT INTO t2 VALUES (NEW.k0, 5)", "INSERT INTO t1 VALUES (6, 6)"),
+        *("SET binlog_format = ROW", "settle", "end"),
+    ],
+    "defaults_that_the_server_shows_otherwise_than_they_are": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle"),
+        *(
+            "ALTER TABLE t1 ADD b VARCHAR(9) DEFAULT 'x\\ny', ADD c VARBINARY(4) DEFAULT x'FF41', ADD d VARCHAR(9) DEFAULT 'NULL'",
+            "settle",
+            "end",
+        ),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),

@@ -250,7 +250,8 @@ class ServerProcess:
     def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, sources: Sources) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        one_log = {place.uri for place in sources.places if place.has_one_log}
+        # Shared objects have one owner, as a log has one reader.
+        together = {place.uri for place in sources.places if place.has_one_log or config.store.objects}
         supervisor = Supervisor(
             owner,
             meta,
@@ -260,7 +261,7 @@ class ServerProcess:
             system_random(),
             lambda: self._jvm_exit_code() is None,
             sources.uri_of,
-            together=one_log.__contains__,
+            together=together.__contains__,
         )
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()

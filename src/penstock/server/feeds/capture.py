@@ -25,6 +25,8 @@ from penstock.sink.contract import DispatcherId
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
+_ASK_S = 10.0
+"""How often the meta database is asked although the run changed nothing: each question counts all dispatchers of the feed."""
 _STOP_WAIT_S = 30.0
 
 
@@ -38,8 +40,12 @@ class DispatcherCapture:
         log_service: LogService,
         capture: Callable[[Dispatcher], None],
         clock: Clock | None = None,
+        changes: Callable[[], int] | None = None,
     ) -> None:
-        """``capture`` begins to capture a dispatcher's span; it is called again for a dispatcher where it raised."""
+        """``capture`` begins to capture a dispatcher's span; it is called again for a dispatcher where it raised.
+
+        ``changes`` counts how often the run changed the dispatchers; without it the meta database is asked at every look.
+        """
         self._context = context
         self._meta = meta
         self._log_service = log_service
@@ -49,6 +55,8 @@ class DispatcherCapture:
         self._captured: dict[tuple[DispatcherId, int], Dispatcher] = {}
         self._problems: tuple[str, ...] = ()
         self._mark: tuple[int, ...] = ()
+        self._changes = changes
+        self._asked: tuple[int, float] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"capture-{context.feed}", daemon=True)
 
@@ -75,6 +83,8 @@ class DispatcherCapture:
 
     def follow(self) -> None:
         """Look at the dispatchers once: capture new ones, let go of ended ones."""
+        if not self._is_due():
+            return
         try:
             mark = self._meta.dispatchers_mark(self._context.feed)
             if mark == self._mark and not self._problems:
@@ -98,8 +108,18 @@ class DispatcherCapture:
         self._let_go(live)
         self._mark = mark
 
+    def _is_due(self) -> bool:
+        if self._changes is None or self._problems:
+            return True
+        told, now_s = self._changes(), self._clock.monotonic_s()
+        if self._asked is not None and told == self._asked[0] and now_s - self._asked[1] < _ASK_S:
+            return False
+        self._asked = (told, now_s)
+        return True
+
     def _let_go(self, live: tuple[Dispatcher, ...]) -> None:
-        ended = [d for d in self._captured.values() if d not in live]
+        alive = frozenset(live)
+        ended = [d for d in self._captured.values() if d not in alive]
         kept = {d.span.span_id for d in live}
         gone = {d.span.span_id for d in ended} - kept
         if gone:

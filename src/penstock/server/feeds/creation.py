@@ -8,6 +8,7 @@ division in dispatchers and the ts of the first snapshot are decided here, once,
 from __future__ import annotations
 
 import difflib
+import functools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -55,11 +56,17 @@ class FeedDocument(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, feed: FeedRecord) -> FeedDocument:
         """Read the document of a stored feed."""
-        return decoded(feed.config, cls)
+        return _document(feed.config)
 
     def feed_config(self) -> FeedConfig:
         """Return the configuration as settings."""
         return load_feed_config(self.config)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _document(config: str) -> FeedDocument:
+    """Read a document once: every feed is looked at each second, by several parts of a server, and one may have thousands of tables."""
+    return decoded(config, FeedDocument)
 
 
 class FeedCreator:

@@ -18,7 +18,7 @@ from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.clock import Clock
-from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
 from penstock.server.feeds.sharing import Share, share_of
@@ -77,6 +77,7 @@ class Supervisor:
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
         self._alone_until_s = float("-inf")
+        self._now_ms = 0
         self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
@@ -170,6 +171,7 @@ class Supervisor:
                 source = self._source_of(feed)
                 if source is not None:
                     groups.setdefault(source, []).append(feed)
+            self._now_ms = self._meta.now_ms()
             if any(self._is_loose(feed) for group in groups.values() for feed in group):
                 # The share depends on who is there now.
                 self._announced_s = None
@@ -184,10 +186,14 @@ class Supervisor:
         self._note_answer()
         for source, group in groups.items():
             together = self._together(source)
+            share, kept = self._share(group, together), len(self._keepers)
             for feed in group:
                 if self._stop.is_set():
                     return
-                self._look_at(feed, self._share(group, together), together)
+                self._look_at(feed, share, together)
+                if len(self._keepers) != kept:
+                    # A share is counted over all feeds, so only where it is another one.
+                    share, kept = self._share(group, together), len(self._keepers)
             self._hand_over(group, self._share(group, together), together)
         mine = [feed.name for group in groups.values() for feed in group]
         self._leases = {name: self._leases[name] for name in mine if name in self._leases}
@@ -250,11 +256,11 @@ class Supervisor:
         return not feed.owner or self._same_for_s(feed) > self._settings.lease_s / 2
 
     def _wants(self, feed: FeedRecord, share: Share, together: bool) -> bool:
-        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out only the database knows."""
+        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out tells the database's clock."""
         same_s, lease_s, held = self._same_for_s(feed), self._settings.lease_s, bool(feed.owner) and feed.owner != self.owner
         if len(self._keepers) >= self._settings.feeds_max or self.draining or not self._able():
             return False
-        if held and self._clock.monotonic_s() < self._trusted_s:
+        if held and (feed.lease_until_ms > self._now_ms or self._clock.monotonic_s() < self._trusted_s):
             return False
         if feed.reached_state is ReachedState.FAILED:
             return self._first_scan
@@ -311,18 +317,16 @@ class Supervisor:
 
     def _renew_leases(self) -> None:
         """Renew what is due; raise where the meta database does not answer, which takes nothing away."""
-        for keeper in self._owned():
-            name, now_s = keeper.feed.name, self._clock.monotonic_s()
-            if keeper.ended or keeper.fenced or now_s - self._renewed_s[name] < self._settings.lease_s / 3:
-                continue
-            try:
-                self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
-                self._renewed_s[name] = now_s
-            except PenstockError as error:
-                if error.kind is ErrorKind.TRANSIENT:
-                    raise
-                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
-                keeper.fence()
+        now_s, third_s = self._clock.monotonic_s(), self._settings.lease_s / 3
+        alive = {keeper.feed.name: keeper for keeper in self._owned() if not keeper.ended and not keeper.fenced}
+        if not any(now_s - self._renewed_s[name] >= third_s for name in alive):
+            return
+        # All of them with the first that is due: one transaction, and from then on they are due together.
+        lost = self._meta.renew(self.owner, {name: keeper.epoch for name, keeper in alive.items()}, self._lease_ms)
+        self._renewed_s |= dict.fromkeys(alive.keys() - lost, now_s)
+        for name in sorted(lost):
+            log.warning("lease not renewed", extra={"feed": name, "code": "FENCED"})
+            alive[name].fence()
 
     def _reap(self) -> None:
         for keeper in self._owned():

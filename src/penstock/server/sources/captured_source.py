@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import ServerConfig
+from penstock.config.store_objects import open_objects
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
@@ -104,7 +105,8 @@ class CapturedSource:
         check_reachable(self.uri)
         self.upstream: Upstream = open_upstream(self.uri)
         parts.callback(self.upstream.close)
-        self.store = ColumnarEventStore(store_dir, config.store, clock)
+        objects = open_objects(config.store, source_name(self.uri), around.resolve)
+        self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None)
         parts.callback(self.store.close)
         further = self._place.flight_port if self._place.name else None
         self._flight = open_flight(config, self.store, store_dir, clock, further)
