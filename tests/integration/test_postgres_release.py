@@ -2,11 +2,15 @@
 
 import threading
 
+import msgspec
 import pytest
 
+from penstock.feed.window.following import to_record
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
+from penstock.model.span import Span
 from penstock.server.feeds.runs import SparkFeedRunFactory
+from penstock.sink.contract import DispatcherId
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.address import FlightAddress
 from testing.paths.one_log_path import OneLogPath
@@ -37,13 +41,17 @@ def test_the_last_feed_takes_slot_and_publication_with_it_and_a_new_one_begins_a
     factory = SparkFeedRunFactory(None, path.meta, path.meta_url, path.upstream, lab.uri, path.log, path.store, address, lambda _: None)
     # Another feed of this source is still there.
     other = FeedRecord("other", "u2", f'{{"source": "{lab.uri}", "dispatchers": [], "config": {{}}, "snapshot_ts": 0}}')
-    path.meta.create_feed(other, [], [])
+    elsewhere = msgspec.structs.replace(path.dispatchers[0], id=DispatcherId(7, 0, 1), span=Span(7), table="elsewhere")
+    path.meta.create_feed(other, [], [to_record(elsewhere)])
+    for table_id in (7, 8):
+        path.log.doubt_table(table_id, "shop", f"t{table_id}", "a rewrite")
     path.meta.remove_feed("f")
     factory.forget(FeedRecord("f", "u", "{}"))
     assert left(lab) == ([("penstock",)], [("penstock",)])
+    assert [s.table_id for s in path.log.table_states()] == [7], "a table that another server captures for the other feed"
     path.meta.remove_feed("other")
     factory.forget(other)
-    assert left(lab) == ([], [])
+    assert (left(lab), path.log.table_states()) == (([], []), [])
     path.upstream.release()
     # Whoever captures again finds the log gone, begins at its end, and misses nothing from there on.
     path.meta.create_feed(FeedRecord("f", "u", "{}"), [], [])

@@ -123,7 +123,7 @@ class DispatcherCapture:
         kept = {d.span.span_id for d in live}
         gone = {d.span.span_id for d in ended} - kept
         if gone:
-            gone -= needed_spans(self._meta, self._context.feed, self._context.source)
+            gone -= needed_spans(self._meta, self._context.feed, self._context.source).keys()
         for span_id in gone:
             self._log_service.remove_span(span_id)
         for dispatcher in ended:
@@ -144,12 +144,12 @@ def _key(dispatcher: Dispatcher) -> tuple[DispatcherId, int]:
     return dispatcher.id, dispatcher.begin_ts
 
 
-def needed_spans(meta: MetaDatabase, without: str, source: str) -> set[int]:
-    """Return the spans that the feeds of a source other than this one need; another source may have spans of the same ids."""
-    needed: set[int] = set()
+def needed_spans(meta: MetaDatabase, without: str, source: str) -> dict[int, int]:
+    """Return the spans that the feeds of a source other than this one need, each with its table; other sources may have the same ids."""
+    needed: dict[int, int] = {}
     for feed, document in [(f, FeedDocument.of(f)) for f in meta.list_feeds() if f.name != without]:
         if not source or same_source(document.source, source):
-            needed |= {d.span.span_id for d in dispatchers_of(meta, feed.name, document)}
+            needed |= {d.span.span_id: d.id.table_id for d in dispatchers_of(meta, feed.name, document)}
     return needed
 
 

@@ -207,10 +207,11 @@ class SparkFeedRunFactory:
         for span in self._log_service.status():
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
                 self._log_service.remove_span(span.span_id)
-        captured = {span.span.table_id for span in self._log_service.status()}
+        # Of the feeds that are left, another server may capture some.
+        left = {span.span.table_id for span in self._log_service.status()} | set(needed.values())
         for state in self._log_service.table_states():
             # Nobody is left who could ask whether it was settled.
-            if state.table_id and state.table_id not in captured:
+            if state.table_id and state.table_id not in left:
                 self._log_service.forget_table(state.table_id)
         if not any(same_source(FeedDocument.of(f).source, self._source) for f in self._meta.list_feeds()):
             self._log_service.release_upstream()
