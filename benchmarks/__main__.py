@@ -17,6 +17,7 @@ BENCHMARKS = {
     "puller": "benchmarks.puller",
     "reread": "benchmarks.reread",
     "scale": "benchmarks.scale",
+    "shared_storage": "benchmarks.shared_storage",
     "sources": "benchmarks.sources",
     "sink": "benchmarks.sink",
     "store": "benchmarks.store",

@@ -28,11 +28,12 @@ from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.window_job import WindowJobs
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
+from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.server.feeds.supervisor import Supervisor
-from penstock.server.source_address import SourceFeeds
+from penstock.server.source_address import SourceFeeds, SourcePlace
 from penstock.store.event_store import ColumnarEventStore
 from testing.paths.wide_feed import (
     BASE_TS,
@@ -219,11 +220,16 @@ def assignment(root: Path, servers: int, feeds: int) -> dict[str, float]:
     meta = MetaDatabase(sqlite_url(root / "meta.db"), clock)
     for number in range(feeds):
         create_feed(meta, f"feed-{number:04}", tables_of(10, 100 + 10 * number))
-    accepts = SourceFeeds(SOURCE).accepts
+    known = SourceFeeds([SourcePlace("", SOURCE)])
+
+    def source_of(feed: FeedRecord) -> str | None:
+        place = known.place_of(feed)
+        return place.uri if place is not None else None
+
     # What is left of the servers can take all feeds.
     settings = SupervisorSettings(feeds_max=max(64, 2 * feeds // servers))
     fleet = [
-        Supervisor(f"server-{n:02}", meta, LivingRuns(60.0), settings, clock, random.Random(n), accepts=accepts) for n in range(servers)
+        Supervisor(f"server-{n:02}", meta, LivingRuns(60.0), settings, clock, random.Random(n), source_of=source_of) for n in range(servers)
     ]
     rounds, began_s = 0, time.thread_time()
     while not all(feed.owner for feed in meta.list_feeds()) and rounds < _TAKEOVER_S_MAX:
