@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from penstock.store.flight.server import FlightService
 ROWS, ROWS_SMALL, ROWS_WARM = 5_000_000, 1_000_000, 200_000
 ROWS_QUICK, ROWS_QUICK_SMALL = 1_000_000, 250_000
 FILE_BYTES = 64 << 20
+MEMORY_FILES = {"file-size": str(4 << 20)}
 RUNS = 3
 _RESOLVED_TS = BASE_TS + (1 << 50)
 _RUN_SECONDS_MAX = 600.0
@@ -182,7 +183,7 @@ def typed_changes(records: pa.RecordBatch) -> pa.Table:
     return frame.select(columns).to_arrow()
 
 
-def feed_seconds(session: SparkSession, arena: Arena) -> float:
+def feed_seconds(session: SparkSession, arena: Arena, sink_options: Mapping[str, str] | None = None) -> float:
     """Deliver everything once with a fresh feed into an empty directory; return the seconds from release to the last commit.
 
     The feed is up and waits, held back by a span without rows that is not resolved; resolving it releases all changes at once.
@@ -202,7 +203,7 @@ def feed_seconds(session: SparkSession, arena: Arena) -> float:
             flight_location=arena.flight.location,
             flight_token=arena.flight.token,
             sink_uri=(out / "files").as_uri(),
-            sink_options={},
+            sink_options=dict(sink_options or {}),
             dispatchers=tuple(
                 Dispatcher(DispatcherId(ORDERS.table_id, i, len(arena.spans) + 1), span, ORDERS.schema, ORDERS.table)
                 for i, span in enumerate([*arena.spans, gate])
@@ -237,7 +238,11 @@ def _wait(run: FeedWindows, condition: Callable[[], bool]) -> None:
 
 
 def feed_memory(session: SparkSession, arena: Arena) -> tuple[int, int]:
-    """Return the peak anonymous and the peak file-mapped memory of any Python worker while a feed runs."""
+    """Return the peak anonymous and the peak file-mapped memory of any Python worker while a feed runs.
+
+    Files are small, so that a task fills several of them at either size: of large ones the smaller size has only the beginning of one in
+    memory, and the larger size a whole one and others on their way, which says nothing about rows.
+    """
     peaks, stop = [0, 0], threading.Event()
 
     def sample() -> None:
@@ -249,7 +254,7 @@ def feed_memory(session: SparkSession, arena: Arena) -> tuple[int, int]:
 
     sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
-    feed_seconds(session, arena)
+    feed_seconds(session, arena, MEMORY_FILES)
     stop.set()
     sampler.join()
     return peaks[0], peaks[1]

@@ -26,6 +26,8 @@ ARCHIVES_KEY = "spark.archives"
 # for every 4 KiB when it is needed again, which is no small part of a feed's work on a virtual machine.
 _WORKER_ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+    # Every window starts threads, and each of them would keep what it used in an arena of its own: workers grew with every window.
+    "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "OPENBLAS_NUM_THREADS": "1",
