@@ -70,7 +70,7 @@ class CatalogNotes:
         return {oid for oid, numbers in (self._numbers | self._given_numbers()).items() if _DOUBTED in numbers}
 
     def take(self, ts: int, waiting: frozenset[int] = frozenset()) -> tuple[TableSchema, ...]:
-        """Return the notes about what was seen since the last ones, which are kept by now; of ``waiting`` tables a doubt is not told yet."""
+        """Return the notes about what was seen since the last ones, which are kept by now; of ``waiting`` ones a doubt is not told yet."""
         self._numbers.update(self._given_numbers())
         seen, self._seen, self._given = self._seen, {}, {}
         notes = []
