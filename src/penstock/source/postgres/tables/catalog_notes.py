@@ -18,6 +18,8 @@ from penstock.source.postgres.tables.catalog import CatalogTable
 _PUBLICATION = 1 << 40
 """From here on a number stands for a publication's state; below are partitions by oid, and below zero columns."""
 _DEFERRABLE = 1 << 41
+_DOUBTED = 1 << 42
+"""There is a doubt that nobody was told yet: whoever wants the table comes later, perhaps after the process ended."""
 
 
 class CatalogNotes:
@@ -25,15 +27,18 @@ class CatalogNotes:
 
     def __init__(self) -> None:
         self._numbers: dict[int, frozenset[int]] = {}
-        self._given: dict[int, CatalogTable] = {}
+        self._given: dict[int, tuple[CatalogTable, frozenset[int]]] = {}
         """The tables of the last notes: whoever asks for the next ones has kept them."""
         self._seen: dict[int, CatalogTable] = {}
+        self._last: dict[int, int] = {}
+        """The version of the last note."""
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over the notes among versions that the journal kept, oldest first."""
         for note in versions:
             if is_note(note) and len(note.unique_keys) == 2:
                 came, went = note.unique_keys
+                self._last[-note.table_id] = note.version
                 self._numbers[-note.table_id] = self._numbers.get(-note.table_id, frozenset()) - set(went) | set(came)
 
     def loss(self, table: CatalogTable, held: frozenset[int] | None) -> str:
@@ -51,6 +56,7 @@ class CatalogNotes:
             "a partition of it was dropped or detached while nobody read the log": any(0 < n < _PUBLICATION for n in lost),
             "a generated column became an ordinary one while nobody read the log": any(-c.column.id in lost for c in table.columns),
             "the publication was changed while nobody read the log": any(_PUBLICATION <= n < _DEFERRABLE for n in lost),
+            "a doubt about it was not told before the process ended": _DOUBTED in lost,
             "its key was deferrable until somebody changed it while nobody read the log": _DEFERRABLE in lost,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
@@ -59,22 +65,31 @@ class CatalogNotes:
         """Take tables as seen, for the next note."""
         self._seen.update((t.oid, t) for t in tables)
 
-    def take(self, ts: int) -> tuple[TableSchema, ...]:
-        """Return the notes about what was seen since the last ones, which are kept by now."""
-        self._numbers.update((oid, _numbers(table)) for oid, table in self._given.items())
+    def doubted(self) -> set[int]:
+        """Return the tables of which it is noted that a doubt about them waits."""
+        return {oid for oid, numbers in (self._numbers | self._given_numbers()).items() if _DOUBTED in numbers}
+
+    def take(self, ts: int, waiting: frozenset[int] = frozenset()) -> tuple[TableSchema, ...]:
+        """Return the notes about what was seen since the last ones, which are kept by now; of ``waiting`` ones a doubt is not told yet."""
+        self._numbers.update(self._given_numbers())
         seen, self._seen, self._given = self._seen, {}, {}
         notes = []
         for oid, table in seen.items():
-            known, now = self._numbers.get(oid, frozenset()), _numbers(table)
+            known, now = self._numbers.get(oid, frozenset()), _numbers(table) | (frozenset({_DOUBTED}) if oid in waiting else frozenset())
             if known != now or (table.partitioned and oid not in self._numbers):
                 changes = (tuple(sorted(now - known)), tuple(sorted(known - now)))
-                notes.append(TableSchema(-oid, table.schema, table.table, ts, (), unique_keys=changes))
-                self._given[oid] = table
+                # A log that is read again gives the same ts again, and the journal keeps the first version of each.
+                self._last[oid] = max(ts, self._last.get(oid, 0) + 1)
+                notes.append(TableSchema(-oid, table.schema, table.table, self._last[oid], (), unique_keys=changes))
+                self._given[oid] = (table, now)
         return tuple(notes)
 
     def take_back(self) -> None:
         """Give the last notes once more: nobody may have kept them."""
-        self._seen, self._given = self._given | self._seen, {}
+        self._seen, self._given = {oid: table for oid, (table, _) in self._given.items()} | self._seen, {}
+
+    def _given_numbers(self) -> dict[int, frozenset[int]]:
+        return {oid: numbers for oid, (_, numbers) in self._given.items()}
 
 
 def is_note(version: TableSchema) -> bool:

@@ -161,7 +161,9 @@ class CatalogWatch:
     def take_notes(self, ts: int) -> tuple[TableSchema, ...]:
         """Return what the journal shall keep of tables as they are seen by now, once."""
         with self._lock:
-            return self._notes.take(ts)
+            waiting = frozenset(w.oid for w in self._waiting if w not in self._noted)
+            self._notes.see(self._seen[oid] for oid in waiting ^ self._notes.doubted() if oid in self._seen)
+            return self._notes.take(ts, waiting)
 
     def take_back(self, doubts: Iterable[TableDoubt]) -> None:
         """Tell once more what the last step of a reading told: nobody may have taken it."""

@@ -88,3 +88,20 @@ def test_what_a_table_lost_besides_partitions(now, reason):
     found = again.loss(now, frozenset({1}))
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+def test_a_doubt_that_waits_for_somebody_who_wants_the_table_is_noted_until_it_is_told():
+    notes, kept = CatalogNotes(), []
+    for ts, waiting in enumerate((frozenset({7}), frozenset({7}), frozenset())):
+        notes.see([WAS])
+        kept.append(notes.take(ts, waiting))
+        assert notes.doubted() == waiting
+    assert [len(k) for k in kept] == [1, 0, 1]
+    before, after = CatalogNotes(), CatalogNotes()
+    before.adopt(kept[0])
+    after.adopt([*kept[0], *kept[2]])
+    assert "not told" in before.loss(WAS, frozenset({1}))
+    before.see([WAS])
+    # Read again from the same place: the journal has a note of that ts.
+    assert before.take(0)[0].version > kept[0][0].version
+    assert not after.loss(WAS, frozenset({1}))
