@@ -15,6 +15,7 @@ BENCHMARKS = {
     "feed": "benchmarks.feed",
     "puller": "benchmarks.puller",
     "reread": "benchmarks.reread",
+    "shared_storage": "benchmarks.shared_storage",
     "sources": "benchmarks.sources",
     "sink": "benchmarks.sink",
     "store": "benchmarks.store",

@@ -130,6 +130,33 @@ ONCE_WRONG = {
         *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "SET binlog_format = STATEMENT"),
         *("CREATE TABLE t9 AS SELECT * FROM t1", "SET binlog_format = ROW", "settle", "end"),
     ],
+    "partitions_become_tables_and_change_places_with_them": [
+        *(
+            "CREATE TABLE t1 (k0 INT PRIMARY KEY, a INT) PARTITION BY RANGE (k0) (PARTITION p VALUES LESS THAN (10), "
+            "PARTITION q VALUES LESS THAN (20), PARTITION r VALUES LESS THAN (30))",
+            "INSERT INTO t1 VALUES (1, 1), (11, 2), (21, 3)",
+            TABLE.format("t2"),
+            "INSERT INTO t2 VALUES (5, 5)",
+            "begin",
+            "settle",
+        ),
+        *("ALTER TABLE t1 EXCHANGE PARTITION p WITH TABLE t2", "ALTER TABLE t1 CONVERT PARTITION q TO TABLE t3", "settle"),
+        *("ALTER TABLE t1 DROP PARTITION r", "ALTER TABLE t1 CONVERT TABLE t3 TO PARTITION s VALUES LESS THAN (40)", "settle", "end"),
+    ],
+    "what_temporary_tables_and_triggers_do_stands_as_text": [
+        *(TABLE.format("t1"), TABLE.format("t2"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle", "SET binlog_format = STATEMENT"),
+        *("CREATE TEMPORARY TABLE t1 (z INT)", "ALTER TABLE t1 ADD COLUMN y INT", "TRUNCATE TABLE t1", "DROP TEMPORARY TABLE t1"),
+        *("settle", "CREATE TRIGGER r AFTER INSERT ON t1 FOR EACH ROW INSERT INTO t2 VALUES (NEW.k0, 5)", "INSERT INTO t1 VALUES (6, 6)"),
+        *("SET binlog_format = ROW", "settle", "end"),
+    ],
+    "defaults_that_the_server_shows_otherwise_than_they_are": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle"),
+        *(
+            "ALTER TABLE t1 ADD b VARCHAR(9) DEFAULT 'x\\ny', ADD c VARBINARY(4) DEFAULT x'FF41', ADD d VARCHAR(9) DEFAULT 'NULL'",
+            "settle",
+            "end",
+        ),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),
@@ -164,6 +191,26 @@ ONCE_WRONG_ON_POSTGRES = {
         *(*PARTED, "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "begin", "settle", "down"),
         *("CREATE TABLE t2_p2 PARTITION OF t2 FOR VALUES FROM (20) TO (30)", "INSERT INTO t2 VALUES (23, 'c')", "DROP TABLE t2_p2"),
         *("settle", "end"),
+    ],
+    "rows_without_a_key_get_values_of_another_type": [
+        *("CREATE TABLE t1 (a int, c bytea)", "ALTER TABLE t1 REPLICA IDENTITY FULL"),
+        *(r"INSERT INTO t1 VALUES (1, '\xff00'), (1, '\xff00'), (2, '\x6162'), (3, NULL)", "begin", "settle"),
+        *("ALTER TABLE t1 ALTER c TYPE text USING encode(c, 'hex')", "INSERT INTO t1 VALUES (9, 'z')", "settle"),
+        *("DELETE FROM t1 WHERE a = 2", "UPDATE t1 SET a = 7 WHERE a = 1", "settle", "restart"),
+        *("ALTER TABLE t1 ALTER a TYPE double precision USING a / 3.0", "settle", "end"),
+    ],
+    "keys_get_another_type_while_nobody_reads": [
+        *("CREATE TABLE t1 (a double precision PRIMARY KEY, c int)", "INSERT INTO t1 VALUES (0.1, 1), (1e20, 2), (3, 3)", "begin"),
+        *(
+            "settle",
+            "down",
+            "ALTER TABLE t1 ALTER a TYPE text",
+            "DELETE FROM t1 WHERE c = 1",
+            "UPDATE t1 SET c = 9 WHERE c = 2",
+            "settle",
+            "restart",
+        ),
+        *("DELETE FROM t1 WHERE c = 3", "settle", "end"),
     ],
     "a_label_is_renamed_while_nobody_reads": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TABLE t1 (k0 int PRIMARY KEY, m mood)", "INSERT INTO t1 VALUES (1, 'a')"),
@@ -210,6 +257,48 @@ ONCE_WRONG_ON_POSTGRES = {
         *("CREATE TABLE p (k0 int PRIMARY KEY, a int)", "CREATE TABLE c (PRIMARY KEY (k0)) INHERITS (p)", "INSERT INTO p VALUES (1, 1)"),
         *("INSERT INTO c VALUES (2, 2)", "begin", "UPDATE p SET a = 9", "ALTER TABLE p ADD COLUMN b int DEFAULT 6", "settle"),
         *("ALTER TABLE c NO INHERIT p", "TRUNCATE ONLY c", "INSERT INTO c VALUES (5, 5, 5)", "settle", "end"),
+    ],
+    "a_generated_column_becomes_an_ordinary_one_while_nobody_reads": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY, w int GENERATED ALWAYS AS (k0 * 2) STORED)", "INSERT INTO t1 VALUES (1), (2)", "begin"),
+        *("settle", "down", "ALTER TABLE t1 ALTER w DROP EXPRESSION", "settle", "end"),
+    ],
+    "the_publication_gives_less_for_a_while": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle", "ALTER PUBLICATION penstock SET (publish = 'insert')"),
+        *("UPDATE t1 SET a = 5", "ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "down"),
+        *("ALTER PUBLICATION penstock SET (publish = 'insert')", "UPDATE t1 SET a = 6"),
+        *("ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "end"),
+    ],
+    "a_label_deep_in_a_type_is_renamed": [
+        *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TYPE pair AS (m mood, n int)", "CREATE TABLE t1 (k0 int PRIMARY KEY, p pair[])"),
+        *("INSERT INTO t1 VALUES (1, ARRAY[('a', 1)::pair])", "begin", "settle", "ALTER TYPE mood RENAME VALUE 'a' TO 'y'", "settle"),
+        *("down", "ALTER TYPE mood RENAME VALUE 'y' TO 'z'", "settle", "end"),
+    ],
+    "a_partition_names_its_rows_otherwise_than_its_table": [
+        *("CREATE TABLE t2 (k0 int, a text) PARTITION BY RANGE (k0)", "ALTER TABLE t2 REPLICA IDENTITY FULL"),
+        *("CREATE TABLE t2_p0 PARTITION OF t2 FOR VALUES FROM (0) TO (10)", "ALTER TABLE t2_p0 ADD PRIMARY KEY (k0)"),
+        *(
+            "INSERT INTO t2 VALUES (1, 'a'), (2, 'b')",
+            "begin",
+            "settle",
+            "UPDATE t2 SET a = 'z' WHERE k0 = 2",
+            "DELETE FROM t2 WHERE k0 = 1",
+        ),
+        *("settle", "end"),
+    ],
+    "a_partition_with_partitions_of_its_own_is_detached": [
+        *("CREATE TABLE t2 (k0 int PRIMARY KEY, a text) PARTITION BY RANGE (k0)",),
+        *("CREATE TABLE t3 PARTITION OF t2 FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (k0)",),
+        *("CREATE TABLE t3_p0 PARTITION OF t3 FOR VALUES FROM (0) TO (10)", "INSERT INTO t2 VALUES (1, 'a')", "begin", "settle"),
+        *("ALTER TABLE t2 DETACH PARTITION t3", "INSERT INTO t3 VALUES (2, 'b')", "settle", "end"),
+    ],
+    "a_key_is_deferrable_until_the_log_is_read": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL"),
+        *("INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "down", "UPDATE t1 SET k0 = 3 - k0"),
+        *("ALTER TABLE t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (k0)", "UPDATE t1 SET a = a + 1", "settle", "end"),
+    ],
+    "an_identity_comes_before_the_first_window": [
+        *("CREATE TABLE t1 (a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL", "INSERT INTO t1 VALUES (1), (1), (2)", "begin"),
+        *("ALTER TABLE t1 ADD COLUMN e bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle", "end"),
     ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),

@@ -57,6 +57,7 @@ class DoubtControl(Protocol):
         bag: bool,
         check: Callable[[], None],
         alone: bool,
+        read_at: Sequence[str],
         secure: Callable[[Sequence[int]], None],
     ) -> Settlement:
         """Give what differed to the table's spans at a ts of its own, and close the doubt when that is durable, and ``secure`` for them."""

@@ -8,14 +8,15 @@ The interface, in the order in which it is used (all of it on ``LogService``; se
 - ``begin_watch(table_id) -> Watch``: the state becomes ``rereading``; from L = (``Watch.ts``, ``Watch.text``) on, the keys that the log
   changes in this table are remembered. Begin the snapshot *after* it returns. ``Watch.spans`` are the captured spans of the table:
   corrections must be made for each of them, against that span's own state at a resolved ts H >= ``Watch.ts``.
-- ``settle(table_id, corrections: Iterable[Corrections], bag: bool = False, check = ..., alone = False) -> Settlement``: called when the
-  whole table was read. ``alone``: raises ``CONGESTED`` where the log changed any row of it since L. ``check`` runs where the
+- ``settle(table_id, corrections: Iterable[Corrections], bag = False, check = ..., alone = False, read_at = ()) -> Settlement``: called
+  when the whole table was read. ``alone``: raises ``CONGESTED`` where the log changed any row of it since L. ``check`` runs where the
   corrections will stand, before anything is done, and may raise. Each ``Corrections`` is a piece of one span: ``tombstones`` (the
   store's rows that are not so; op DELETE, or BEFORE of an update) and ``data`` (the table's rows; op INSERT or UPDATE). Both sides of
   one key stand in one piece, in the span's batch schema. Whatever ``_ts`` and ``span_id`` they carry is replaced. ``bag``: the table
-  has no key. Blocks until N is durable; the corrections are read and handed over in the caller's thread, while the reader goes on.
-  Raises ``CONGESTED`` where the watch was given up (it grew too large, or the process was started again): call ``fail_round`` and try
-  later.
+  has no key. ``read_at``: places of the log at or behind those at which its rows were seen. Where the log changed it between L and one
+  of them another round is due, because a row that came then may hide that the store had one too many. Blocks until N is durable; the
+  corrections are read and handed over in the caller's thread, while the reader goes on. Raises ``CONGESTED`` where the watch was given
+  up (it grew too large, or the process was started again): call ``fail_round`` and try later.
 - ``fail_round(table_id, error, retry_s) -> None``: the re-read failed. The watch ends; with an error that is not TRANSIENT the table is
   ``quarantined`` with its code and hint, else ``doubtful``; no attempt before ``retry_s`` seconds. A table that is quarantined with
   ``TABLE_PAUSED`` is left out of the log until a re-read of it begins.

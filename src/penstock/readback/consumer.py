@@ -23,7 +23,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.readback.lineage import ids_by_name, origin_of, renumbered
-from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
+from penstock.readback.net_rows import COUNT, TAKEN, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
 from penstock.readback.reader import StorageReader, TableVersion
 from penstock.readback.replay import default_value, project
 from penstock.readback.replay_database import ReplayDatabase, shown
@@ -322,8 +322,8 @@ class StorageConsumer:
             raise keyless_updates(table)
         columns = [c.field_name for c in table.columns]
         net = net_copies(changes, columns)
-        gone, come = net.filter(pl.col(COUNT) < 0), net.filter(pl.col(COUNT) > 0)
-        self._database.delete_copies(table, gone.select(columns), -gone[COUNT])
+        gone, come = net.filter(pl.col(TAKEN) > 0), net.filter(pl.col(COUNT) > 0)
+        self._database.delete_copies(table, gone.select(columns), gone[TAKEN])
         if come.height:
             self._database.insert_rows(table, repeated(come, columns))
 

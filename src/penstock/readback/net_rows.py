@@ -1,7 +1,8 @@
 """What changes leave behind: the last change of each key, and where nothing names a row, how many copies of it.
 
 Rows without a key are a bag: each insert adds a copy, each delete and before-image takes one, and equal rows are told apart by their
-number only. Works on frames of changes, in order, with ``_op``. Runs anywhere.
+number only. A delete that finds no copy takes none: what a first snapshot did not see any more may still be deleted by the log behind
+it. Works on frames of changes, in order, with ``_op``. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import OP, TableSchema
 
 ROW_OPS = [int(Op.INSERT), int(Op.UPDATE)]
-COUNT = "\0count"
+COUNT, TAKEN = "\0count", "\0taken"
 
 
 def last_of_each(changes: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -30,9 +31,15 @@ def alive() -> pl.Expr:
 
 
 def net_copies(changes: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return each distinct row with how many copies came (or, below zero, went), in the order of their first change."""
+    """Return each distinct row in the order of their first change: how many copies that were there before are taken, if there are so many.
+
+    And how many copies are there behind that.
+    """
     sign = pl.when(alive()).then(1).otherwise(-1)
-    return sum_copies(changes.select(*columns, sign.alias(COUNT)), columns)
+    lowest = pl.min_horizontal(pl.col(TAKEN), 0)
+    steps = changes.select(*columns, sign.alias(COUNT)).group_by(columns, maintain_order=True)
+    counted = steps.agg(pl.col(COUNT).sum(), pl.col(COUNT).cum_sum().min().alias(TAKEN))
+    return counted.with_columns((pl.col(COUNT) - lowest).alias(COUNT), (-lowest).alias(TAKEN))
 
 
 def sum_copies(counted: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

@@ -145,7 +145,7 @@ class StateDifference:
 
     def _count_rows(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes and inserts of one bucket where equal rows are told apart by their number only."""
-        held = net_copies(old_changes, self._columns).with_columns(-pl.col(COUNT))
+        held = net_copies(old_changes, self._columns).select(*self._columns, -pl.col(COUNT))
         wanted = new.select(*self._columns, pl.lit(1).alias(COUNT))
         net = sum_copies(pl.concat([held, wanted], how="vertical_relaxed"), self._columns)
         gone = repeated(net.filter(pl.col(COUNT) < 0), self._columns)

@@ -42,8 +42,16 @@ class WatchedLog(Protocol):
     def begin_watch(self, table_id: int) -> Watch:
         """Remember from now on which keys the log changes in a table."""
 
-    def settle(self, table_id: int, corrections: Iterable[Corrections], bag: bool, check: Callable[[], None], alone: bool) -> Settlement:
-        """Append corrections at a new ts; durable when it returns. ``bag``: the table has no key; ``alone``: only if it stood still."""
+    def settle(
+        self,
+        table_id: int,
+        corrections: Iterable[Corrections],
+        bag: bool,
+        check: Callable[[], None],
+        alone: bool,
+        read_at: Sequence[str],
+    ) -> Settlement:
+        """Append corrections at a new ts; durable when it returns; see ``puller/doubts.py``."""
 
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call."""
@@ -137,7 +145,8 @@ class Reread(PartReader):
             if self._is_gone(watch.table_id):
                 raise PenstockError("TABLE_UNKNOWN", f"{table.full_name} is gone")
             found = self._corrections(compared)
-            return self._watched.settle(watch.table_id, found, not table.key_columns, lambda: self._check_version(table), rekeyed)
+            bag, read_at = not table.key_columns, [part.read_at for _, part in compared if part.read_at]
+            return self._watched.settle(watch.table_id, found, bag, lambda: self._check_version(table), rekeyed, read_at)
         finally:
             self._upstream.end_snapshot(ticket)
             self._store.needs.unpin(name)

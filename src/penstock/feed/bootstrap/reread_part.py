@@ -28,7 +28,8 @@ from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.source.catalog import open_upstream
-from penstock.source.contract import SnapshotTicket
+from penstock.source.contract import Upstream
+from penstock.source.single_log import has_log
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
@@ -66,6 +67,8 @@ class ComparedPart(msgspec.Struct, frozen=True):
 
     rows: int
     corrections: tuple[CorrectionObjects, ...] = ()
+    read_at: str = ""
+    """Of rows that are counted: a place of the log at or behind the one at which they were seen, where that is not known exactly."""
 
     def objects(self) -> Iterator[ObjectMeta]:
         """Yield every object that was written."""
@@ -88,7 +91,7 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
         client = FlightStoreClient(part.flight_location, part.flight_token, read.storage_options)
         try:
             view = range_view(client.view(read.span.span_id, TS_ZERO, part.held_ts), read.piece)
-            rows = _Counted(_table_rows(read, read.ticket, table, Pace(read.rows_per_s, clock or SystemClock())))
+            rows = _TableRows(read, Pace(read.rows_per_s, clock or SystemClock()))
             known = held_rows(view, read.piece, part.held_ts, table)
             if part.whole:
                 _take_all(known, held)
@@ -103,15 +106,16 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
         difference = RowKeyDifference(table, directory, buckets, whole=part.whole)
         difference.add_old(held.read())
         difference.add_new(fresh.read())
-        return ComparedPart(rows.count, tuple(_write(read, table, difference)))
+        return ComparedPart(rows.count, tuple(_write(read, table, difference)), rows.read_at)
 
 
-class _Counted:
-    """Batches as they come, counted."""
+class _TableRows:
+    """The rows of a range as the table has them now, counted."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
+    def __init__(self, read: BootstrapPart, pace: Pace) -> None:
+        self._batches = self._read(read, pace)
         self.count = 0
+        self.read_at = ""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -120,6 +124,22 @@ class _Counted:
         batch = next(self._batches)
         self.count += batch.num_rows
         return batch
+
+    def _read(self, read: BootstrapPart, pace: Pace) -> Iterator[pa.RecordBatch]:
+        table, upstream = read.table, open_upstream(read.source)
+        try:
+            for batch in upstream.read_snapshot(read.ticket, read.piece, table, read.page_rows):
+                self._note_place(read, upstream)
+                pace.take(batch.header.rows)
+                yield batch.records.cast(table.batch_schema()).drop_columns([COMMIT_TS])
+            self._note_place(read, upstream)
+        finally:
+            upstream.close()
+
+    def _note_place(self, read: BootstrapPart, upstream: Upstream) -> None:
+        """Note once, when the rows are seen already, where the log ends: rows without a key are seen at one moment."""
+        if not self.read_at and not read.table.key_columns and not read.ticket.exact and has_log(upstream):
+            self.read_at = upstream.log_end()
 
 
 def range_view(view: SpanView, piece: Span) -> SpanView:
@@ -163,16 +183,6 @@ class RowSpool:
 def _take_all(batches: Iterator[pa.RecordBatch], spool: RowSpool) -> None:
     for batch in batches:
         spool.add(batch)
-
-
-def _table_rows(read: BootstrapPart, ticket: SnapshotTicket, table: TableSchema, pace: Pace) -> Iterator[pa.RecordBatch]:
-    upstream = open_upstream(read.source)
-    try:
-        for batch in upstream.read_snapshot(ticket, read.piece, table, read.page_rows):
-            pace.take(batch.header.rows)
-            yield batch.records.cast(table.batch_schema()).drop_columns([COMMIT_TS])
-    finally:
-        upstream.close()
 
 
 def held_rows(view: SpanView, piece: Span, ts: int, table: TableSchema) -> Iterator[pa.RecordBatch]:

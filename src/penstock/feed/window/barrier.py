@@ -1,8 +1,9 @@
 """The DDL barrier and the commit of a window, with the driver as maintainer.
 
-When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in
-the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads
-progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs in the driver.
+When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, the checksums of its
+files, progress in the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint
+never leads progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs in
+the driver.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def commit_recorded_window(
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
+        files = [file for result in results for file in result.files]
+        maintainer.record_files(pending.to_ts, files)
         meta.commit_window(
             context.feed,
             context.epoch,
@@ -55,7 +58,7 @@ def commit_recorded_window(
             {str(r.dispatcher): r.position for r in results},
             rows=sum(r.rows for r in results),
             nbytes=sum(r.nbytes for r in results),
-            files=sum(len(r.files) for r in results),
+            files=len(files),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
         )
     publish_committed(context, meta, maintainer)

@@ -42,6 +42,8 @@ class KeyWatch:
         self._new: list[_Hashes] = []
         self._new_count = 0
         self._ended = False
+        self.quiet_at = begun.text
+        """The last place of the reader before which the log changed nothing."""
 
     def end(self) -> None:
         """Remember nothing more: corrections stand here, and what the log changes from now on comes behind them."""
@@ -59,6 +61,11 @@ class KeyWatch:
         self._new_count += len(keys)
         if self._new_count > len(self._sorted) + 65_536:
             self._gather()
+
+    def passed(self, place: str) -> None:
+        """Note where the reader is, behind everything that was added."""
+        if not self.has_changes and not self._ended:
+            self.quiet_at = place
 
     @property
     def has_changes(self) -> bool:
@@ -151,6 +158,11 @@ class DoubtedTables:
                 found = self._watches.get(change.header.table_id)
                 if found is not None:
                     found.add(change)
+
+    def passed(self, place: str) -> None:
+        """Tell the watches where the reader is."""
+        for found in list(self._watches.values()):
+            found.passed(place)
 
     def begin_watch(self, begun: Watch) -> None:
         """Watch a table from a place on; an older watch of it ends."""

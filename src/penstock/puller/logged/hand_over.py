@@ -58,6 +58,11 @@ class HandOver:
             span.held = True
 
     @property
+    def quiet_at(self) -> str:
+        """Return the last place before which the log changed nothing in the table since the watch began."""
+        return self._watch.quiet_at
+
+    @property
     def spans(self) -> Sequence[Subscription]:
         """Return the spans that get corrections."""
         return list(self._spans.values())

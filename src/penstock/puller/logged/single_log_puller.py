@@ -307,6 +307,7 @@ class SingleLogPuller:
             self._place.is_between = self._place.is_between and not step.changes
             return
         self._keeper.passed(step.position, step.mark)
+        self._doubted.passed(step.position.text)
         self._place.is_between = True
         now_s = self._clock.monotonic_s()
         emit = step.mark or now_s - self._emitted_s >= self.settings.advance_interval_s

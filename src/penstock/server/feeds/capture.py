@@ -19,6 +19,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 from penstock.sink.contract import DispatcherId
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class DispatcherCapture:
         kept = {d.span.span_id for d in live}
         gone = {d.span.span_id for d in ended} - kept
         if gone:
-            gone -= needed_spans(self._meta, self._context.feed)
+            gone -= needed_spans(self._meta, self._context.feed, self._context.source)
         for span_id in gone:
             self._log_service.remove_span(span_id)
         for dispatcher in ended:
@@ -123,12 +124,12 @@ def _key(dispatcher: Dispatcher) -> tuple[DispatcherId, int]:
     return dispatcher.id, dispatcher.begin_ts
 
 
-def needed_spans(meta: MetaDatabase, without: str) -> set[int]:
-    """Return the spans that the feeds other than this one need."""
+def needed_spans(meta: MetaDatabase, without: str, source: str) -> set[int]:
+    """Return the spans that the feeds of a source other than this one need; another source may have spans of the same ids."""
     needed: set[int] = set()
-    for feed in meta.list_feeds():
-        if feed.name != without:
-            needed |= {d.span.span_id for d in dispatchers_of(meta, feed.name, FeedDocument.of(feed))}
+    for feed, document in [(f, FeedDocument.of(f)) for f in meta.list_feeds() if f.name != without]:
+        if not source or same_source(document.source, source):
+            needed |= {d.span.span_id for d in dispatchers_of(meta, feed.name, document)}
     return needed
 
 

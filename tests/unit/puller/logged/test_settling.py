@@ -133,3 +133,18 @@ def test_an_asked_for_doubt_stands_above_what_the_log_said(lab: Lab) -> None:
     assert lab.puller.doubts.settle(1, []).closed
     lab.puller.doubts.doubt_table(1, "shop", "t1", "once more")
     assert lab.puller.doubts.table_states()[0].is_open
+
+
+def test_counted_rows_that_the_log_changed_before_they_were_seen_are_read_again(lab: Lab) -> None:
+    """Nothing differs, but the row that came may stand for one that the store has and the table had not."""
+    lab.log.commit(1, [1])
+    lab.receiver.wait(lab.log.commit(1, [], doubt="a rewrite"))
+    lab.puller.doubts.begin_watch(1)
+    lab.log.commit(1, [7])
+    settled = lab.puller.doubts.settle(1, [], bag=True, read_at=[lab.log.log_end()])
+    assert not settled.closed
+    lab.log.note_mark(len(lab.log.commits), settled.ts)
+    lab.puller.doubts.begin_watch(1)
+    seen = lab.log.log_end()
+    lab.receiver.wait(lab.log.commit(1, [8]))
+    assert lab.puller.doubts.settle(1, [], bag=True, read_at=[seen]).closed

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from penstock.ddl.kept_values import keeps_values
 from penstock.ddl.tokens import TableName
-from penstock.model.table import Column, TableSchema
+from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
 from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring, table_behind
 
@@ -28,12 +29,6 @@ _ENGINES = frozenset({"INNODB", "MYISAM", "ARIA", "ROCKSDB", "MEMORY", "XTRADB"}
 _KEPT_PARTITIONS = frozenset({"ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD"})
 _CHARSET_WORDS = frozenset({"CHARACTER", "CHARSET", "COLLATE", "ASCII", "UNICODE", "BYTE", "BINARY"})
 _COLUMN_VERBS = frozenset({"ADD", "MODIFY", "CHANGE"})
-_INTEGER_RANK = {TypeKind.TINYINT: 1, TypeKind.SMALLINT: 2, TypeKind.MEDIUMINT: 3, TypeKind.INT: 4, TypeKind.BIGINT: 5}
-_TEXT_RANK = {TypeKind.TEXT: 1, TypeKind.MEDIUMTEXT: 2, TypeKind.LONGTEXT: 3}
-_BLOB_RANK = {TypeKind.TINYBLOB: 1, TypeKind.BLOB: 2, TypeKind.MEDIUMBLOB: 3, TypeKind.LONGBLOB: 4}
-_TEXTS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT, *_TEXT_RANK, TypeKind.ENUM, TypeKind.SET, TypeKind.JSON})
-_BYTES = frozenset({TypeKind.BINARY, TypeKind.VARBINARY, *_BLOB_RANK})
-_GROWING = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.BIT, TypeKind.DECIMAL})
 _ZEROS = {
     TypeKind.DATE: "0000-00-00",
     TypeKind.DATETIME: "0000-00-00 00:00:00",
@@ -127,63 +122,10 @@ def changed_reasons(before: Sequence[Column], after: Sequence[Column]) -> list[s
     return reasons
 
 
-def is_made_anew(old: TableSchema, after: Sequence[Column]) -> bool:
-    """Return whether a change leaves rows that whoever reads the files cannot be told about: the table then begins again, with all rows.
-
-    What a reader makes of a value whose type changes is its own affair. A delete by such a value may not find its row, and where the
-    event store makes the server's value of it nobody corrects what a reader made. So values by which rows are known, the key or without
-    one all, must stay the same. The others must be the same in every reader where the server did not change them.
-    """
-    now = {c.id: c for c in after}
-    handles = [[c.id for c in t.handle_columns] for t in (old, msgspec.structs.replace(old, columns=tuple(after)))]
-    named = handles[0] if handles[0] == handles[1] else []
-    changed = [(c.id, c.type, now[c.id].type) for c in old.columns if c.id in now and not keeps_values(c.type, now[c.id].type)]
-    return any(not named or number in named or not _keeps_form(before, then) for number, before, then in changed)
-
-
-def _keeps_form(old: ColumnType, new: ColumnType) -> bool:
-    """Return whether a value that two types have in common is the same in every reader, so that the event store sees what is not."""
-    if new.kind in _TEXTS:
-        return old.kind in _TEXTS or old.kind in INTEGER_KINDS
-    if new.kind in _BYTES:
-        return old.kind in _BYTES
-    if new.kind is TypeKind.DECIMAL:
-        return old.kind in INTEGER_KINDS or (old.kind is TypeKind.DECIMAL and (new.scale or 0) >= (old.scale or 0))
-    if new.kind in {TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME}:
-        return old.kind is new.kind and (new.scale or 0) >= (old.scale or 0)
-    return old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS
-
-
 def converted_reasons(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Return why texts may have lost characters: the charsets of columns before and after, where they are known."""
     changed = [name for name, charset in after.items() if before.get(name, charset) != charset and charset != "utf8mb4"]
     return ["texts were converted to another charset"] if changed else []
-
-
-def keeps_values(old: ColumnType, new: ColumnType) -> bool:  # noqa: PLR0911 - one per kind
-    """Return whether every value of a type stays the same under another one."""
-    if old.kind in INTEGER_KINDS and new.kind in INTEGER_KINDS:
-        wider = _INTEGER_RANK[new.kind] - _INTEGER_RANK[old.kind]
-        return wider >= 0 if old.unsigned == new.unsigned else old.unsigned and wider > 0
-    if (old.kind, new.kind) == (TypeKind.JSON, TypeKind.LONGTEXT):
-        # MariaDB has the one for the other; MySQL writes a text that becomes JSON in its own way.
-        return True
-    for rank in (_TEXT_RANK, _BLOB_RANK):
-        if new.kind in rank and old.kind in rank:
-            return rank[new.kind] >= rank[old.kind]
-    if new.kind in _TEXT_RANK and old.kind in {TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT}:
-        return True
-    if (old.kind, new.kind) == (TypeKind.CHAR, TypeKind.VARCHAR):
-        return (new.length or 0) >= (old.length or 0)
-    if old.kind != new.kind or old.unsigned != new.unsigned:
-        return False
-    if old.elems or new.elems:
-        return new.elems[: len(old.elems)] == old.elems
-    if old.kind in {TypeKind.FLOAT, TypeKind.DOUBLE}:
-        return (old.length, old.scale) == (new.length, new.scale) or new.scale is None
-    if (old.scale or 0) != (new.scale or 0):
-        return False
-    return (new.length or 0) >= (old.length or 0) if old.kind in _GROWING else (old.length or 0) == (new.length or 0)
 
 
 def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from penstock.ddl.kept_values import is_made_anew
 from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
@@ -26,7 +27,6 @@ from penstock.source.mysql.tables.rewrites import (
     changed_reasons,
     clock_default,
     converted_reasons,
-    is_made_anew,
     read_alteration,
     with_initial,
 )

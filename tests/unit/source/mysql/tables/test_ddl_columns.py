@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.ddl.kept_values import keeps_values
 from penstock.ddl.statement import Statement, parse_statement, tokens
 from penstock.model.ddl import DdlType
 from penstock.model.table import TableSchema
@@ -13,7 +14,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.source.mysql.tables.columns import ServerTable, column_type
 from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
 from penstock.source.mysql.tables.harmless import is_harmless, plain_words
-from penstock.source.mysql.tables.rewrites import clock_default, keeps_values, read_alteration, with_initial
+from penstock.source.mysql.tables.rewrites import clock_default, read_alteration, with_initial
 from penstock.source.mysql.tables.table_versions import TableVersions
 
 A, B = ("shop", "a"), ("other", "b c")
