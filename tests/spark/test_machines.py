@@ -242,5 +242,3 @@ def check_secrets(machines: Machines, shown: str) -> None:
     hosts = {json.loads(line)["Executor Info"]["Host"] for line in events.splitlines() if "SparkListenerExecutorAdded" in line}
     assert len(hosts) == WORKERS
     assert "worker_daemon" in shown
-    # Executors say what went wrong and no more.
-    assert not [place for place, text in places.items() if place.endswith("stderr") and "Finished task" in text]
