@@ -2,8 +2,8 @@
 
 Where all executors are on this machine they use the driver's own interpreter, code, class archive and log configuration. On other machines
 none of its paths means anything: there the interpreter and the code come with an archive (``archive``, made by ``penstock package``), which
-Spark unpacks in each executor's directory, or the operator names an interpreter that is there (``spark.pyspark.python``); log levels are
-told, not read from a file. Without either, executors must have this installation at the same path. Runs in the driver.
+Spark unpacks in each executor's directory, or the operator names an interpreter that is there (``spark.pyspark.python``); they log as the
+cluster's own configuration says. Without either, executors must have this installation at the same path. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -65,9 +65,6 @@ def executor_conf(master: str, conf: Mapping[str, str], archive: str, java_optio
     found["spark.python.daemon.module"] = "penstock.feed.spark.worker_daemon"
     if is_one_machine(master):
         java_options = f"{java_options} {local_java_options}".strip()
-    else:
-        # They have the driver's level, which it sets once it has started. Otherwise they write several lines for each task.
-        found["spark.executor.syncLogLevel.enabled"] = "true"
     found["spark.executor.extraJavaOptions"] = java_options
     if archive:
         found[ARCHIVES_KEY] = ",".join(filter(None, [conf.get(ARCHIVES_KEY), f"{archive}#{ARCHIVE_NAME}"]))
