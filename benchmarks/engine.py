@@ -44,6 +44,7 @@ from penstock.model.timestamp import compose_ts
 from penstock.sink.contract import DispatcherId
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
+from testing.servers.waiting import meanwhile
 
 ROWS = 50
 FEEDS = 50
@@ -263,19 +264,13 @@ def many_feeds(session: SparkSession, root: Path, idle_s: float) -> dict[str, fl
 @contextmanager
 def ticking(lab: Lab) -> Iterator[None]:
     """Let the resolved ts of all tables go on, as a source does on which nothing changes."""
-    stop = threading.Event()
 
-    def tick() -> None:
+    def tick(stop: threading.Event) -> None:
         while not stop.wait(_TICK_S):
             lab.resolve(now_ts())
 
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
+    with meanwhile(tick):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def delivered_share(session: SparkSession, root: Path, rows: int, cores: int) -> float:

@@ -31,6 +31,9 @@ HEADLINES = {
     "reread": (),
     "api": (),
     "engine": (),
+    "latency": (),
+    "scale": (),
+    "shared_storage": (),
 }
 """The bars of the first table, which fit on a screen; a benchmark without a choice shows all of its own."""
 BAR_PX, ROW_PX, LABEL_PX = 320, 22, 430

@@ -36,12 +36,14 @@ from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector, TableStateCollector
+from penstock.server.source_address import SourcePlace
 from penstock.server.verify.moving_verification import verify_standing
 from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
 from testing.paths.feed_run import ScriptedFeedRunFactory
+from testing.twins.captured_sources import ScriptedSources
 from testing.twins.change_stream import ScriptedUpstream, named_tables
 from testing.twins.doubted_log import ScriptedDoubts
 
@@ -81,7 +83,8 @@ class ApiServer:
             return (open_target or _open_target)(target, guard)
 
         policy = SinkPolicy(sink_allow, directory / "data", known.resolve)
-        creator = FeedCreator(self.meta, self.upstream, SOURCE_URI, open_known, policy)
+        sources = ScriptedSources([SourcePlace("", SOURCE_URI)], clock, self.upstream).sources
+        creator = FeedCreator(self.meta, sources, open_known, policy)
         self.doubts = ScriptedDoubts(directory, clock)
         verifier = FeedVerifier(
             self.meta,
@@ -105,7 +108,7 @@ class ApiServer:
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)
         callers = Callers(self.token, self._tokens, clock)
         self.app = app = build_api(
-            self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, self.doubted, callers=callers
+            self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, lambda _: self.doubted, callers=callers
         )
         self._certificate = api.tls_certificate
         self._listener = HttpListener(ApiGuard(app, api, callers, "127.0.0.1", clock), "127.0.0.1", 0, api.tls_certificate, api.tls_key)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -24,7 +24,7 @@ from xml.sax.saxutils import escape
 
 import httpx
 
-from testing.servers.loopback import free_port, running
+from testing.servers.loopback import free_port, http_server, running
 
 _PASSED_ON = ("Content-Range", "Content-Type")
 
@@ -53,19 +53,8 @@ def gcs(directory: Path, bucket: str = "penstock-test") -> Iterator[str]:
 
 @contextmanager
 def _front(emulator: str) -> Iterator[str]:
-    with httpx.Client(base_url=emulator, timeout=30.0) as client:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _XmlApi)
-        server.daemon_threads = True
-        server.client = client  # type: ignore[attr-defined]
-        server.lock = threading.Lock()  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, name="gcs-front", daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    with httpx.Client(base_url=emulator, timeout=30.0) as client, http_server(_XmlApi, client=client, lock=threading.Lock()) as address:
+        yield address
 
 
 class _XmlApi(BaseHTTPRequestHandler):

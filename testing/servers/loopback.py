@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from penstock.model.clock import SystemClock
@@ -43,6 +44,22 @@ def answers(port: int) -> Callable[[], bool]:
             return one.connect_ex(("127.0.0.1", port)) == 0
 
     return ready
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler], **shared: object) -> Iterator[str]:
+    """Answer HTTP on a free loopback port, each connection in a thread; yield the address. Handlers find what they share at the server."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    vars(server).update(shared)
+    thread = threading.Thread(target=server.serve_forever, name="http-server", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager

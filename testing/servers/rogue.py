@@ -12,7 +12,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from testing.servers.loopback import http_server
 
 _PLUGIN_AUTH, _SECURE, _PROTOCOL_41, _LENENC = 1 << 19, 1 << 15, 1 << 9, 1 << 21
 _ANSWER_S = 60.0
@@ -165,13 +167,5 @@ def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="rogue-bucket", daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(_ANSWER_S)
+    with http_server(Handler) as address:
+        yield address

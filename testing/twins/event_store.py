@@ -108,6 +108,13 @@ class MemoryEventStore:
         """Return False: nobody else has it."""
         return False
 
+    def is_taken_away(self) -> bool:
+        """Return False: nobody takes it."""
+        return False
+
+    def stand_by(self) -> None:
+        """Do nothing: nobody takes it."""
+
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Promise nothing."""
         return TS_MAX

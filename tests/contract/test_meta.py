@@ -81,8 +81,8 @@ def make(meta: MetaDatabase, name: str = "orders", checkpoint_ts: int = 0) -> Fe
     return meta.create_feed(FeedRecord(name, f"uuid-{name}", "{}", checkpoint_ts=checkpoint_ts), tables(name, "orders", "items"))
 
 
-def claimed(meta: MetaDatabase, owner: str = "a", now_ms: int = 1_000) -> int:
-    epoch = meta.claim("orders", owner, LEASE_MS, now_ms)
+def claimed(meta: MetaDatabase, owner: str = "a", now_ms: int = 1_000, name: str = "orders") -> int:
+    epoch = meta.claim(name, owner, LEASE_MS, now_ms)
     assert epoch is not None
     return epoch
 
@@ -229,14 +229,31 @@ class TestOwnership:
         make(meta)
         first = claimed(meta, "a", 1_000)
         assert meta.claim("orders", "b", LEASE_MS, 1_000 + LEASE_MS) == first + 1
-        with refused("FENCED"):
-            meta.renew("orders", "a", first, LEASE_MS, 1_001 + LEASE_MS)
-        assert meta.get_feed("orders").owner == "b"
+        before = meta.get_feed("orders")
+        assert meta.renew("a", {"orders": first}, LEASE_MS, 1_001 + LEASE_MS) == {"orders"}
+        assert meta.get_feed("orders") == before
+        assert before.owner == "b"
+
+    def test_leases_are_renewed_together_and_only_those_that_are_held(self, meta: MetaDatabase) -> None:
+        for name in ("held", "taken", "released"):
+            make(meta, name)
+        epochs = {name: claimed(meta, "a", 1_000, name) for name in ("held", "taken", "released")}
+        assert meta.claim("taken", "b", LEASE_MS, 1_000 + LEASE_MS) is not None
+        assert meta.release("released", "a", epochs["released"])
+        wrong = {"held": epochs["held"] - 1}
+        assert meta.renew("a", wrong, LEASE_MS, 5_000) == {"held"}
+        assert meta.renew("a", epochs | {"unknown": 1}, LEASE_MS, 60_000) == {"taken", "released", "unknown"}
+        assert [meta.get_feed(name).lease_until_ms for name in ("held", "taken", "released")] == [
+            60_000 + LEASE_MS,
+            1_000 + 2 * LEASE_MS,
+            0,
+        ]
+        assert meta.renew("a", {}, LEASE_MS, 60_000) == set()
 
     def test_expired_but_untaken_lease_can_be_renewed(self, meta: MetaDatabase) -> None:
         make(meta)
         epoch = claimed(meta, "a", 1_000)
-        meta.renew("orders", "a", epoch, LEASE_MS, 50_000)
+        assert meta.renew("a", {"orders": epoch}, LEASE_MS, 50_000) == set()
         assert meta.claim("orders", "b", LEASE_MS, 50_001) is None
 
     def test_released_lease_is_free_and_fences(self, meta: MetaDatabase) -> None:
@@ -255,8 +272,7 @@ class TestOwnership:
         make(meta)
         old = claimed(meta, "a")
         meta.remove_feed("orders")
-        with refused("FENCED"):
-            meta.renew("orders", "a", old, LEASE_MS, 2_000)
+        assert meta.renew("a", {"orders": old}, LEASE_MS, 2_000) == {"orders"}
         make(meta)
         new = claimed(meta, "b")
         assert new > old

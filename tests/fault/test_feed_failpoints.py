@@ -14,8 +14,11 @@ from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.planner import WindowPlanner
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import POINTS, arm
+from penstock.readback.inspection import Extent, check_target
 from penstock.sink.catalog import open_maintainer
-from testing.checks.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
+from penstock.target.settings import from_uri
+from penstock.target.storage import ObjectTarget
+from testing.checks.target_audit import DeliveredChanges, checkpoint_of, data_files, digests, numbering_problems
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath
 from testing.twins.clock import SimulatedClock
@@ -82,6 +85,11 @@ def test_any_point(path: WholePath, only_pass: int) -> None:
         assert numbering_problems(path.root / "files") == []
     path.verify().check()
     assert DeliveredChanges(path.reader()).problems() == []
+    # Whatever step died, each file of a committed window has its checksum on record.
+    extent = Extent()
+    target_uri, settings = from_uri((path.root / "files").as_uri())
+    assert list(check_target(ObjectTarget.open(target_uri), settings, extent=extent)) == []
+    assert (extent.compared, extent.unrecorded) == (len(data_files(path.root / "files")), 0)
     assert only_pass > 1 or {p.partition(":")[0] for p in POINTS - reached} <= RARE
 
 

@@ -2,20 +2,25 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, BootstrapSettings
 from penstock.feed.bootstrap.part import BootstrapPart, Pace, pull_part
+from penstock.feed.window.assignment import Dispatcher
 from penstock.model.clock import SystemClock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService
+from penstock.server.feeds.feed_capture import FeedCapture
+from penstock.server.feeds.span_reads import SpanReads
 from penstock.source.contract import SnapshotTicket
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
@@ -23,6 +28,7 @@ from penstock.source.dataserver.snapshot_pull import SnapshotPage, SnapshotPulle
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import bootstrap_prefix
+from penstock.target.dispatcher import DispatcherId
 from testing.checks.looked_inside import pins_of
 from testing.twins.local_tasks import LocalTasks
 
@@ -231,6 +237,42 @@ def test_a_bootstrap_that_outlasts_its_log_is_refused_and_begins_anew(rig: Rig) 
     assert rig.stored(ts) == rig.upstream_rows(ts)
 
 
+def feed_capture(rig: Rig, tasks: LocalTasks, reads: SpanReads) -> FeedCapture:
+    return FeedCapture(0, rig.service, rig.store, job(rig, tasks), by_job=True, stream_gives_state=False, reads=reads)
+
+
+def test_two_feeds_that_begin_at_once_read_a_table_once(rig: Rig) -> None:
+    """The second one took the parts of the first, which failed: one of its records was gone when it was to be put in its place."""
+    rig.service.start()
+    reads, reading, go_on = SpanReads(), threading.Event(), threading.Event()
+
+    def hold(_part: BootstrapPart) -> None:
+        reading.set()
+        assert go_on.wait(WAIT_S)
+
+    first, second = LocalTasks(hold), LocalTasks()
+    dispatcher = Dispatcher(DispatcherId(rig.table.table_id), rig.span, rig.table.schema, rig.table.table)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(feed_capture(rig, first, reads).begin, [dispatcher])
+        assert reading.wait(WAIT_S)
+        late = feed_capture(rig, second, reads)
+        other = pool.submit(late.begin, [dispatcher])
+        # A third one that is stopped does not wait for them.
+        stopped = feed_capture(rig, LocalTasks(), reads)
+        stopped.cancel()
+        with pytest.raises(PenstockError, match="CANCELLED"):
+            stopped.begin([dispatcher])
+        # Time enough for it to read, if it did.
+        assert not wait([other], 0.2).done
+        assert second.pulled == []
+        go_on.set()
+        one.result(WAIT_S)
+        other.result(WAIT_S)
+    assert (sorted(first.pulled), second.pulled) == ([0, 1], [])
+    ts = rig.upstream.current_ts()
+    assert rig.stored(ts) == rig.upstream_rows(ts)
+
+
 class SkippingClock(SystemClock):
     """Waits by moving time."""
 
@@ -242,6 +284,16 @@ class SkippingClock(SystemClock):
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self.passed_s += timeout_s
         return event.is_set()
+
+
+def test_a_directory_of_another_machine_is_not_written_to(rig: Rig, tmp_path: Path) -> None:
+    """An executor elsewhere would make the directory anew and write where nobody looks: the feed then missed its objects."""
+    elsewhere = tmp_path / "of-another-machine" / "objects"
+    part = msgspec.structs.replace(rig.parts(rig.capture())[0], objects_uri=elsewhere.as_uri())
+    with pytest.raises(PenstockError, match="STORE_NOT_SHARED") as refused:
+        pull_part(part)
+    assert refused.value.kind is ErrorKind.BLOCKED
+    assert not elsewhere.parent.exists()
 
 
 def test_rows_are_paced() -> None:

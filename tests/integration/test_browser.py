@@ -6,10 +6,9 @@ The page has even got hold of the API's token. The same page against a server th
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from testing.servers.api_server import ApiServer
 from testing.servers.browser import REPORT_S_MAX, EvilSite, browsing, chromium
+from testing.servers.loopback import http_server
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this machine (Debian package chromium)")
 SECRET = "what-only-the-API-knows"
@@ -108,16 +108,8 @@ def unguarded() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with http_server(Handler) as address:
+        yield address, asked
 
 
 @pytest.mark.integration

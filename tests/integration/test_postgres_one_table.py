@@ -1,5 +1,8 @@
 """One table of a PostgreSQL source never stops another: what cannot be followed is doubted alone. Row-level security is never silent."""
 
+import contextlib
+import threading
+
 import pytest
 
 from penstock.model.errors import PenstockError
@@ -163,6 +166,44 @@ def test_what_the_publication_does_not_give_is_doubted(lab, upstream):
     finally:
         some.close()
         lab.sql("DROP PUBLICATION few")
+
+
+def test_a_partition_that_is_not_logged_keeps_its_table_from_being_taken_for_right(lab, upstream):
+    lab.sql(SEED + "CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    lab.sql("CREATE UNLOGGED TABLE shop.p1 PARTITION OF shop.p DEFAULT")
+    quick = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", QUICK)
+    try:
+        followed = FollowedTables(lab, quick)
+        followed.begin()
+        lab.sql("INSERT INTO shop.p VALUES (1)")
+        followed.follow()
+        assert {(d.table, d.code) for d in followed.doubts} == {("p", "UPSTREAM_MISCONFIGURED")}
+        span = Span(followed.tables["p"].schema.table_id)
+        with pytest.raises(PenstockError, match="unlogged"):
+            quick.divide(span)
+        lab.sql("ALTER TABLE shop.p1 SET LOGGED")
+        assert list(quick.divide(span)) == [span]
+    finally:
+        quick.close()
+
+
+def test_a_doubt_that_nobody_took_is_told_again(lab, upstream):
+    lab.sql(SEED + "CREATE TABLE shop.t (id int PRIMARY KEY, v int); INSERT INTO shop.t VALUES (1, 1)")
+    quick = PostgresUpstream(f"{lab.uri}?slot={upstream.address.slot}", QUICK)
+    try:
+        followed = FollowedTables(lab, quick)
+        followed.begin()
+        followed.follow()
+        assert followed.doubts == []
+        lab.sql("ALTER TABLE shop.t ALTER v TYPE int USING v * 100")
+        reading = quick.read_log(followed.position, [], lambda _: True, threading.Event())
+        with contextlib.closing(reading):
+            # Whoever reads goes back for another table just then, and gives this step up.
+            assert any(step.doubts for step in reading)
+        followed.follow()
+        assert followed.doubted() == followed.wrong().keys() == {"t"}
+    finally:
+        quick.close()
 
 
 def test_a_locked_partition_holds_nobody_up(lab, upstream):

@@ -41,7 +41,7 @@ def test_objects_on_s3_are_written_once_and_read_directly(tmp_path: Path) -> Non
         settings = StoreSettings(objects=server.uri("events"))
 
         def opened() -> ObjectSpace:
-            space = open_objects(settings, "mysql://db:3306", Connections({}))
+            space = open_objects(settings, "mysql://db:3306", Connections({}).resolve)
             assert space is not None
             return space
 

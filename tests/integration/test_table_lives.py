@@ -192,6 +192,26 @@ ONCE_WRONG_ON_POSTGRES = {
         *("CREATE TABLE t2_p2 PARTITION OF t2 FOR VALUES FROM (20) TO (30)", "INSERT INTO t2 VALUES (23, 'c')", "DROP TABLE t2_p2"),
         *("settle", "end"),
     ],
+    "rows_without_a_key_get_values_of_another_type": [
+        *("CREATE TABLE t1 (a int, c bytea)", "ALTER TABLE t1 REPLICA IDENTITY FULL"),
+        *(r"INSERT INTO t1 VALUES (1, '\xff00'), (1, '\xff00'), (2, '\x6162'), (3, NULL)", "begin", "settle"),
+        *("ALTER TABLE t1 ALTER c TYPE text USING encode(c, 'hex')", "INSERT INTO t1 VALUES (9, 'z')", "settle"),
+        *("DELETE FROM t1 WHERE a = 2", "UPDATE t1 SET a = 7 WHERE a = 1", "settle", "restart"),
+        *("ALTER TABLE t1 ALTER a TYPE double precision USING a / 3.0", "settle", "end"),
+    ],
+    "keys_get_another_type_while_nobody_reads": [
+        *("CREATE TABLE t1 (a double precision PRIMARY KEY, c int)", "INSERT INTO t1 VALUES (0.1, 1), (1e20, 2), (3, 3)", "begin"),
+        *(
+            "settle",
+            "down",
+            "ALTER TABLE t1 ALTER a TYPE text",
+            "DELETE FROM t1 WHERE c = 1",
+            "UPDATE t1 SET c = 9 WHERE c = 2",
+            "settle",
+            "restart",
+        ),
+        *("DELETE FROM t1 WHERE c = 3", "settle", "end"),
+    ],
     "a_label_is_renamed_while_nobody_reads": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TABLE t1 (k0 int PRIMARY KEY, m mood)", "INSERT INTO t1 VALUES (1, 'a')"),
         *("begin", "window", "down", "ALTER TYPE mood RENAME VALUE 'a' TO 'z'", "settle", "end"),
@@ -237,6 +257,48 @@ ONCE_WRONG_ON_POSTGRES = {
         *("CREATE TABLE p (k0 int PRIMARY KEY, a int)", "CREATE TABLE c (PRIMARY KEY (k0)) INHERITS (p)", "INSERT INTO p VALUES (1, 1)"),
         *("INSERT INTO c VALUES (2, 2)", "begin", "UPDATE p SET a = 9", "ALTER TABLE p ADD COLUMN b int DEFAULT 6", "settle"),
         *("ALTER TABLE c NO INHERIT p", "TRUNCATE ONLY c", "INSERT INTO c VALUES (5, 5, 5)", "settle", "end"),
+    ],
+    "a_generated_column_becomes_an_ordinary_one_while_nobody_reads": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY, w int GENERATED ALWAYS AS (k0 * 2) STORED)", "INSERT INTO t1 VALUES (1), (2)", "begin"),
+        *("settle", "down", "ALTER TABLE t1 ALTER w DROP EXPRESSION", "settle", "end"),
+    ],
+    "the_publication_gives_less_for_a_while": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle", "ALTER PUBLICATION penstock SET (publish = 'insert')"),
+        *("UPDATE t1 SET a = 5", "ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "down"),
+        *("ALTER PUBLICATION penstock SET (publish = 'insert')", "UPDATE t1 SET a = 6"),
+        *("ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "end"),
+    ],
+    "a_label_deep_in_a_type_is_renamed": [
+        *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TYPE pair AS (m mood, n int)", "CREATE TABLE t1 (k0 int PRIMARY KEY, p pair[])"),
+        *("INSERT INTO t1 VALUES (1, ARRAY[('a', 1)::pair])", "begin", "settle", "ALTER TYPE mood RENAME VALUE 'a' TO 'y'", "settle"),
+        *("down", "ALTER TYPE mood RENAME VALUE 'y' TO 'z'", "settle", "end"),
+    ],
+    "a_partition_names_its_rows_otherwise_than_its_table": [
+        *("CREATE TABLE t2 (k0 int, a text) PARTITION BY RANGE (k0)", "ALTER TABLE t2 REPLICA IDENTITY FULL"),
+        *("CREATE TABLE t2_p0 PARTITION OF t2 FOR VALUES FROM (0) TO (10)", "ALTER TABLE t2_p0 ADD PRIMARY KEY (k0)"),
+        *(
+            "INSERT INTO t2 VALUES (1, 'a'), (2, 'b')",
+            "begin",
+            "settle",
+            "UPDATE t2 SET a = 'z' WHERE k0 = 2",
+            "DELETE FROM t2 WHERE k0 = 1",
+        ),
+        *("settle", "end"),
+    ],
+    "a_partition_with_partitions_of_its_own_is_detached": [
+        *("CREATE TABLE t2 (k0 int PRIMARY KEY, a text) PARTITION BY RANGE (k0)",),
+        *("CREATE TABLE t3 PARTITION OF t2 FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (k0)",),
+        *("CREATE TABLE t3_p0 PARTITION OF t3 FOR VALUES FROM (0) TO (10)", "INSERT INTO t2 VALUES (1, 'a')", "begin", "settle"),
+        *("ALTER TABLE t2 DETACH PARTITION t3", "INSERT INTO t3 VALUES (2, 'b')", "settle", "end"),
+    ],
+    "a_key_is_deferrable_until_the_log_is_read": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL"),
+        *("INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "down", "UPDATE t1 SET k0 = 3 - k0"),
+        *("ALTER TABLE t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (k0)", "UPDATE t1 SET a = a + 1", "settle", "end"),
+    ],
+    "an_identity_comes_before_the_first_window": [
+        *("CREATE TABLE t1 (a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL", "INSERT INTO t1 VALUES (1), (1), (2)", "begin"),
+        *("ALTER TABLE t1 ADD COLUMN e bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle", "end"),
     ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),

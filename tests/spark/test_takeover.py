@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,13 @@ LEASE_S = 3
 
 
 class Pair:
-    """Two servers, each with its own event store, and one feed that either may run."""
+    """Two servers, each with its own event store or with one on shared storage, and one feed that either may run."""
 
-    def __init__(self, upstream: Any, waiting: Any, folder: Path, meta_url: str) -> None:
+    def __init__(self, upstream: Any, waiting: Any, folder: Path, meta_url: str, shared: bool = False) -> None:
         self.upstream, self.waiting, self.folder = upstream, waiting, folder
         self.target = folder / "files"
         self.meta_url = meta_url
+        self.shared = shared
         self.servers: dict[str, CommandProcess] = {}
         self.urls: dict[str, str] = {}
         self.meta = MetaDatabase(self.meta_url)
@@ -52,6 +54,8 @@ class Pair:
         settings = {
             "meta-url": self.meta_url, "owner": name, "supervisor.lease": f"{LEASE_S}s", "supervisor.scan-interval": "300ms",
         }  # fmt: skip
+        if self.shared:
+            settings |= {"store.objects": (self.folder / "shared").as_uri(), "store.objects-interval": "1s"}
         options = ["--source", self.upstream.uri, "--data-dir", str(self.folder / name), "--http-port", "0", "--spark-master", "local[1]"]
         for key, value in settings.items():
             options += ["--set", f"{key}={value}"]
@@ -111,12 +115,20 @@ def meta_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def pair(workload: Workload, upstream: Any, waiting: Any, tmp_path: Path, meta_url: str) -> Iterator[Pair]:
-    opened = Pair(upstream, waiting, tmp_path, meta_url)
+    yield from begun(Pair(upstream, waiting, tmp_path, meta_url))
+
+
+@pytest.fixture
+def sharing_pair(workload: Workload, upstream: Any, waiting: Any, tmp_path: Path) -> Iterator[Pair]:
+    yield from begun(Pair(upstream, waiting, tmp_path, sqlite_url(tmp_path / "meta.db"), shared=True))
+
+
+def begun(pair: Pair) -> Iterator[Pair]:
     try:
-        opened.begin()
-        yield opened
+        pair.begin()
+        yield pair
     finally:
-        opened.close()
+        pair.close()
 
 
 def test_the_other_server_finishes_what_a_killed_one_began(workload: Workload, pair: Pair) -> None:
@@ -157,3 +169,30 @@ def test_a_server_that_stood_still_writes_nothing_after_it_lost_the_lease(worklo
     assert pair.owner() == "two"
     assert checkpoint_of(pair.target) >= fenced_at
     assert digests(pair.target) == published
+
+
+def test_other_servers_go_on_from_shared_objects_and_one_that_had_them_takes_them_back(workload: Workload, sharing_pair: Pair) -> None:
+    pair = sharing_pair
+    workload.start()
+    pair.progress()
+    owners = pair.folder / "shared"
+    assert [p.name for p in sorted(owners.glob("*/owner/*.json"))] == ["000000000001.json"], "one that stands by takes nothing"
+    pair.until("a file of a window that is not committed", pair.file_beyond_progress)
+    pair.servers["one"].kill(children=True)
+    shutil.rmtree(pair.folder / "one")
+    published = digests(pair.target)
+    pair.until("the other server has the feed", lambda: pair.owner() == "two")
+    pair.progress()
+    pair.start("three")
+    with ServerClient(pair.urls["two"]) as client:
+        client.drain("POST")
+    pair.until("the third server has the feed", lambda: pair.owner() == "three")
+    pair.progress()
+    assert [p.name for p in sorted(owners.glob("*/owner/*.json"))][-1] == "000000000003.json"
+    with ServerClient(pair.urls["three"]) as client:
+        client.drain("POST")
+    with ServerClient(pair.urls["two"]) as client:
+        client.drain("DELETE")
+    pair.until("the second server has the feed again", lambda: pair.owner() == "two")
+    pair.progress()
+    pair.check(workload.stop(), published, pair.urls["two"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from penstock.access.secret_variables import note_secret
 from penstock.model.errors import PenstockError
 
 _NAMED = re.compile(r"\{(?P<kind>env|file|ask)(?::(?P<name>[^{}]*))?\}")
@@ -60,6 +61,7 @@ class GivenUris:
         value = self._environment.get(name)
         if value is None:
             raise PenstockError("CONFIG_INVALID", f"{{env:{name}}}: there is no such variable in the environment", _HINT)
+        note_secret(name)
         return value
 
 

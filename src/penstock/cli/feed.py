@@ -50,6 +50,7 @@ feed.add_command(table_group)
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
 @click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--source", metavar="NAME", type=URI, help="A source of the server with this name.  [default: the server's own]")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
@@ -60,6 +61,7 @@ def create(
     name: str,
     tables: tuple[str, ...],
     sink: str | None,
+    source: str | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
     server_url: str,
@@ -70,13 +72,15 @@ def create(
     \b
     Examples:
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
+      penstock feed create people --source crm --table 'crm.*' --sink s3://lake/people
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
     tree = read_settings(config_file)
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
     tree = merge(tree, read_options(assignments))
-    tree = merge(tree, {"name": name} | ({"tables": list(tables)} if tables else {}) | ({"sink": {"uri": sink}} if sink else {}))
+    given = {"name": name, "tables": list(tables), "sink": {"uri": sink} if sink else None, "source": source}
+    tree = merge(tree, {key: value for key, value in given.items() if value})
     _require_json(tree)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
@@ -176,7 +180,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("name", found["name"]),
         ("state", found["state"]),
         ("tables", ", ".join(table["name"] for table in found["tables"])),
-        ("source", found["source"]),
+        ("source", _source(found)),
         ("sink", found["config"]["sink"]["uri"]),
         ("checkpoint", _checkpoint(found)),
         ("lag", _lag(found["lag_s"])),
@@ -201,6 +205,11 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif found["state"] == "failed":
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _source(found: dict[str, Any]) -> str:
+    chosen = found["config"].get("source") or ""
+    return f"{chosen} ({found['source']})" if chosen and "://" not in chosen else str(found["source"])
 
 
 def _retrying(retry: dict[str, int]) -> str:

@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 
 
 @click.group(invoke_without_command=True)
-@click.option("--source", metavar="URI", type=URI, help="The upstream to capture, as dataserver://host:port.")
+@click.option("--source", metavar="URI", type=URI, help="What feeds capture that name no source, as dataserver://host:port.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Where the meta database and the event store live.  [default: penstock-data]"
 )
@@ -42,10 +42,11 @@ def server(
     config_file: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Run a server: capture a source into the event store and run feeds on Spark.
+    """Run a server: capture sources into event stores and run feeds on Spark.
 
     Its state is in the data directory: a server that is started there again goes on where the last one stopped. Feeds that had failed are
-    tried again then. Servers that share a meta database share its feeds; `drain` hands those of one over to the others.
+    tried again then. Servers that share a meta database share its feeds; `drain` hands those of one over to the others. Further sources
+    stand in the file as [sources.NAME], each with its uri; one begins with its first feed and ends with its last.
 
     \b
     Examples:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from penstock.access.secret_variables import TOKEN_VARIABLE
 from penstock.config.known_servers import KnownServer, find_server, read_token
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
@@ -128,7 +129,7 @@ class ServerClient:
 
 
 def _token(known: KnownServer | None) -> str:
-    given = os.environ.get("PENSTOCK_TOKEN", "").strip()
+    given = os.environ.get(TOKEN_VARIABLE, "").strip()
     if given:
         return given
     file = os.environ.get("PENSTOCK_TOKEN_FILE") or (known.token_file if known else "")

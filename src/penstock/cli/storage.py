@@ -23,7 +23,7 @@ _output = click.option("--output", type=click.Choice(["table", "json"]), default
 
 
 _NAMES_ONLY = "what data files hold"
-_VALUES = "the values of rows, for which files carry no checksums; penstock verify compares them with the source"
+_VALUES = "whether rows are those of the source, which penstock verify compares"
 
 
 @click.group()
@@ -65,16 +65,20 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
 def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> None:
     """Check TARGET: gaps, checksums, files that no index names, rows out of order. Exits 1 if something is wrong."""
-    from penstock.readback.inspection import check_target
+    from penstock.readback.inspection import Extent, check_target
 
-    findings = list(check_target(*_open(target, assignments), read_rows=not names_only))
+    extent = Extent()
+    findings = list(check_target(*_open(target, assignments), read_rows=not names_only, extent=extent))
     if output == "json":
         click.echo(json.dumps([{"path": f.path, "what": f.what} for f in findings], indent=2))
     else:
         for finding in findings:
             say(str(finding))
         click.echo(f"{len(findings)} problems" if findings else "sound")
-        click.echo(f"not checked: {_NAMES_ONLY if names_only else _VALUES}")
+        unrecorded = f"the bytes of {extent.unrecorded} files of which no checksum is on record; " if extent.unrecorded else ""
+        if not names_only:
+            click.echo(f"compared with their checksums: {extent.compared} files")
+        click.echo(f"not checked: {_NAMES_ONLY if names_only else unrecorded + _VALUES}")
     sys.exit(1 if findings else 0)
 
 

@@ -38,6 +38,7 @@ def store() -> None:
     \b
     Examples:
       penstock store ls ./data
+      penstock store ls ./data/sources/shop   (of a source with a name)
       penstock store show ./data 4242 --output json
       penstock store check ./data
       penstock store compact ./data           (the server must be stopped: it merges by itself)
@@ -106,25 +107,30 @@ def show(data_dir: Path, span_id: int, output: str) -> None:
 @_span_option
 @_output_option
 def check(data_dir: Path, span_id: int | None, output: str) -> None:
-    """Verify checksums, order and coverage of every object; exit 1 if anything is wrong."""
+    """Verify checksums, order and coverage of every object, and the records of the log; exit 1 if anything is wrong."""
     import msgspec
 
-    from penstock.store.inspection import check_span
+    from penstock.store.inspection import check_log, check_span
 
     space, found = _inspected(data_dir)
     spans = _chosen(found, span_id)
-    problems = [p for span in spans for p in check_span(space, span)]
+    log = _store_directory(data_dir) / "wal"
+    # One log holds the newest rows of all spans.
+    segments = len(list(log.glob("*.wal"))) if span_id is None else 0
+    problems = [p for span in spans for p in check_span(space, span)] + (list(check_log(log)) if span_id is None else [])
     objects = sum(len({o.path for o in (*s.manifest.objects, *s.checkpoint_objects)}) for s in spans)
     if output == "json":
-        body = {"spans": len(spans), "objects": objects, "problems": [msgspec.to_builtins(p) for p in problems]}
+        body = {"spans": len(spans), "objects": objects, "segments": segments, "problems": [msgspec.to_builtins(p) for p in problems]}
         click.echo(json.dumps(body, indent=2))
     else:
         for problem in problems:
-            say(f"span {problem.span_id}: {problem.path}: [{problem.code}] {problem.what}")
-        click.echo(f"checked: {len(spans)} spans, {objects} objects, {len(problems)} problems")
-        click.echo("not checked: the write-ahead log, whose records are checked when a server reads it")
+            where = f"span {problem.span_id}" if problem.span_id else "log"
+            say(f"{where}: {problem.path}: [{problem.code}] {problem.what}")
+        click.echo(f"checked: {len(spans)} spans, {objects} objects, {segments} segments of the log, {len(problems)} problems")
+        left_out = "the write-ahead log, because it is all spans'; " if span_id is not None else ""
+        click.echo(f"not checked: {left_out}whether rows are those of the source, which penstock verify compares")
     if problems:
-        raise PenstockError("OBJECT_CORRUPT", f"{len(problems)} problems in {len({p.path for p in problems})} objects")
+        raise PenstockError("OBJECT_CORRUPT", f"{len(problems)} problems in {len({p.path for p in problems})} files")
 
 
 @store.command()
@@ -202,11 +208,14 @@ def _summary(span: SpanInspection) -> dict[str, Any]:
 @contextmanager
 def _owned(data_dir: Path) -> Iterator[ColumnarEventStore]:
     """Open the store as its owner; refused while a server has the directory."""
-    from penstock.server.data_directory import DataDirectory
+    from penstock.server.data_directory import SERVER_ID, SOURCES, DataDirectory
     from penstock.store.event_store import ColumnarEventStore
 
     directory = _store_directory(data_dir)
-    lock = DataDirectory(directory.parent if directory.name == "store" else directory)
+    owned = directory.parent if directory.name == "store" else directory
+    above = owned.parent.parent
+    # The store of a source with a name is the server's in whose data directory it is.
+    lock = DataDirectory(above if owned.parent.name == SOURCES and (above / SERVER_ID).exists() else owned)
     try:
         with ColumnarEventStore(directory) as opened:
             yield opened

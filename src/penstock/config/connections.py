@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
 
+from penstock.access.secret_variables import CONNECTION_PREFIX
 from penstock.config.tree import SinkConfig, flatten
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import Problems, did_you_mean
 from penstock.target.settings import CONNECTION_SCHEME, from_uri
 
-ENVIRONMENT_PREFIX = "PENSTOCK_CONNECTION_"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -38,8 +38,8 @@ class Connections:
         problems = Problems()
         uris = {name: uri for name, table in tables.items() if (uri := _read_table(name, table, problems)) is not None}
         for key, uri in environment.items():
-            if key.startswith(ENVIRONMENT_PREFIX):
-                uris[key.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")] = uri
+            if key.startswith(CONNECTION_PREFIX):
+                uris[key.removeprefix(CONNECTION_PREFIX).lower().replace("_", "-")] = uri
         for name, uri in uris.items():
             _check(name, uri, problems)
         problems.raise_if_any()

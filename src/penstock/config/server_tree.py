@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.puller.log_service import LogServiceSettings
 from penstock.store.event_store import StoreSettings
 
 _PORT_MAX = 65_535
+_SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,34 @@ class SparkConfig:
 
 
 @dataclass(frozen=True)
+class SourceConfig:
+    """A source with a name: its URI, and where executors read what is captured of it."""
+
+    uri: str
+    flight_port: int = 0
+
+    def __repr__(self) -> str:
+        return "SourceConfig(...)"
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return every invalid field with what is wrong."""
+        found = [] if "://" in self.uri else [("uri", _NO_URI)]
+        return found + ([] if 0 <= self.flight_port <= _PORT_MAX else [("flight-port", _NO_PORT)])
+
+
+_NO_URI = "must be a URI like dataserver://host:port"
+_NO_PORT = f"must be between 0 (any free port) and {_PORT_MAX}"
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process.
 
-    ``sink_allow`` has patterns of the targets that callers may use, all where it is empty; ``connections`` are those with a name.
+    ``source`` is what feeds capture that name none, ``sources`` are those that they name. ``sink_allow`` has patterns of the targets that
+    callers may use, all where it is empty; ``connections`` are those with a name.
     """
 
-    source: str
+    source: str = ""
     data_dir: Path = Path("penstock-data")
     meta_url: str | None = None
     owner: str | None = None
@@ -149,6 +172,7 @@ class ServerConfig:
     api: ApiSettings = field(default_factory=ApiSettings)
     sink_allow: tuple[str, ...] = ()
     connections: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, SourceConfig] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ServerConfig(data_dir={str(self.data_dir)!r}, http_port={self.http_port})"
@@ -156,9 +180,13 @@ class ServerConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
         ports = {"http-port": self.http_port, "flight-port": self.flight_port}
-        found = [(key, f"must be between 0 (any free port) and {_PORT_MAX}") for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
-        if "://" not in self.source:
-            found.append(("source", "must be a URI like dataserver://host:port"))
+        found = [(key, _NO_PORT) for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
+        if not self.source and not self.sources:
+            found.append(("source", "is required"))
+        elif self.source and "://" not in self.source:
+            found.append(("source", _NO_URI))
+        wrong = [name for name in self.sources if not _SOURCE_NAME.fullmatch(name)]
+        found += [(f"sources.{name}", "its name must have lower-case letters, digits, '-' and '_' only") for name in wrong]
         if not (is_loopback(self.http_host) or self.api.tls_certificate or self.api.plain_text):
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")

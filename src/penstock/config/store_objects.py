@@ -8,12 +8,12 @@ server.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from urllib.parse import parse_qsl, urlsplit
 
 import xxhash
 from obstore.exceptions import BaseError
 
-from penstock.config.connections import Connections
 from penstock.config.tree import SinkConfig
 from penstock.model.errors import PenstockError
 from penstock.store.event_store import StoreSettings
@@ -26,15 +26,16 @@ _SHOWN_MAX = 80
 _HINT = "Give store.objects as s3://bucket/prefix, gs://…, az://…, file:///mounted/directory or connection://name/prefix."
 
 
-def open_objects(settings: StoreSettings, source: str, connections: Connections) -> ObjectSpace | None:
-    """Return where the objects of a source go, None for the data directory. ``source`` is its name without credentials.
+def open_objects(settings: StoreSettings, source: str, resolve: Callable[[SinkConfig], SinkConfig]) -> ObjectSpace | None:
+    """Return where the objects of a source go, None for the data directory.
 
-    Raises ``CONFIG_INVALID`` where the setting names no such place, and ``OBJECT_UNAVAILABLE`` where that does not answer.
+    ``source`` is its name without credentials; ``resolve`` gives what a named connection stands for. Raises ``CONFIG_INVALID`` where the
+    setting names no such place, and ``OBJECT_UNAVAILABLE`` where that does not answer.
     """
     if not settings.objects:
         return None
     try:
-        uri, _ = from_uri(connections.resolve(SinkConfig(settings.objects)).uri)
+        uri, _ = from_uri(resolve(SinkConfig(settings.objects)).uri)
     except PenstockError as error:
         lines = "\n".join(f"store.objects: {line}" for line in error.detail.splitlines())
         raise PenstockError("CONFIG_INVALID", lines, _HINT) from error

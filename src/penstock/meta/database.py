@@ -9,7 +9,7 @@ Runs in the server and wherever a window is planned or committed; there it is op
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +47,8 @@ class MetaDatabase:
         self._clock = clock or SystemClock()
         self._engine = MetaEngine(url, settings or MetaSettings())
         self._seal = Seal(url, os.environ)
+        # Of a feed this never changes, and it is by far the largest of its columns: lists are read every second.
+        self._configs: dict[_Created, str] = {}
 
     def __repr__(self) -> str:
         return f"MetaDatabase({self._engine.shown_url})"
@@ -101,12 +103,22 @@ class MetaDatabase:
 
     def list_feeds(self) -> list[FeedRecord]:
         """Return all feeds by name."""
+        known = self._configs
         with self._engine.read() as connection:
-            return [self._feed_record(row) for row in connection.execute(sa.select(feed).order_by(feed.c.name))]
+            rows = list(connection.execute(sa.select(*(column for column in feed.c if column.name != "config")).order_by(feed.c.name)))
+            unknown = [row.name for row in rows if _created(row) not in known]
+            fetched: dict[str, str] = {}
+            for part in dispatchers.batched(unknown):
+                found = connection.execute(sa.select(feed.c.name, feed.c.config).where(feed.c.name.in_(part)))
+                fetched |= {name: self._seal.open(config) for name, config in found}
+        # Those of removed feeds go.
+        configs = {_created(row): fetched[row.name] if row.name in fetched else known[_created(row)] for row in rows}
+        self._configs = configs
+        return [self._feed_record(row, configs[_created(row)]) for row in rows]
 
-    def _feed_record(self, row: sa.Row[Any]) -> FeedRecord:
+    def _feed_record(self, row: sa.Row[Any], config: str | None = None) -> FeedRecord:
         values = dict(row._mapping)
-        values["config"] = self._seal.open(values["config"])
+        values["config"] = self._seal.open(values["config"]) if config is None else config
         values["requested_state"] = RequestedState(values["requested_state"])
         values["reached_state"] = ReachedState(values["reached_state"])
         return FeedRecord(**values)
@@ -223,10 +235,10 @@ class MetaDatabase:
         with self._engine.write() as connection:
             return ownership.claim(connection, name, owner, lease_ms, self._now(connection, now_ms))
 
-    def renew(self, name: str, owner: str, epoch: int, lease_ms: int, now_ms: int | None = None) -> None:
-        """Extend a lease; raise ``FENCED`` where it is lost."""
+    def renew(self, owner: str, epochs: Mapping[str, int], lease_ms: int, now_ms: int | None = None) -> set[str]:
+        """Extend the leases of feeds, each under its epoch; return the names of those whose lease is lost."""
         with self._engine.write() as connection:
-            ownership.renew(connection, name, owner, epoch, lease_ms, self._now(connection, now_ms))
+            return ownership.renew(connection, owner, epochs, lease_ms, self._now(connection, now_ms))
 
     def release(self, name: str, owner: str, epoch: int) -> bool:
         """Give a lease back, so that any server can take it at once; return False where it was lost before."""
@@ -262,6 +274,12 @@ class MetaDatabase:
     def pending_window(self, name: str) -> PendingWindow | None:
         """Return the recorded window of a feed, or None."""
         with self._engine.read() as connection:
+            return windows.pending(connection, name)
+
+    def owned_window(self, name: str, epoch: int) -> PendingWindow | None:
+        """Return the recorded window of a feed, or None; raise ``FENCED`` unless this epoch is the feed's current one."""
+        with self._engine.read() as connection:
+            ownership.check(connection, name, epoch)
             return windows.pending(connection, name)
 
     def commit_window(
@@ -308,6 +326,23 @@ class MetaDatabase:
             raise _unknown(name)
         return found
 
+    def checkpoint_ts(self, name: str) -> int:
+        """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""
+        return self.checkpoint_and_states(name, "")[0]
+
+    def checkpoint_and_states(self, name: str, source: str) -> tuple[int, list[TableState]]:
+        """Return up to which ts a feed's windows are committed, and the tables of a source that were ever in doubt, if one is named."""
+        with self._engine.read() as connection:
+            found = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
+            if found is None:
+                raise _unknown(name)
+            return int(found), states_of(connection, source) if source else []
+
+    def positions(self, name: str, of: Collection[str]) -> dict[str, dict[str, int]]:
+        """Return where some dispatchers of a feed stand, as ``progress`` tells of all of them."""
+        with self._engine.read() as connection:
+            return windows.read_positions(connection, name, of)
+
     def dispatchers(self, name: str, ts: int | None = None) -> list[DispatcherRecord] | None:
         """Return the dispatchers of a feed while its checkpoint is this ts, or now; None where they were never written down."""
         with self._engine.read() as connection:
@@ -324,7 +359,12 @@ class MetaDatabase:
     def dispatchers_mark(self, name: str) -> tuple[int, ...]:
         """Return numbers that change whenever dispatchers of a feed begin or end: cheap to ask for, however many there are."""
         with self._engine.read() as connection:
-            return dispatchers.mark(connection, name)
+            return dispatchers.marks(connection, name).get(name, ())
+
+    def dispatcher_marks(self) -> dict[str, tuple[int, ...]]:
+        """Return the marks of all feeds that have dispatchers."""
+        with self._engine.read() as connection:
+            return dispatchers.marks(connection)
 
     def replace_first_dispatchers(self, name: str, epoch: int, first: Sequence[DispatcherRecord]) -> None:
         """Change the dispatchers that a feed begins with, before its first window is recorded. Fenced."""
@@ -339,12 +379,25 @@ class MetaDatabase:
         with self._engine.read() as connection:
             ownership.check(connection, name, epoch)
 
+    def now_ms(self) -> int:
+        """Return the time by which leases run, as it was a moment ago."""
+        with self._engine.read() as connection:
+            return self._now(connection)
+
     def _now(self, connection: sa.Connection, given_ms: int | None = None) -> int:
         """Return the time by which leases run: the database server's own, so that the clocks of machines need not agree."""
         if given_ms is not None:
             return given_ms
         told_ms = self._engine.server_now_ms(connection)
         return self._clock.now_ms() if told_ms is None else told_ms
+
+
+_Created = tuple[str, str, int]
+"""Which creation of a feed: its name may be given again."""
+
+
+def _created(row: sa.Row[Any]) -> _Created:
+    return row.name, row.uuid, row.created_ms
 
 
 def _unknown(name: str) -> PenstockError:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from penstock.access.secret_variables import META_KEY_VARIABLE
 from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
-KEY_VARIABLE = "PENSTOCK_META_KEY"
 _SEALED = "sealed:1:"
 _KEY_BYTES = 32
 
@@ -37,14 +37,14 @@ class Seal:
     """Seals and opens texts of one meta database. Safe for many threads."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
-        self._given = [key.strip() for key in environment.get(KEY_VARIABLE, "").split(",") if key.strip()]
+        self._given = [key.strip() for key in environment.get(META_KEY_VARIABLE, "").split(",") if key.strip()]
         self._file = _key_file(url)
         self._fernet: MultiFernet | None = None
 
     def close(self, text: str) -> str:
         """Return a text as it is stored."""
         if not self._given and self._file is None:
-            log.warning("the meta database keeps credentials of feeds as they are", extra={"do": f"set {KEY_VARIABLE}"})
+            log.warning("the meta database keeps credentials of feeds as they are", extra={"do": f"set {META_KEY_VARIABLE}"})
             return text
         if self._file is not None and not self._given:
             _make(self._file)
@@ -74,7 +74,7 @@ class Seal:
         return self._fernet
 
     def _places(self) -> str:
-        return KEY_VARIABLE + (f" or {self._file}" if self._file is not None else "")
+        return META_KEY_VARIABLE + (f" or {self._file}" if self._file is not None else "")
 
 
 def _key_file(url: str) -> Path | None:
@@ -93,7 +93,7 @@ def _checked(key: str) -> bytes:
         raw = b""
     if len(raw) != _KEY_BYTES:
         raise PenstockError(
-            "CONFIG_INVALID", f"{KEY_VARIABLE}: a key has {_KEY_BYTES} bytes in base64", "Make one: openssl rand -base64 32"
+            "CONFIG_INVALID", f"{META_KEY_VARIABLE}: a key has {_KEY_BYTES} bytes in base64", "Make one: openssl rand -base64 32"
         )
     return base64.urlsafe_b64encode(raw)
 

@@ -138,6 +138,11 @@ CODES: dict[str, CodeEntry] = {
     "STORE_UNREACHABLE": CodeEntry(
         ErrorKind.TRANSIENT, "The event store's Flight service does not answer.", "It is retried; check that the log service runs."
     ),
+    "STORE_NOT_SHARED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "Executors on another machine cannot write to the directory of the event store.",
+        "Give store.objects: storage that the server and its executors reach. Then resume the feed.",
+    ),
     "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
     "RESOLVED_TS_VIOLATED": CodeEntry(
         ErrorKind.CORRUPT, "A row arrived at or below a resolved ts that was already emitted.", "The span is pulled again; report it."

@@ -85,6 +85,15 @@ class _Supervised:
         self.last_error: PenstockError | None = None
         self.failed_at_ts = -1
 
+    def resolved_ts(self) -> int:
+        """Return the store's resolved ts of the span; where it begins, while the store does not know it yet or was taken away."""
+        try:
+            return self.capture.resolved_ts()
+        except PenstockError as error:
+            if error.code != "SPAN_UNKNOWN":
+                raise
+            return self.start_ts
+
 
 class LogService:
     """Captures spans of one upstream into one store. Thread safe."""
@@ -138,7 +147,11 @@ class LogService:
         return self
 
     def begin(self) -> None:
-        """Take the store where it stands by, because a feed begins here, and capture DDLs. Idempotent."""
+        """Take the store where it stands by, or was taken away, because a feed begins here; and capture DDLs. Idempotent."""
+        if self._store.is_taken_away():
+            for span in self.status():
+                self.remove_span(span.span_id)
+            self._store.stand_by()
         self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
 
     def ensure_span(self, span: Span, start_ts: int) -> int:
@@ -274,7 +287,7 @@ class LogService:
 
     def _note_failure(self, capture: _Supervised, error: PenstockError) -> None:
         """Plan to pull a failed span again; runs in a thread of the puller, so it only takes note."""
-        resolved_ts = capture.capture.resolved_ts()
+        resolved_ts = capture.resolved_ts()
         with self._lock:
             # Progress since the last failure means that the cause went away in between.
             capture.failures = capture.failures + 1 if resolved_ts == capture.failed_at_ts else 1
@@ -316,7 +329,7 @@ class LogService:
         return SpanStatus(
             span_id=capture.span_id,
             span=capture.span,
-            resolved_ts=capture.capture.resolved_ts(),
+            resolved_ts=capture.resolved_ts(),
             regions=progress.regions if progress else 0,
             regions_waiting=progress.regions_waiting if progress else 0,
             state=capture.state,

@@ -2,20 +2,21 @@
 
 ``check`` looks for everything that a reader would trip over: gaps in file numbers, index files that name what is not there, data files
 that no index names, schema files whose checksum or version is not that of their name, directories without a schema file, files that do not
-decode, rows out of commit order, links out of the target. Invariants: looking changes nothing; whatever a target holds is a finding,
-never an error, and takes bounded memory and time. Runs anywhere.
+decode or are not what was written, rows out of commit order, links out of the target. Invariants: looking changes nothing; whatever a
+target holds is a finding, never an error, and takes bounded memory and time. Runs anywhere.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from penstock.format.data_file import DECODED_BYTES_MAX
 from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.checksum_record import FileChecksum, checksum_of, parse_record, parse_record_path
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, parse_schema_path
 from penstock.format.layout.schema_file import check_schema_name, parse_schema_file, stand_ins
@@ -49,6 +50,14 @@ class Finding:
         return f"{self.path}: {self.what}"
 
 
+@dataclass(slots=True)
+class Extent:
+    """How much a check looked at: data files whose bytes were compared, and those of which no checksum is on record."""
+
+    compared: int = 0
+    unrecorded: int = 0
+
+
 def list_tables(reader: StorageReader) -> Iterator[TableSummary]:
     """Yield a summary of each table, by name."""
     for schema, table in reader.tables():
@@ -58,9 +67,15 @@ def list_tables(reader: StorageReader) -> Iterator[TableSummary]:
         yield TableSummary(schema, table, len(reader.versions(schema, table)), last, *(dates[:1] or [""]), *(dates[-1:] or [""]))
 
 
-def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_rows: bool = True) -> Iterator[Finding]:
-    """Yield everything that is wrong with a target, schema files first; without ``read_rows`` no data file is opened."""
+def check_target(
+    target: ObjectTarget, settings: StorageSinkSettings, *, read_rows: bool = True, extent: Extent | None = None
+) -> Iterator[Finding]:
+    """Yield everything that is wrong with a target, schema files first; without ``read_rows`` no data file is opened.
+
+    ``extent`` is told what was compared.
+    """
     layout = settings.layout
+    extent = extent or Extent()
     try:
         paths, strangers = target.own_paths()
     except PenstockError as error:
@@ -93,8 +108,14 @@ def check_target(target: ObjectTarget, settings: StorageSinkSettings, *, read_ro
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
         except FileNotFoundError:
             yield Finding(path, "went away while it was looked at")
+    checksums: dict[str, FileChecksum] = {}
+    yield from _read_checksums(target, paths if read_rows else (), checksums)
     for key in sorted({*numbers, *indexed}):
-        yield from _check_directory(target, settings, key, numbers.get(key, set()), indexed.get(key, 0), versions, read_rows, own)
+        found = numbers.get(key, set()), indexed.get(key, 0)
+        table = versions.get((key[0].schema, key[0].table, key[0].version))
+        yield from _check_directory(settings, key, *found, described=table is not None)
+        if read_rows:
+            yield from _check_files(target, settings, key, *found, table, checksums, extent, own)
 
 
 def _check_checkpoint(target: ObjectTarget) -> Iterator[Finding]:
@@ -108,34 +129,63 @@ def _check_checkpoint(target: ObjectTarget) -> Iterator[Finding]:
         yield Finding(METADATA_PATH, error.detail)
 
 
+def _read_checksums(target: ObjectTarget, paths: Iterable[str], checksums: dict[str, FileChecksum]) -> Iterator[Finding]:
+    """Read what was recorded of data files, by path; yield what is wrong with the records."""
+    for path in paths:
+        if parse_record_path(path) is None:
+            continue
+        try:
+            checksums.update((file.path, file) for file in parse_record(target.get(path, SMALL_BYTES_MAX), path))
+        except PenstockError as error:
+            yield Finding(path, error.detail.removeprefix(f"{path}: "))
+        except FileNotFoundError:
+            yield Finding(path, "went away while it was looked at")
+
+
 def _check_directory(
-    target: ObjectTarget,
-    settings: StorageSinkSettings,
-    key: tuple[DataDir, str],
-    numbers: set[int],
-    last: int,
-    versions: dict[tuple[str, str, int], TableSchema],
-    read_rows: bool,
-    own: bool,
+    settings: StorageSinkSettings, key: tuple[DataDir, str], numbers: set[int], last: int, *, described: bool
 ) -> Iterator[Finding]:
     directory, dispatcher = key
     layout = settings.layout
-    table = versions.get((directory.schema, directory.table, directory.version))
-    if table is None:
+    if not described:
         yield Finding(layout.dir_path(directory), "no schema file describes this version")
     for first, gap_end in _gaps(numbers, last):
         more = f", and so are the {gap_end - first} after it" if gap_end > first else ""
         yield Finding(layout.data_path(DataPath(directory, dispatcher, first)), f"missing, though the index names it{more}")
     for number in sorted(n for n in numbers if n > last):
         yield Finding(layout.data_path(DataPath(directory, dispatcher, number)), "no index names it")
-    if table is None or not read_rows:
+
+
+def _check_files(
+    target: ObjectTarget,
+    settings: StorageSinkSettings,
+    key: tuple[DataDir, str],
+    numbers: set[int],
+    last: int,
+    table: TableSchema | None,
+    checksums: Mapping[str, FileChecksum],
+    extent: Extent,
+    own: bool,
+) -> Iterator[Finding]:
+    if table is None:
         return
+    directory, dispatcher = key
+    layout = settings.layout
     reader = StorageReader(target, settings, look=False, file_bytes_max=_file_bytes_max(settings))
     before = 0
     for number in sorted(n for n in numbers if n <= last):
         path = layout.data_path(DataPath(directory, dispatcher, number))
         try:
-            ts = reader.read_file(path, table)[COMMIT_TS]
+            content = reader.content(path)
+            recorded = checksums.get(path)
+            if recorded is None:
+                extent.unrecorded += 1
+            elif recorded.checksum != checksum_of(content):
+                yield Finding(path, f"its {len(content)} bytes are not the {recorded.nbytes} that were written")
+                continue
+            else:
+                extent.compared += 1
+            ts = reader.decode(content, path, table)[COMMIT_TS]
         except PenstockError as error:
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
             continue

@@ -229,10 +229,17 @@ class StorageReader:
 
     def read_file(self, path: str, table: TableSchema, index_path: str = "its index") -> pl.DataFrame:
         """Return the rows of one data file."""
+        return self.decode(self.content(path, index_path), path, table)
+
+    def content(self, path: str, index_path: str = "its index") -> bytes:
+        """Return the bytes of one data file."""
         try:
-            content = self._target.get(path, self._file_bytes_max)
+            return self._target.get(path, self._file_bytes_max)
         except FileNotFoundError:
             raise PenstockError("OBJECT_MISSING", f"{path} is gone, though {index_path} names it") from None
+
+    def decode(self, content: bytes, path: str, table: TableSchema) -> pl.DataFrame:
+        """Return the rows of one data file's bytes."""
         return decode_file(content, table, self._settings.data_format, path, self._file_bytes_max)
 
     def _numbered(self, index_path: str, index: IndexPath, after: int = 0) -> Iterator[tuple[int, str]]:

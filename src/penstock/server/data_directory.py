@@ -18,6 +18,10 @@ from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
+SERVER_ID = "server-id"
+SOURCES = "sources"
+"""Where the sources with a name have a directory each."""
+
 
 class DataDirectory:
     """An open, locked data directory."""
@@ -44,12 +48,16 @@ class DataDirectory:
 
     @property
     def store(self) -> Path:
-        """Return where the event store lies."""
+        """Return where the event store of the source without a name lies."""
         return self.path / "store"
+
+    def store_of(self, source: str) -> Path:
+        """Return where the event store of a source lies; beside it there is room for more, as in a data directory of its own."""
+        return self.path / SOURCES / source / "store" if source else self.store
 
     def owner(self, name: str | None, fresh_id: str) -> str:
         """Return the name under which this directory's server holds leases: stable, so that its successor recognises them."""
-        file = self.path / "server-id"
+        file = self.path / SERVER_ID
         if not file.exists():
             partial = file.with_suffix(".new")
             with open(partial, "w", encoding="ascii", opener=open_private) as sink:

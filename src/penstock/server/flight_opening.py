@@ -20,15 +20,18 @@ _SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
 """What both the operating system and a URI take for the path of a socket."""
 
 
-def open_flight(config: ServerConfig, store: ColumnarEventStore, store_dir: Path, clock: Clock) -> FlightService:
-    """Serve a store to executors."""
+def open_flight(
+    config: ServerConfig, store: ColumnarEventStore, store_dir: Path, clock: Clock, further: int | None = None
+) -> FlightService:
+    """Serve a store to executors; ``further`` is the port of a source with a name, which is told as it is."""
     host, port = config.flight.advertised(config.flight_host, config.spark.conf)
-    socket = flight_socket(config, store_dir)
+    listens_on, advertised_port = (config.flight_port, port) if further is None else (further, None)
+    socket = flight_socket(config, store_dir, listens_on)
     tls = _tls(config, host, clock) if socket is None and not config.flight.flight_plain_text else None
     if reached_here_only(config) and not config.spark.on_this_machine:
         log.warning("executors on other machines do not reach the event store: give flight-host", extra={"flight_host": host})
     return FlightService(
-        store, config.flight_host, config.flight_port, socket=socket, tls=tls, advertised_host=host, advertised_port=port, clock=clock
+        store, config.flight_host, listens_on, socket=socket, tls=tls, advertised_host=host, advertised_port=advertised_port, clock=clock
     )
 
 
@@ -37,10 +40,10 @@ def reached_here_only(config: ServerConfig) -> bool:
     return is_loopback(config.flight.advertised(config.flight_host, config.spark.conf)[0])
 
 
-def flight_socket(config: ServerConfig, store_dir: Path) -> Path | None:
+def flight_socket(config: ServerConfig, store_dir: Path, port: int) -> Path | None:
     """Return the socket on which executors read changes, where all of them are processes of this user on this machine; None: a port."""
     file = store_dir / "flight.sock"
-    local = config.spark.master.startswith("local") and config.flight_port == 0 and config.flight_host == ServerConfig.flight_host
+    local = config.spark.master.startswith("local") and port == 0 and config.flight_host == ServerConfig.flight_host
     return file if local and _SOCKET_PATH.fullmatch(str(file)) else None
 
 

@@ -170,6 +170,28 @@ class TableStateCollector(Collector):
         return [count, each]
 
 
+class SourceCollector(Collector):
+    """Puts the metrics of several sources together; those of a source with a name carry it."""
+
+    def __init__(self, registries: Callable[[], Mapping[str, Sequence[CollectorRegistry]]]) -> None:
+        """``registries`` are those of each source that is open, by name."""
+        self._registries = registries
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks nobody."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every family once, with the samples of all sources."""
+        families: dict[str, Metric] = {}
+        for source, registries in self._registries().items():
+            label = {"source": source} if source else {}
+            for family in (family for registry in registries for family in registry.collect()):
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type, family.unit))
+                merged.samples += [sample._replace(labels=sample.labels | label) for sample in family.samples]
+        return families.values()
+
+
 def render(registries: Sequence[CollectorRegistry]) -> bytes:
     """Return all registries in the text format that Prometheus reads."""
     return b"".join(generate_latest(registry) for registry in registries)

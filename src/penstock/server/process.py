@@ -1,6 +1,6 @@
 """The composition root of a server process: every component is made here, once, and ended here in the reverse order.
 
-One process holds the meta database's connections, the captured source, the Spark session, the supervisor and the HTTP API. Runs in the
+One process holds the meta database's connections, the captured sources, the Spark session, the supervisor and the HTTP API. Runs in the
 server.
 """
 
@@ -44,15 +44,14 @@ from penstock.server.http.api import build_api
 from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
-from penstock.server.metrics import FeedCollector, HealthCollector
-from penstock.server.source_address import SourceFeeds, check_reachable
+from penstock.server.metrics import FeedCollector, HealthCollector, SourceCollector
+from penstock.server.source_address import SourcePlace, check_reachable
 from penstock.server.sources.captured_source import CapturedSource, Surroundings
-from penstock.server.verify.verification import FeedVerifier
+from penstock.server.sources.feed_answers import FeedAnswers
+from penstock.server.sources.sources import SourcedRuns, Sources, captured_elsewhere, needed_sources, places_of
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
-from penstock.source.contract import Upstream
-from penstock.source.single_log import has_log
 from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
@@ -170,12 +169,13 @@ class ServerProcess:
 
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
-        connections = Connections.read(config.connections, os.environ)
+        connections, places = Connections.read(config.connections, os.environ), places_of(config)
         directory = DataDirectory(config.data_dir)
         parts.callback(directory.close)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
-        check_reachable(config.source)
+        if config.source:
+            check_reachable(config.source)
         self._go_on()
         session = self._open_spark()
         jobs = SparkJobs(session)
@@ -184,30 +184,44 @@ class ServerProcess:
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             warming.start()
-        around = Surroundings(config, meta, jobs, clock, _open_target, connections.resolve, self._runs_here, self._go_on)
-        self._source = source = CapturedSource(config.source, directory.store, around)
-        parts.callback(source.close)
+        around = Surroundings(config, meta, jobs, clock, _open_target, connections.resolve, self._runs_here, threading.Lock(), self._go_on)
+        sources = Sources(places, lambda place: self._open_source(place, directory, around), clock, system_random())
+        parts.callback(sources.close)
+        if config.source:
+            # It must be there at the start; sources with a name begin with their feeds.
+            sources.begin(config.source)
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        self._supervisor = supervisor = self._open_supervisor(directory, meta, source)
-        own_metrics = self._open_metrics(meta)
-        health = self._open_health(session, meta, source, supervisor, own_metrics)
-        self._creator = creator = self._open_creator(directory, meta, source.upstream, connections)
-        states = source.log_service.table_states
-        verifier = FeedVerifier(meta, source.upstream, config.source, source.moving.verify, states, connections.resolve)
+        self._supervisor = supervisor = self._open_supervisor(directory, meta, sources)
+        own_metrics = self._open_metrics(meta, sources)
+        health = self._open_health(session, meta, sources, supervisor, own_metrics)
+        self._creator = creator = self._open_creator(directory, meta, sources, connections)
+        answers = FeedAnswers(sources, meta, config, clock)
+        parts.callback(answers.close)
         callers = self._open_callers(directory)
-        registries = [own_metrics, *source.registries]
-        app = build_api(meta, creator, verifier, supervisor, registries, clock, health, source.doubted, source.verification, callers)
+        app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, answers.doubted, answers.verification, callers)
         self._listen(app, callers, directory)
+        owner, keeps = supervisor.owner, supervisor.keeps
+        sources.follow(
+            lambda: needed_sources(sources, meta.list_feeds(), owner, keeps),
+            lambda uri: captured_elsewhere(sources, meta.list_feeds(), supervisor.servers, owner, uri),
+        )
+        sources.start()
         supervisor.url = self.url
         supervisor.start()
         log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
 
+    def _open_source(self, place: SourcePlace, directory: DataDirectory, around: Surroundings) -> CapturedSource:
+        source = CapturedSource(place, directory.store_of(place.name), around)
+        if not place.name:
+            self._source = source
+        return source
+
     def _runs_here(self, feed: str) -> bool:
         return self._supervisor is not None and self._supervisor.status(feed) is not None
 
-    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, upstream: Upstream, connections: Connections) -> FeedCreator:
+    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, sources: Sources, connections: Connections) -> FeedCreator:
         config = self._config
 
         def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
@@ -215,7 +229,7 @@ class ServerProcess:
             return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
 
         policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
-        return FeedCreator(meta, upstream, config.source, open_target, policy)
+        return FeedCreator(meta, sources, open_target, policy)
 
     def _open_callers(self, directory: DataDirectory) -> Callers:
         tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)
@@ -233,18 +247,29 @@ class ServerProcess:
         shown = str(certificate.absolute()) if certificate else None
         parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
-    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, source: CapturedSource) -> Supervisor:
+    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, sources: Sources) -> Supervisor:
         config = self._config
         owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
-        able, accepts = (lambda: self._jvm_exit_code() is None), SourceFeeds(config.source).accepts
-        rng, together = system_random(), has_log(source.upstream)
-        supervisor = Supervisor(owner, meta, source.runs, config.supervisor, self._clock, rng, able, accepts, together=together)
+        # Shared objects have one owner, as a log has one reader.
+        together = {place.uri for place in sources.places if place.has_one_log or config.store.objects}
+        supervisor = Supervisor(
+            owner,
+            meta,
+            SourcedRuns(sources),
+            config.supervisor,
+            self._clock,
+            system_random(),
+            lambda: self._jvm_exit_code() is None,
+            sources.uri_of,
+            together=together.__contains__,
+        )
         self._parts.callback(supervisor.stop)
         supervisor.take_over_own_leases()
         return supervisor
 
-    def _open_metrics(self, meta: MetaDatabase) -> CollectorRegistry:
+    def _open_metrics(self, meta: MetaDatabase, sources: Sources) -> CollectorRegistry:
         metrics = CollectorRegistry()
+        metrics.register(SourceCollector(sources.registries))
         metrics.register(FeedCollector(meta, self._clock))
         metrics.register(SinkMetricsCollector(meta.sink_reports))
         return metrics
@@ -253,7 +278,7 @@ class ServerProcess:
         self,
         session: SparkSession,
         meta: MetaDatabase,
-        source: CapturedSource,
+        sources: Sources,
         supervisor: Supervisor,
         metrics: CollectorRegistry,
     ) -> ServerHealth:
@@ -261,9 +286,8 @@ class ServerProcess:
         spark = SparkLook(
             lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock, here_only=reached_here_only(self._config)
         )
-        accepts = SourceFeeds(self._config.source).accepts
-        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, accepts, settings, clock, _flush_interval_s)
-        looks = {"meta": lambda: meta_look(meta), "upstream": source.look.upstream, "store": source.look.store, "spark": spark.look}
+        feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, sources.has, settings, clock, _flush_interval_s)
+        looks = {"meta": lambda: meta_look(meta), **sources.looks(), "spark": spark.look}
 
         def why_dead() -> str:
             if self._spark_lost is not None:

@@ -1,4 +1,4 @@
-"""The address of a source: whether anybody listens there, under which name its positions are kept, which feeds are its own.
+"""The addresses of sources: whether anybody listens there, under which name positions are kept, which feeds are whose.
 
 Runs in the server.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from penstock.meta.records import FeedRecord
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 3.0
 _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
+_ONE_LOG = frozenset(_DEFAULT_PORTS)
 
 
 def check_reachable(uri: str) -> None:
@@ -45,22 +48,43 @@ def source_name(uri: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}{database}"
 
 
-class SourceFeeds:
-    """Knows which feeds a server that captures one source can run; says once of any other that it is left alone."""
+@dataclass(frozen=True)
+class SourcePlace:
+    """A source as a server is configured with it; the one without a name is what feeds capture that name none. Holds secrets."""
 
-    def __init__(self, uri: str) -> None:
-        self._name = _server_of(uri)
+    name: str
+    uri: str
+    flight_port: int = 0
+
+    def __repr__(self) -> str:
+        return f"SourcePlace({self.name!r})"
+
+    @property
+    def shown(self) -> str:
+        """Return how a user knows it."""
+        return self.name or mask_uri(self.uri)
+
+    @property
+    def has_one_log(self) -> bool:
+        """Return whether its feeds share a log, so that one server shall have them all; known before anything is opened."""
+        return urlsplit(self.uri).scheme in _ONE_LOG
+
+
+class SourceFeeds:
+    """Knows of which source of a server a feed is; says once of a feed of any other that it is left alone."""
+
+    def __init__(self, places: Iterable[SourcePlace]) -> None:
+        self._places = {_server_of(place.uri): place for place in places}
         self._left: set[str] = set()
 
-    def accepts(self, feed: FeedRecord) -> bool:
-        """Return whether a feed's tables are in the source: its address counts, not with what credentials it is reached."""
+    def place_of(self, feed: FeedRecord) -> SourcePlace | None:
+        """Return the source in which a feed's tables are: its address counts, not with what credentials it is reached."""
         source = FeedDocument.of(feed).source
-        if _server_of(source) == self._name:
-            return True
-        if feed.name not in self._left:
+        found = self._places.get(_server_of(source))
+        if found is None and feed.name not in self._left:
             self._left.add(feed.name)
             log.warning("feed of another source is left alone", extra={"feed": feed.name, "source": mask_uri(source)})
-        return False
+        return found
 
 
 def same_source(first: str, second: str) -> bool:

@@ -188,13 +188,21 @@ def _read_value(hint: Any, value: Any, path: str, unit: str, problems: Problems)
         return _read_value(choices[0], value, path, unit, problems)
     if origin in {tuple, list, frozenset}:
         return _read_list(hint, value, path, unit, problems)
-    if dataclasses.is_dataclass(hint):
-        return _read_dataclass(hint, value, path, problems)
+    if dataclasses.is_dataclass(arguments[1] if origin is dict else hint):
+        return _read_tables(hint, value, path, problems)
     try:
         return _scalar(hint, value, unit)
     except ValueError as error:
         problems.add(path, str(error))
         return _BAD
+
+
+def _read_tables(hint: Any, value: Any, path: str, problems: Problems) -> Any:
+    """Read a settings dataclass, or a table with any keys whose values are such."""
+    if dataclasses.is_dataclass(hint):
+        return _read_dataclass(hint, value, path, problems)
+    kind = typing.get_args(hint)[1]
+    return {key: _read_dataclass(kind, table, _join(path, key), problems) for key, table in values.parse_table(value).items()}
 
 
 def _read_list(hint: Any, value: Any, path: str, unit: str, problems: Problems) -> Any:

@@ -33,11 +33,12 @@ class DmlEvent(msgspec.Struct):
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """One file that a window published."""
+    """One file that a window published, and the checksum of its bytes, where the sink keeps one."""
 
     path: str
     rows: int
     nbytes: int
+    checksum: str = ""
 
 
 class DispatcherResult(msgspec.Struct, frozen=True):
@@ -115,6 +116,9 @@ class SinkMaintainer(Protocol):
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
+
+    def record_files(self, window_end_ts: int, files: Sequence[WrittenFile]) -> None:
+        """Keep what a window's files hold, before it is committed, so that they can be checked. Idempotent."""
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish that every row with a commit ts at or below this one is in the target, but for some tables. Never goes back."""

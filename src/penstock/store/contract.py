@@ -115,6 +115,12 @@ class EventStore(Protocol):
     def is_standing_by(self) -> bool:
         """Return whether registering a span would take the store from another server: nothing is captured before a feed needs it."""
 
+    def is_taken_away(self) -> bool:
+        """Return whether another server has taken the store since it was opened here: appends fail with ``FENCED``."""
+
+    def stand_by(self) -> None:
+        """Let go of what another server has taken, so that it can be taken back; nothing where nobody did."""
+
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Return the ts up to which all of these spans survive the loss of this machine: what lies above is pulled again then.
 

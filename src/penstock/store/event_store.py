@@ -128,6 +128,7 @@ class ColumnarEventStore:
         self._spans: dict[int, SpanStore] = {}
         self._lock = threading.Lock()
         self._root = root
+        root.mkdir(parents=True, exist_ok=True)
         self._opening = threading.Lock()
         self._is_open = False
         self._sharing: Sharing | None = None
@@ -154,8 +155,23 @@ class ColumnarEventStore:
                 if not self._is_open:
                     self._open()
                     self._is_open = True
-        if self._sharing is not None and self._sharing.lost is not None:
-            raise self._sharing.lost
+        self._check_owned()
+
+    def is_taken_away(self) -> bool:
+        """Return whether another store has taken the objects; see the contract."""
+        return self._sharing is not None and self._sharing.lost is not None
+
+    def stand_by(self) -> None:
+        """Let go of everything, once another store has taken the objects; ``own`` takes them back. Nothing may be appended meanwhile."""
+        with self._opening:
+            sharing = self._sharing
+            if sharing is None or sharing.lost is None:
+                return
+            sharing.close()
+            self._wal.close()
+            with self._lock:
+                self._spans.clear()
+            self._sharing, self._is_open = None, False
 
     def is_standing_by(self) -> bool:
         """Return whether the objects are another store's, as far as this one is concerned; see the contract."""
@@ -216,7 +232,7 @@ class ColumnarEventStore:
 
     def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
         """Queue batches; see the contract. Raises ``RESOLVED_TS_VIOLATED`` for a new row at or below the resolved ts."""
-        self.own()
+        self._check_owned()
         store = self._spans.get(span_id)
         if store is None:
             return False
@@ -236,7 +252,7 @@ class ColumnarEventStore:
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
         """Queue a DDL for the schema log; one that is there is dropped, and called back as well."""
-        self.own()
+        self._check_owned()
 
         def persisted() -> None:
             self._schema_log.put_ddl(ddl)
@@ -377,7 +393,7 @@ class ColumnarEventStore:
         unsplit: Sequence[int] = (),
     ) -> WindowPlan:
         """Choose where a window ends; see the contract."""
-        self.own()
+        self._check_owned()
         views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
         check_reach(views, from_ts)
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
@@ -388,7 +404,7 @@ class ColumnarEventStore:
 
         ``to_ts == from_ts`` means that the state is not known yet.
         """
-        self.own()
+        self._check_owned()
         resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
         views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
         return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts, patterns)
@@ -441,6 +457,11 @@ class ColumnarEventStore:
     def _all_spans(self) -> list[SpanStore]:
         with self._lock:
             return list(self._spans.values())
+
+    def _check_owned(self) -> None:
+        """Raise ``FENCED`` once another store has taken the objects."""
+        if self._sharing is not None and self._sharing.lost is not None:
+            raise self._sharing.lost
 
     @contextlib.contextmanager
     def _publishing(self, fresh_s: float = 0.0) -> Iterator[None]:

@@ -3,13 +3,14 @@
 Reads manifests, checkpoints and objects and changes nothing, so it may look at a store that a server uses. What it checks: checksums of
 every batch, footers and manifests; the order of rows and that they lie in their zones; that flushed objects do not overlap in time and
 reach to what the manifest says; that replaced objects have their replacement; that row ids are given once; that checkpoints join the
-history. Runs anywhere.
+history; that each record of the write-ahead log is whole. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.model.batch import KEY, BatchKind, commit_ts_array
 from penstock.model.errors import PenstockError
+from penstock.store.log.wal_segment import SegmentScan, segment_files
 from penstock.store.objects.checkpoints import CheckpointChain
 from penstock.store.objects.manifest import Manifest, load_manifests
 from penstock.store.objects.object_file import HEADER, MAGIC, ObjectKind, ObjectMeta, Zone, ZoneReader
@@ -25,7 +27,7 @@ from penstock.store.objects.objects import ObjectSpace
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong, with the code of the error that a reader would get."""
+    """Something that is wrong, with the code of the error that a reader would get. What is the log's has no span: its id is 0."""
 
     span_id: int
     path: str
@@ -56,6 +58,24 @@ def _inspect(space: ObjectSpace, manifest: Manifest) -> SpanInspection:
     files = space.list_names(f"spans/{manifest.span_id}/")
     orphans = tuple(f for f in files if f.endswith(".arrow") and f not in named)
     return SpanInspection(manifest, chain.objects, oldest.from_ts if oldest else None, orphans)
+
+
+def check_log(directory: Path) -> Iterator[Problem]:
+    """Yield what is wrong with the write-ahead log in a directory. The end of its last segment may be torn, or being written."""
+    files = sorted(directory.glob("*.wal"))
+    try:
+        segment_files(directory)
+    except PenstockError as error:
+        yield Problem(0, directory.name, error.code, error.detail)
+    for path in files:
+        try:
+            for _ in SegmentScan(path, last=path == files[-1], keep=True).read():
+                pass
+        except FileNotFoundError:
+            # A server let it go meanwhile, because all of it is in objects.
+            continue
+        except PenstockError as error:
+            yield Problem(0, f"{directory.name}/{path.name}", error.code, error.detail)
 
 
 def check_span(space: ObjectSpace, span: SpanInspection) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 
 from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.checksum_record import parse_record_path
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, DateSeparator
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -27,21 +28,24 @@ def expiry_date(checkpoint_ts: int, days: int) -> str:
 
 
 def expired_paths(target: ObjectTarget, settings: StorageSinkSettings, before_date: str) -> list[str]:
-    """Return the index and data files of date directories before this date, index files first.
+    """Return the index and data files of date directories before this date, index files first, and what was recorded of them.
 
     A reader that meets a directory half gone then finds no index, hence no files, and never a file that is missing. Numbers of an
     expired directory never count again: its date is over.
     """
     if settings.date_separator is not DateSeparator.DAY:
         raise PenstockError("CONFIG_INVALID", "files expire by the date of their directory; that needs date-separator day")
-    data, indexes = [], []
+    data, indexes, records = [], [], []
     for path in target.own_paths()[0]:
         found, index = settings.layout.parse_data(path), settings.layout.parse_index(path)
         if index is not None and index.dir.date and index.dir.date < before_date:
             indexes.append(path)
         elif found is not None and found.dir.date and found.dir.date < before_date:
             data.append(path)
-    return [*sorted(indexes), *sorted(data)]
+        elif (window_end_ts := parse_record_path(path)) is not None and expiry_date(window_end_ts, 0) < before_date:
+            # No row of a window is younger than its end, so every file of the record goes, or is gone.
+            records.append(path)
+    return [*sorted(indexes), *sorted(data), *sorted(records)]
 
 
 def expire(target: ObjectTarget, settings: StorageSinkSettings, days: int) -> list[str]:

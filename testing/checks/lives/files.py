@@ -8,6 +8,7 @@ document does not allow is ``UnreadableError``. Runs in tests.
 from __future__ import annotations
 
 import base64
+import bisect
 import dataclasses
 import json
 import re
@@ -32,6 +33,8 @@ _CREATE, _DROP, _TRUNCATE, _RENAMES = 3, 4, 11, {14, 47}
 _NUMBERS = ("INT", "DECIMAL", "BIT", "YEAR")
 _BINARY = ("BINARY", "BLOB")
 _NULL = object()
+_BELOW = 7
+"""How far below the ts of a transaction its own schema changes may stand."""
 
 
 class UnreadableError(AssertionError):
@@ -113,11 +116,15 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
     versions = [_version(p) for p in sorted((folder / schema).glob("*/meta/schema_*.json"))]
     versions = sorted((v for v in versions if v.number <= limit), key=lambda v: (v.number, v.type not in _RENAMES))
     by_place = {(v.name, v.number): v for v in versions}
+    numbers = [v.number for v in versions]
     events: list[tuple[tuple[int, int, int, int], Any]] = [((v.number, v.number, 0, at), v) for at, v in enumerate(versions)]
     for at, (name, number, line, ts) in enumerate(_lines(folder / schema, limit)):
         if (name, number) not in by_place:
             raise UnreadableError(f"{name}/{number} has rows and no schema file")
-        events.append(((ts, number, 1, at), (by_place[name, number], ts, line)))
+        # A transaction that wrote, altered and wrote again: its rows of the older version come before the next one, whatever their ts.
+        later = bisect.bisect_right(numbers, max(number, ts - _BELOW - 1))
+        place = numbers[later] if later < len(numbers) and numbers[later] < ts else ts
+        events.append(((place, number, -1 if place < ts else 1, at), (by_place[name, number], ts, line)))
     return _live(sorted(events, key=lambda e: e[0]), strict=strict)
 
 
@@ -190,7 +197,9 @@ def _carry_on(before: list[FileColumn], version: _Version) -> None:
         return
     query = version.query.lower()
     renamed = {_bare(new): _bare(old) for p in _COLUMN_RENAMES for old, new in p.findall(query)}
-    again = {_bare(n) for n in _DROPPED.findall(query)} & {_bare(n) for n in _ADDED.findall(query)}
+    # A name that another column had before: it was dropped, or is called otherwise now.
+    left = {_bare(n) for n in _DROPPED.findall(query)} | set(renamed.values())
+    again = left & {_bare(n) for n in _ADDED.findall(query)}
     keys = {c.name.lower(): c.key for c in before}
     for column in version.columns:
         name = column.name.lower()

@@ -112,6 +112,9 @@ def test_feed_verbs_end_to_end(server: ApiServer, tmp_path: Path, capsys: pytest
     assert "[NOT_LEADER] no leader" in text
     assert "hunter2" not in text
 
+    assert run(["feed", "create", "people", "--source", "crm", "--table", "shop.*", "--sink", "s3://b/people", *at]) == 2
+    assert "source: this server captures dataserver://127.0.0.1:1, not 'crm'" in capsys.readouterr().err
+
     assert run(["feed", "list", "--output", "json", *at]) == 0
     assert [feed["name"] for feed in json.loads(capsys.readouterr().out)] == ["orders"]
     assert run(["feed", "list", *at]) == 0

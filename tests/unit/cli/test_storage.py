@@ -56,7 +56,8 @@ def test_ls_check_and_expire(uri: str, capsys: pytest.CaptureFixture[str], tmp_p
         run(["storage", "check", target])
     assert (ended.value.code, capsys.readouterr().out) == (
         0,
-        "sound\nnot checked: the values of rows, for which files carry no checksums; penstock verify compares them with the source\n",
+        "sound\ncompared with their checksums: 0 files\nnot checked: the bytes of 2 files of which no checksum is on record; "
+        "whether rows are those of the source, which penstock verify compares\n",
     )
     assert run(["storage", "expire", target, "--days", "1", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 files would be deleted"

@@ -11,7 +11,7 @@ from penstock.config.store_objects import folder_of, open_objects
 from penstock.model.errors import PenstockError
 from penstock.store.event_store import StoreSettings
 
-NONE = Connections({})
+NONE = Connections({}).resolve
 
 
 def test_each_source_has_a_folder_below_the_place(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_each_source_has_a_folder_below_the_place(tmp_path: Path) -> None:
 
 def test_a_connection_gives_the_place_and_settings_show_no_secret(tmp_path: Path) -> None:
     connections = Connections({"disk": tmp_path.as_uri()})
-    space = open_objects(StoreSettings(objects="connection://disk/events"), "s", connections)
+    space = open_objects(StoreSettings(objects="connection://disk/events"), "s", connections.resolve)
     assert space is not None
     assert space.uri == f"{tmp_path.as_uri()}/events/{folder_of('s')}"
     assert "hush" not in repr(StoreSettings(objects="s3://bucket/x?secret-access-key=hush"))

@@ -113,6 +113,41 @@ def test_server_tree() -> None:
     assert config.effective_meta_url.endswith("penstock-data/meta.db")
 
 
+def test_sources_of_a_server() -> None:
+    config = load(
+        ServerConfig, {"sources": {"shop": {"uri": "mysql://u:hunter2@h", "flight-port": "8302"}, "crm": {"uri": "postgres://h/d"}}}
+    )
+    assert {name: (one.uri, one.flight_port) for name, one in config.sources.items()} == {
+        "shop": ("mysql://u:hunter2@h", 8302),
+        "crm": ("postgres://h/d", 0),
+    }
+    assert "hunter2" not in repr(config) + repr(config.sources)
+    with pytest.raises(PenstockError) as caught:
+        load(
+            ServerConfig,
+            {
+                "sources": {
+                    "shop": {"url": "mysql://h"},
+                    "crm": "postgres://h/d",
+                    "a": {"uri": "h", "flight-port": -1},
+                    "A b": {"uri": "x://h"},
+                }
+            },
+        )
+    assert caught.value.detail.splitlines() == [
+        "sources.shop.url: unknown key; did you mean uri?",
+        "sources.shop.uri: is required",
+        "sources.crm: must be a table, not 'postgres://h/d'",
+        "sources.a.uri: must be a URI like dataserver://host:port",
+        "sources.a.flight-port: must be between 0 (any free port) and 65535",
+        "sources.A b: its name must have lower-case letters, digits, '-' and '_' only",
+    ]
+    with pytest.raises(PenstockError, match="source: is required"):
+        load(ServerConfig, {})
+    with pytest.raises(PenstockError, match="sources: must be a table"):
+        load(ServerConfig, {"source": "x://h", "sources": 3})
+
+
 def test_server_tree_problems_at_once() -> None:
     tree = {"source": "here", "http-port": 99999, "supervisor": {"lease": "0s"}, "sprak": {}}
     with pytest.raises(PenstockError) as caught:

@@ -65,7 +65,9 @@ class MetaHistory(RuleBasedStateMachine):
 
     @rule(owner=OWNERS)
     def renew(self, owner: str) -> None:
-        if self._fenced(owner, lambda epoch: self.meta.renew("f", owner, epoch, LEASE_MS, self.now_ms)):
+        held = self._holds(owner)
+        assert self.meta.renew(owner, {"f": self.epochs.get(owner, 0)}, LEASE_MS, self.now_ms) == (set() if held else {"f"})
+        if held:
             self.lease_until_ms = self.now_ms + LEASE_MS
 
     @rule(owner=OWNERS, length=st.integers(1, 5))

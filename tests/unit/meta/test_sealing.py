@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.secret_variables import META_KEY_VARIABLE as KEY_VARIABLE
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord
-from penstock.meta.sealing import KEY_VARIABLE, Seal
+from penstock.meta.sealing import Seal
 from penstock.model.errors import PenstockError
 
 CONFIG = '{"source":"mysql://cdc:S3cretOfTheSource@db","sink":"s3://b?secret-access-key=S3cretOfTheSink"}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from penstock.puller.ranged.log_puller import LogPullerSettings
 from penstock.puller.ranged.region_worker import RegionWorkerSettings
 from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.source.proto import cdc_pb2 as pb
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.objects.objects import ObjectSpace
 from testing.twins.change_stream import (
     TABLE,
     ScriptedStore,
@@ -166,3 +169,35 @@ def test_close_may_come_at_any_time_and_twice(lab: Lab) -> None:
 
 def test_a_service_that_never_started_closes(lab: Lab) -> None:
     lab.service.close()
+
+
+class LookedAt(ColumnarEventStore):
+    """A store on shared storage during whose take-over somebody asks how the capture stands."""
+
+    def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
+        self.seen = [(s.span_id, s.resolved_ts) for s in self.service.status()]
+        return super().register_span(span_id, span, start_ts)
+
+    service: LogService
+    seen: list[tuple[int, int]]
+
+
+def test_a_store_that_stands_by_is_taken_by_the_first_span_and_can_be_looked_at_meanwhile(tmp_path: Path) -> None:
+    objects = ObjectSpace((tmp_path / "shared").as_uri())
+    with ScriptedStore() as scripted, LookedAt(tmp_path / "disk", objects=objects, shared=True) as store:
+        service = store.service = LogService(ScriptedUpstream([range_info(7, scripted)]), store, SETTINGS)
+        service.start()
+        assert (service.status(), objects.list_names("")) == ([], [])
+        service.ensure_span(SPAN, 10)
+        assert [s.span_id for s in service.status()] == [DDL_SPAN.span_id, SPAN.span_id]
+        assert store.seen == [(DDL_SPAN.span_id, 0), (SPAN.span_id, 10)]
+        assert len(objects.list_names("owner/")) == 1
+        # Another server takes it; a feed that begins here takes it back, with nothing of before.
+        with ColumnarEventStore(tmp_path / "other", objects=objects, shared=True) as other:
+            other.own()
+        with pytest.raises(PenstockError, match="FENCED"):
+            store.flush(SPAN.span_id)
+        service.begin()
+        assert [s.span_id for s in service.status()] == [DDL_SPAN.span_id]
+        assert len(objects.list_names("owner/")) == 3
+        service.close()

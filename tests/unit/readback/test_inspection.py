@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 
+from penstock.format.layout.checksum_record import parse_record_path, record_path
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.readback.inspection import check_target, list_tables
+from penstock.readback.inspection import Extent, check_target, list_tables
 from penstock.target.expiry import CleanUp, expire
 from penstock.target.settings import from_uri
 from testing.paths.storage_lab import StorageLab
@@ -75,6 +76,44 @@ def test_rows_out_of_order_and_damage_are_found() -> None:
     assert found.startswith(f"{FILE}: line 5, byte")
     source.target.put(FILE, source.target.get(f"{DIR}/CDC00000000000000000003.csv"))
     assert findings(source) == [f"{DIR}/CDC00000000000000000002.csv: row 1: its commit ts is smaller than that of the file before"]
+
+
+def test_bytes_are_compared_with_what_was_written() -> None:
+    """A value that changed in the target decodes, is in order, and was sound before."""
+    source = lab()
+    for window in range(3):
+        done = source.write(TABLE, [(T0 + window * 10 + i, Op.INSERT, window * 10 + i, "x") for i in range(5)])
+        if window < 2:
+            source.maintainer.record_files(T0 + window * 10 + 9, done.files)
+    source.checkpoint(T0 + DAY)
+    extent = Extent()
+    assert list(check_target(source.target, source.settings, extent=extent)) == []
+    assert (extent.compared, extent.unrecorded) == (2, 1)
+    content = source.target.get(FILE)
+    source.target.put(FILE, content.replace(b'"x"', b'"y"'))
+    assert len(content) == len(source.target.get(FILE))
+    assert findings(source) == [f"{FILE}: its {len(content)} bytes are not the {len(content)} that were written"]
+    source.target.put(FILE, content)
+    record = record_path(T0 + 9)
+    source.target.put(record, source.target.get(record)[:-1])
+    extent = Extent()
+    (found,) = check_target(source.target, source.settings, extent=extent)
+    assert str(found) == f"{record}: line 1: it is no record of checksums, or a damaged one"
+    assert (extent.compared, extent.unrecorded) == (1, 2)
+    # Where no data file is opened, no record is either.
+    assert list(check_target(source.target, source.settings, read_rows=False)) == []
+
+
+def test_a_record_goes_when_all_its_files_are_gone() -> None:
+    source = lab()
+    for day in range(3):
+        done = source.write(TABLE, [(T0 + day * DAY, Op.INSERT, day, "x")])
+        source.maintainer.record_files(T0 + day * DAY + 5, done.files)
+    source.checkpoint(T0 + 2 * DAY + 5)
+    gone = expire(source.target, source.settings, 1)
+    assert gone == [f"{DIR}/meta/CDC.index", FILE, record_path(T0 + 5)]
+    assert sorted(p for p in source.target.paths() if parse_record_path(p)) == [record_path(T0 + d * DAY + 5) for d in (1, 2)]
+    assert findings(source) == []
 
 
 def test_schema_files_and_checkpoints_are_checked() -> None:

@@ -19,14 +19,14 @@ from penstock.store.flight.credentials import make_tls, split_token
 def test_where_all_readers_are_this_users_no_other_can_reach_flight() -> None:
     """gRPC takes a message whole before it asks for the token: 200 MiB from anybody, where a port is open."""
     store, source = Path("/data/store"), "dataserver://127.0.0.1:1"
-    assert flight_socket(ServerConfig(source), store) == store / "flight.sock"
-    assert flight_socket(ServerConfig(source, spark=SparkConfig("local-cluster[2,1,1024]")), store) == store / "flight.sock"
+    assert flight_socket(ServerConfig(source), store, 0) == store / "flight.sock"
+    assert flight_socket(ServerConfig(source, spark=SparkConfig("local-cluster[2,1,1024]")), store, 0) == store / "flight.sock"
     # Readers elsewhere, or who were told a port, find one.
-    assert flight_socket(ServerConfig(source, spark=SparkConfig("spark://h:7077")), store) is None
-    assert flight_socket(ServerConfig(source, flight_port=8301), store) is None
-    assert flight_socket(ServerConfig(source, flight_host="10.0.0.7"), store) is None
+    assert flight_socket(ServerConfig(source, spark=SparkConfig("spark://h:7077")), store, 0) is None
+    assert flight_socket(ServerConfig(source), store, 8301) is None
+    assert flight_socket(ServerConfig(source, flight_host="10.0.0.7"), store, 0) is None
     for odd in ("/my data/store", "/" + "x" * 100, "/%41/store"):
-        assert flight_socket(ServerConfig(source), Path(odd)) is None
+        assert flight_socket(ServerConfig(source), Path(odd), 0) is None
 
 
 def config_of(**given: object) -> ServerConfig:
@@ -53,6 +53,16 @@ def test_a_port_speaks_tls_unless_it_is_said_otherwise(tmp_path: Path, own: str)
         if own == "given":
             assert reader is not None
             assert reader.ca.encode() == operators.certificate
+
+
+def test_a_further_source_is_told_by_its_own_port(tmp_path: Path) -> None:
+    config, clock = config_of(flight_advertise="store.example:8301"), SystemClock()
+    with ColumnarEventStore(tmp_path / "store") as store:
+        with closing(open_flight(config, store, tmp_path, clock)) as own:
+            assert own.location.endswith("//store.example:8301")
+        with closing(open_flight(config, store, tmp_path, clock, 0)) as further:
+            assert "//store.example:" in further.location
+            assert not further.location.endswith(":8301")
 
 
 def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedDocument
-from penstock.server.source_address import SourceFeeds, check_reachable, same_source
+from penstock.server.source_address import SourceFeeds, SourcePlace, check_reachable, same_source
 
 
 def refused(code: str) -> pytest.RaisesExc[PenstockError]:
@@ -46,10 +46,12 @@ def feed_of(source: str) -> FeedRecord:
     ],
 )
 def test_a_server_runs_the_feeds_of_its_source_only(source: str, own: bool) -> None:
-    assert SourceFeeds("mysql://cdc:new@db/").accepts(feed_of(source)) is own
+    place = SourcePlace("", "mysql://cdc:new@db/")
+    assert SourceFeeds([place]).place_of(feed_of(source)) == (place if own else None)
     assert same_source(source, "mysql://cdc:new@db/") is own, "pins, doubts and verification follow the same rule"
 
 
 def test_databases_of_one_postgresql_server_are_sources_of_their_own() -> None:
-    feeds = SourceFeeds("postgres://db/shop")
-    assert [feeds.accepts(feed_of(f"postgresql://u@db:5432/{name}")) for name in ("shop", "other")] == [True, False]
+    shop, crm = SourcePlace("", "postgres://db/shop"), SourcePlace("crm", "postgres://db/crm")
+    feeds = SourceFeeds([shop, crm])
+    assert [feeds.place_of(feed_of(f"postgresql://u@db:5432/{name}")) for name in ("shop", "crm", "other")] == [shop, crm, None]

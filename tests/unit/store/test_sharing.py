@@ -220,6 +220,23 @@ def test_a_server_that_stands_by_takes_nothing(machines: Machines) -> None:
     assert one.flush(SPAN.span_id)
 
 
+def test_a_server_that_was_cut_off_takes_the_objects_back_when_a_feed_begins_there_again(machines: Machines) -> None:
+    one = machines.start("one")
+    machines.capture(one)
+    two = machines.start("two")
+    append_durably(two, SPAN.span_id, ROWS[10:], 30)
+    two.close()
+    with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+        one.flush(SPAN.span_id)
+    assert one.is_taken_away()
+    one.stand_by()
+    assert (one.is_taken_away(), one.is_standing_by(), one.span_ids()) == (False, True, ())
+    assert one.register_span(SPAN.span_id, SPAN, 10) == 30
+    assert read_rows(one.collect_changes(SPAN.span_id, 10, 30)) == ROWS
+    append_durably(one, SPAN.span_id, [(40, Op.INSERT, 40, "here again")], 40)
+    assert one.flush(SPAN.span_id)
+
+
 def test_taking_over_is_tried_again_where_the_storage_did_not_answer(machines: Machines) -> None:
     machines.capture(machines.start("one"))
     for fails_at in range(1, 12):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import TextIO
 
 from penstock.settings.masking import mask_text
 
@@ -32,6 +33,18 @@ class FieldFormatter(logging.Formatter):
         return mask_text(super().format(record))
 
 
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is when a record comes: whoever replaces it for a while may close what was there before."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def without_gateway_tracebacks(record: logging.LogRecord) -> bool:
     """Return whether a record is written: Spark's gateway logs a traceback through the root logger for each call without an answer.
 
@@ -42,7 +55,7 @@ def without_gateway_tracebacks(record: logging.LogRecord) -> bool:
 
 def configure_logging(level: int) -> None:
     """Send logs to stderr; libraries that log every call stay at warnings."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(FieldFormatter())
     if level > logging.DEBUG:
         handler.addFilter(without_gateway_tracebacks)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -50,6 +52,13 @@ class BootstrapPart(msgspec.Struct, frozen=True):
         """Return the ts at which the rows count as committed."""
         return self.ticket.start.ts
 
+    def objects(self) -> ObjectSpace:
+        """Open the store's objects for writing; raise ``STORE_NOT_SHARED`` where they are a directory of another machine."""
+        place = urlsplit(self.objects_uri)
+        if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
+            raise PenstockError("STORE_NOT_SHARED", "the event store's objects are a directory of the server's machine")
+        return ObjectSpace(self.objects_uri, options=self.storage_options)
+
     def __repr__(self) -> str:
         return f"BootstrapPart(span={self.span.span_id}, number={self.number}, start_ts={self.start_ts})"
 
@@ -62,7 +71,7 @@ def pull_encoded(part: bytes) -> bytes:
 def pull_part(part: BootstrapPart, clock: Clock | None = None) -> PulledPart:
     """Pull one part and write its bulk objects; durable when it returns. A snapshot that is lost on the way begins again."""
     pace = Pace(part.rows_per_s, clock or SystemClock())
-    space = ObjectSpace(part.objects_uri, options=part.storage_options)
+    space = part.objects()
     upstream = open_upstream(part.source)
     try:
         restarts = 0

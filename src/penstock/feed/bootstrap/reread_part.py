@@ -35,7 +35,6 @@ from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.object_file import ObjectMeta
-from penstock.store.objects.objects import ObjectSpace
 
 BUCKET_BYTES = 64 * 1024 * 1024
 BUCKETS_MAX = 256
@@ -214,7 +213,7 @@ def rows_inside(records: pa.RecordBatch, piece: Span) -> pa.RecordBatch:
 
 def _write(read: BootstrapPart, table: TableSchema, difference: RowKeyDifference) -> Iterator[CorrectionObjects]:
     """Write each step of a difference; on any failure what was written is removed."""
-    space = ObjectSpace(read.objects_uri, options=read.storage_options)
+    space = read.objects()
     written: list[ObjectMeta] = []
 
     def put(number: int, side: BatchKind, batches: list[pa.RecordBatch]) -> ObjectMeta | None:

@@ -64,8 +64,8 @@ def executor_conf(master: str, conf: Mapping[str, str], archive: str, java_optio
     if is_one_machine(master):
         java_options = f"{java_options} {local_java_options}".strip()
     else:
-        # Otherwise executors say everything that they do, several lines for each task.
-        found |= {"spark.log.level": "ERROR", "spark.executor.syncLogLevel.enabled": "true"}
+        # They have the driver's level, which it sets once it has started. Otherwise they write several lines for each task.
+        found["spark.executor.syncLogLevel.enabled"] = "true"
     found["spark.executor.extraJavaOptions"] = java_options
     if archive:
         found[ARCHIVES_KEY] = ",".join(filter(None, [conf.get(ARCHIVES_KEY), f"{archive}#{ARCHIVE_NAME}"]))

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -117,6 +118,8 @@ def needed_distributions() -> list[importlib.metadata.Distribution]:
     installed: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions():
         installed.setdefault(_normal(distribution.metadata["Name"]), distribution)
+    if "penstock" not in installed:
+        raise PenstockError("MISSING_DEPENDENCY", "penstock itself is not installed here, only found on a path", "Install it with pip.")
     chosen: dict[str, set[str]] = {}
     waiting = [("penstock", set(_EXTRAS))]
     while waiting:
@@ -152,6 +155,8 @@ def _interpreter_files() -> Iterator[tuple[str, Path]]:
 
 
 def _libraries(programs: Iterable[Path]) -> list[Path]:
+    if shutil.which("ldd") is None:
+        raise PenstockError("MISSING_DEPENDENCY", "ldd is not on this machine", "Make the archive on a Linux with the GNU C library.")
     shown = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
     found = {Path(line["path"]) for line in _FOUND.finditer(shown)}
     return sorted(path for path in found if not _C_LIBRARY.fullmatch(path.name))

@@ -1,7 +1,8 @@
 """Settings of Spark that a user gives, on their way to the JVM: by a file for its owner alone, not by its command line.
 
 A command line stands in /proc for every user of the machine, and settings hold keys of object stores. The file is gone when the JVM has
-started. Invariant: every key and value arrives as it was given, whatever characters it has. Runs in the driver.
+started. Neither the JVM nor the Python processes that it starts get the secrets of this process's environment. Invariant: every key and
+value arrives as it was given, whatever characters it has. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.access.secret_variables import withheld
+
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _SPECIAL = frozenset(" \t\n\r\f=:#!\\")
 
@@ -19,9 +22,16 @@ _SPECIAL = frozenset(" \t\n\r\f=:#!\\")
 @contextmanager
 def launched_with(conf: Mapping[str, str]) -> Iterator[None]:
     """Let a JVM that is started inside have these settings, besides those of its installation."""
-    if not conf:
-        yield
-        return
+    with withheld():
+        if not conf:
+            yield
+            return
+        with _properties_file(conf):
+            yield
+
+
+@contextmanager
+def _properties_file(conf: Mapping[str, str]) -> Iterator[None]:
     given = os.environ.get(_ARGUMENTS)
     handle, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".properties")
     try:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.feed.formats.table_reader import register_penstock
 from penstock.feed.spark.class_archive import archive_options
-from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python
+from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python, is_one_machine
 from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
@@ -88,6 +88,9 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
     try:
         with launched_with(given):
             session = builder.getOrCreate()
+        if not is_one_machine(settings.master):
+            # As the log configuration has it here, which executors elsewhere do not have.
+            session.sparkContext.setLogLevel("ERROR")
         register_penstock(session)
     except Exception as error:
         text = str(error).strip().splitlines()

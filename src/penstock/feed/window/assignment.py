@@ -77,8 +77,8 @@ class FeedContext(msgspec.Struct, frozen=True):
     @property
     def patterns(self) -> TablePatterns:
         """Return which tables belong to the feed."""
-        names = sorted({glob.escape(f"{d.schema}.{d.table}") for d in self.dispatchers})
-        return TablePatterns(self.tables or tuple(names))
+        # Thousands of names, which only a feed without patterns needs.
+        return TablePatterns(self.tables or tuple(sorted({glob.escape(f"{d.schema}.{d.table}") for d in self.dispatchers})))
 
 
 def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_per_table: int) -> tuple[Dispatcher, ...]:

@@ -1,8 +1,9 @@
 """The DDL barrier and the commit of a window, with the driver as maintainer.
 
-When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, progress in
-the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint never leads
-progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs in the driver.
+When this runs, every dispatcher has drained: its files are in the target. Order: block events at the window's end, the checksums of its
+files, progress in the meta database (fenced), checkpoint in the target. Progress never leads what is durable; the published checkpoint
+never leads progress. Where a DDL at the end changes which dispatchers there are, that moves in the same transaction as progress. Runs in
+the driver.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
-from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
 from penstock.meta.records import PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import DispatcherResult, TaskReport
 from penstock.sink.metrics import add_to_text, ddl_report
@@ -24,29 +26,43 @@ from penstock.store.contract import WindowPlan
 
 
 def commit_recorded_window(
-    context: FeedContext, to_ts: int, results: Sequence[DispatcherResult], reports: Sequence[TaskReport] = ()
-) -> None:
-    """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again."""
+    context: FeedContext,
+    to_ts: int,
+    results: Sequence[DispatcherResult],
+    reports: Sequence[TaskReport] = (),
+    known: tuple[int, tuple[Dispatcher, ...]] | None = None,
+) -> tuple[Dispatcher, ...] | None:
+    """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again.
+
+    ``known`` are the dispatchers as of a checkpoint, which need not be read again where the window starts there. Returns those from the
+    window's end on; None where the window was committed before.
+    """
     meta = driver_meta(context.meta_url)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
     affected = 0
-    fence()
-    pending = meta.pending_window(context.feed)
+    followers: tuple[Dispatcher, ...] | None = None
+    pending = meta.owned_window(context.feed, context.epoch)
     if pending is not None:
         plan = decoded(pending.plan, WindowPlan)
-        dispatchers = live_dispatchers(context, meta, pending.from_ts)
+        at_hand = known is not None and known[0] == pending.from_ts != TS_ZERO
+        dispatchers = known[1] if known is not None and at_hand else live_dispatchers(context, meta, pending.from_ts)
         _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
         differs = is_resnapshot(plan)
+        # A DDL may have a file for each of thousands of tables, the same whoever writes it: an answer counts for a moment here.
+        writer = open_maintainer(context.sink_uri, context.sink_options, OwnerFence(context.feed, context.epoch, meta.check_owner))
         for ddl in plan.ddls:
             # The rows of a re-snapshot come after its DDLs, which were written before them.
             for part in () if differs else written_parts(ddl, dispatchers, context.patterns):
-                maintainer.write_block_event(part)
-            affected += sum(dispatcher.id.table_id in ddl.table_ids for dispatcher in dispatchers)
+                writer.write_block_event(part)
+            touched = ddl.table_ids
+            affected += sum(dispatcher.id.table_id in touched for dispatcher in dispatchers)
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
+        files = [file for result in results for file in result.files]
+        maintainer.record_files(pending.to_ts, files)
         meta.commit_window(
             context.feed,
             context.epoch,
@@ -55,12 +71,13 @@ def commit_recorded_window(
             {str(r.dispatcher): r.position for r in results},
             rows=sum(r.rows for r in results),
             nbytes=sum(r.nbytes for r in results),
-            files=sum(len(r.files) for r in results),
+            files=len(files),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
         )
-    publish_committed(context, meta, maintainer)
+    publish_committed(context, meta, maintainer, followers)
     if reports or affected:
-        meta.add_sink_report(context.feed, context.epoch, lambda known: add_to_text(known, [*reports, ddl_report(affected)]))
+        meta.add_sink_report(context.feed, context.epoch, lambda sum_: add_to_text(sum_, [*reports, ddl_report(affected)]))
+    return followers
 
 
 def _check_complete(window: PendingWindow, to_ts: int, wanted: set[str], results: Sequence[DispatcherResult]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.feed.window.assignment import FeedContext
+from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import live_dispatchers
 from penstock.meta.database import MetaDatabase
 from penstock.meta.table_states import TableState
@@ -19,14 +19,15 @@ DELIVERING = "delivering"
 """What is said of a table whose corrections are in the event store and not yet in the target."""
 
 
-def publish_committed(context: FeedContext, meta: MetaDatabase, maintainer: SinkMaintainer) -> None:
-    """Publish the committed checkpoint of a feed, and what it does not cover."""
-    # Looked at before the checkpoint is: what is settled in between is named once too often.
-    known = meta.table_states(context.source) if context.source else []
-    checkpoint_ts = meta.progress(context.feed).checkpoint_ts
+def publish_committed(
+    context: FeedContext, meta: MetaDatabase, maintainer: SinkMaintainer, dispatchers: Sequence[Dispatcher] | None = None
+) -> None:
+    """Publish the committed checkpoint of a feed, and what it does not cover; ``dispatchers`` are the feed's, where they are known."""
+    checkpoint_ts, known = meta.checkpoint_and_states(context.feed, context.source)
     states = [s for s in known if s.is_open or s.settled_ts > checkpoint_ts]
-    # Asked only where it matters: there may be a thousand of them.
-    table_ids = {d.id.table_id for d in live_dispatchers(context, meta)} if states else set[int]()
+    # Asked only where it matters: there may be thousands of them.
+    mine = live_dispatchers(context, meta) if dispatchers is None and states else dispatchers or ()
+    table_ids = {d.id.table_id for d in mine} if states else set[int]()
     maintainer.publish_checkpoint(checkpoint_ts, not_covered(states, table_ids, context.patterns, checkpoint_ts))
 
 

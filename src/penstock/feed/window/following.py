@@ -8,6 +8,7 @@ patterns ends there. Runs in the driver.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -53,13 +54,22 @@ def workers(dispatchers: Sequence[Dispatcher], plan: WindowPlan) -> list[tuple[D
     """Return the dispatchers that do something in a window: those with rows, with a state to deliver, or with a DDL to pass."""
     sizes = {s.span_id: s for s in plan.spans}
     of_state = plan.from_ts == TS_ZERO or plan.kind is WindowKind.RESNAPSHOT
+    passed: dict[int | None, list[DdlEvent]] = defaultdict(list)
+    for ddl in plan.inner_ddls:
+        passed[ddl.one_table_id].append(ddl)
     found = []
     for dispatcher in dispatchers:
         size = sizes.get(dispatcher.span.span_id)
-        ddls = tuple(d for d in plan.inner_ddls if d.one_table_id == dispatcher.id.table_id)
+        ddls = tuple(passed.get(dispatcher.id.table_id, ()))
         if size is not None and (size.rows or ddls or of_state or dispatcher.with_state):
             found.append((dispatcher, size, ddls))
     return found
+
+
+def without_idle_spans(plan: WindowPlan) -> WindowPlan:
+    """Return a plan of changes as it is recorded: of thousands of spans a window mostly has rows of a few, and the others do nothing."""
+    altered = {Span(ddl.one_table_id).span_id for ddl in plan.inner_ddls if ddl.one_table_id is not None}
+    return msgspec.structs.replace(plan, spans=tuple(s for s in plan.spans if s.rows or s.nbytes or s.span_id in altered))
 
 
 def first_dispatchers(dispatchers: Sequence[Dispatcher]) -> tuple[Dispatcher, ...]:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
 from penstock.feed.window.assignment import Dispatcher, FeedContext
-from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, workers
+from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, without_idle_spans, workers
 from penstock.feed.window.pace import WindowPace
 from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes, tasks_for
 from penstock.meta.database import MetaDatabase
@@ -44,6 +44,8 @@ class WindowPlanner:
         # What was just written or read, and what only the commit of this run's own window changes.
         self._recorded: PendingWindow | None = None
         self._known: tuple[int, tuple[Dispatcher, ...]] | None = None
+        self.dispatcher_changes = 0
+        """How often this run changed which dispatchers there are."""
 
     @classmethod
     def open(cls, context: FeedContext) -> WindowPlanner:
@@ -57,7 +59,17 @@ class WindowPlanner:
 
     def checkpoint_ts(self) -> int:
         """Return the ts up to which the feed's windows are committed."""
-        return self._meta.progress(self._context.feed).checkpoint_ts
+        return self._meta.checkpoint_ts(self._context.feed)
+
+    def dispatchers(self, ts: int) -> tuple[int, tuple[Dispatcher, ...]] | None:
+        """Return the dispatchers as of a checkpoint, with it, if they are at hand."""
+        return self._known if self._known is not None and self._known[0] == ts else None
+
+    def note_committed(self, to_ts: int, dispatchers: tuple[Dispatcher, ...] | None) -> None:
+        """Note which dispatchers there are after a window: nobody else changes them while this run has the lease."""
+        if dispatchers is not None:
+            self.dispatcher_changes += self._known is None or self._known[1] != dispatchers
+            self._known = (to_ts, dispatchers)
 
     def next_window_end(self, from_ts: int) -> int:
         """Return where the window that starts here ends; the start itself while nothing is resolved beyond it."""
@@ -77,7 +89,7 @@ class WindowPlanner:
             return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts or not self._pace.begins(plan):
             return from_ts
-        encoded = msgspec.json.encode(plan).decode()
+        encoded = msgspec.json.encode(without_idle_spans(plan)).decode()
         self._recorded = self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, encoded)
         return self._recorded.to_ts
 
@@ -95,7 +107,8 @@ class WindowPlanner:
         if differs:
             self._resnapshots.write_ddls(plan, dispatchers)
         working = workers(dispatchers, plan)
-        positions = plan.positions or (self._meta.progress(self._context.feed).positions if working else {})
+        positions = plan.positions or self._meta.positions(self._context.feed, [str(d.id) for d, _, _ in working])
+        self._learn_versions(dispatcher.id.table_id for dispatcher, _, _ in working)
         for dispatcher, size, ddls in working:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
             table, position = self._table(dispatcher, start_ts, to_ts), positions.get(str(dispatcher.id), {})
@@ -142,6 +155,7 @@ class WindowPlanner:
         if after == dispatchers:
             return False
         self._meta.replace_first_dispatchers(self._context.feed, self._context.epoch, [to_record(d) for d in after])
+        self.dispatcher_changes += 1
         return True
 
     def _go_on(self, pending: PendingWindow) -> int:
@@ -214,14 +228,17 @@ class WindowPlanner:
         found = [status[i] for i in sorted(span_ids) if i in status]
         return [s for s in found if s.base_ts is not None and s.base_ts <= ts]
 
+    def _learn_versions(self, table_ids: Iterable[int]) -> None:
+        """Ask for the versions of tables that have others than those that are known: one question, however many tables there are."""
+        known = {i: self._histories[i].versions() if i in self._histories else () for i in table_ids}
+        changed = self._store.changed_histories({i: (len(v), v[-1].version if v else 0) for i, v in known.items()}) if known else {}
+        self._histories |= {table_id: SchemaHistory(table_id, versions) for table_id, versions in changed.items()}
+
     def _table(self, dispatcher: Dispatcher, from_ts: int, to_ts: int) -> TableSchema:
         """Return the version in which the dispatcher's rows begin: a state's is that of its ts, a tail's that of its start."""
         as_of = to_ts if from_ts == TS_ZERO else from_ts
         table_id = dispatcher.id.table_id
-        history = self._histories.get(table_id)
-        if history is None or history.versions()[-1].version <= as_of:
-            history = SchemaHistory(table_id, self._store.schema_history(table_id))
-            self._histories[table_id] = history
+        history = self._histories.get(table_id) or SchemaHistory(table_id, ())
         versions = history.versions()
         if versions and from_ts != TS_ZERO and versions[0].version > as_of:
             # A feed that starts at an old ts, before the table was made.

@@ -38,6 +38,7 @@ class FeedWindows:
         self._clean_up = FeedCleanUp(context, self._clock)
         self._stop = threading.Event()
         self._error: PenstockError | None = None
+        self._planner: WindowPlanner | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -80,11 +81,16 @@ class FeedWindows:
         """Return why the run ended by itself, or None."""
         return self._error
 
+    def dispatcher_changes(self) -> int:
+        """Return how often the run changed which dispatchers there are. Nobody else does while it runs."""
+        return self._planner.dispatcher_changes if self._planner is not None else 0
+
     def _work(self) -> None:
         try:
             context = self._context
             with closing(FlightStoreClient(context.flight_location, context.flight_token)) as store:
-                self._do_windows(WindowJobs(context, WindowPlanner(context, driver_meta(context.meta_url), store, self._clock), self._jobs))
+                self._planner = WindowPlanner(context, driver_meta(context.meta_url), store, self._clock)
+                self._do_windows(WindowJobs(context, self._planner, self._jobs))
         except PenstockError as error:
             self._error = None if self._stop.is_set() and error.code == "CANCELLED" else error
         except Exception as error:
@@ -101,6 +107,6 @@ class FeedWindows:
 
     def _repair_published_checkpoint(self) -> None:
         context, meta = self._context, driver_meta(self._context.meta_url)
-        if meta.progress(context.feed).checkpoint_ts:
+        if meta.checkpoint_ts(context.feed):
             fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
             publish_committed(context, meta, open_maintainer(context.sink_uri, context.sink_options, fence))

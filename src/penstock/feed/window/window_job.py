@@ -66,7 +66,9 @@ class WindowJobs:
     def commit(self, window: PlannedWindow, parts: Sequence[WindowPart]) -> None:
         """Commit a window that was delivered, and publish its checkpoint."""
         results = [result for part in parts for result in part.results]
-        commit_recorded_window(self._context, window.to_ts, results, [part.report for part in parts])
+        reports = [part.report for part in parts]
+        followers = commit_recorded_window(self._context, window.to_ts, results, reports, self._planner.dispatchers(window.from_ts))
+        self._planner.note_committed(window.to_ts, followers)
         self._from_ts = window.to_ts
 
     def _describe(self, window: PlannedWindow) -> str:

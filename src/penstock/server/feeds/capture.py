@@ -19,11 +19,14 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.puller.log_service import LogService
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.source_address import same_source
 from penstock.sink.contract import DispatcherId
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
+_ASK_S = 10.0
+"""How often the meta database is asked although the run changed nothing: each question counts all dispatchers of the feed."""
 _STOP_WAIT_S = 30.0
 
 
@@ -37,8 +40,12 @@ class DispatcherCapture:
         log_service: LogService,
         capture: Callable[[Dispatcher], None],
         clock: Clock | None = None,
+        changes: Callable[[], int] | None = None,
     ) -> None:
-        """``capture`` begins to capture a dispatcher's span; it is called again for a dispatcher where it raised."""
+        """``capture`` begins to capture a dispatcher's span; it is called again for a dispatcher where it raised.
+
+        ``changes`` counts how often the run changed the dispatchers; without it the meta database is asked at every look.
+        """
         self._context = context
         self._meta = meta
         self._log_service = log_service
@@ -48,6 +55,8 @@ class DispatcherCapture:
         self._captured: dict[tuple[DispatcherId, int], Dispatcher] = {}
         self._problems: tuple[str, ...] = ()
         self._mark: tuple[int, ...] = ()
+        self._changes = changes
+        self._asked: tuple[int, float] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"capture-{context.feed}", daemon=True)
 
@@ -74,6 +83,8 @@ class DispatcherCapture:
 
     def follow(self) -> None:
         """Look at the dispatchers once: capture new ones, let go of ended ones."""
+        if not self._is_due():
+            return
         try:
             mark = self._meta.dispatchers_mark(self._context.feed)
             if mark == self._mark and not self._problems:
@@ -97,12 +108,22 @@ class DispatcherCapture:
         self._let_go(live)
         self._mark = mark
 
+    def _is_due(self) -> bool:
+        if self._changes is None or self._problems:
+            return True
+        told, now_s = self._changes(), self._clock.monotonic_s()
+        if self._asked is not None and told == self._asked[0] and now_s - self._asked[1] < _ASK_S:
+            return False
+        self._asked = (told, now_s)
+        return True
+
     def _let_go(self, live: tuple[Dispatcher, ...]) -> None:
-        ended = [d for d in self._captured.values() if d not in live]
+        alive = frozenset(live)
+        ended = [d for d in self._captured.values() if d not in alive]
         kept = {d.span.span_id for d in live}
         gone = {d.span.span_id for d in ended} - kept
         if gone:
-            gone -= needed_spans(self._meta, self._context.feed)
+            gone -= needed_spans(self._meta, self._context.feed, self._context.source)
         for span_id in gone:
             self._log_service.remove_span(span_id)
         for dispatcher in ended:
@@ -123,12 +144,12 @@ def _key(dispatcher: Dispatcher) -> tuple[DispatcherId, int]:
     return dispatcher.id, dispatcher.begin_ts
 
 
-def needed_spans(meta: MetaDatabase, without: str) -> set[int]:
-    """Return the spans that the feeds other than this one need."""
+def needed_spans(meta: MetaDatabase, without: str, source: str) -> set[int]:
+    """Return the spans that the feeds of a source other than this one need; another source may have spans of the same ids."""
     needed: set[int] = set()
-    for feed in meta.list_feeds():
-        if feed.name != without:
-            needed |= {d.span.span_id for d in dispatchers_of(meta, feed.name, FeedDocument.of(feed))}
+    for feed, document in [(f, FeedDocument.of(f)) for f in meta.list_feeds() if f.name != without]:
+        if not source or same_source(document.source, source):
+            needed |= {d.span.span_id for d in dispatchers_of(meta, feed.name, document)}
     return needed
 
 

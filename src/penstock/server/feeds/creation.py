@@ -8,6 +8,7 @@ division in dispatchers and the ts of the first snapshot are decided here, once,
 from __future__ import annotations
 
 import difflib
+import functools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
+from penstock.server.feeds.ports import FeedSources
 from penstock.settings.masking import mask_uri
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
@@ -54,28 +56,32 @@ class FeedDocument(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, feed: FeedRecord) -> FeedDocument:
         """Read the document of a stored feed."""
-        return decoded(feed.config, cls)
+        return _document(feed.config)
 
     def feed_config(self) -> FeedConfig:
         """Return the configuration as settings."""
         return load_feed_config(self.config)
 
 
+@functools.lru_cache(maxsize=4_096)
+def _document(config: str) -> FeedDocument:
+    """Read a document once: every feed is looked at each second, by several parts of a server, and one may have thousands of tables."""
+    return decoded(config, FeedDocument)
+
+
 class FeedCreator:
-    """Checks and creates feeds on one upstream. Thread safe; creations wait for nothing but their own target and the database."""
+    """Checks and creates feeds. Thread safe; creations wait for nothing but their own target and the database."""
 
     def __init__(
         self,
         meta: MetaDatabase,
-        upstream: Upstream,
-        source_uri: str,
+        sources: FeedSources,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         policy: SinkPolicy | None = None,
     ) -> None:
         """``policy`` says what callers of the API may write to."""
         self._meta = meta
-        self._upstream = upstream
-        self._source_uri = source_uri
+        self._sources = sources
         self._open_target = open_target
         self._policy = policy or SinkPolicy()
 
@@ -87,13 +93,12 @@ class FeedCreator:
         config = load_feed_config(tree)
         if not configured:
             self._policy.check(config.target)
-        if config.source is not None and config.source.rstrip("/") != self._source_uri.rstrip("/"):
-            raise PenstockError(
-                "CONFIG_INVALID",
-                f"source: this server captures {mask_uri(self._source_uri)}, not {mask_uri(config.source)}",
-                "Leave the source out, or ask the server that captures it.",
-            )
-        tables, snapshot_ts = self._tables(config)
+        source_uri = self._sources.choose(config.source)
+        with self._sources.using(source_uri) as source:
+            return self._create(config, source_uri, source.upstream)
+
+    def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream) -> FeedRecord:
+        tables, snapshot_ts = _tables(upstream, config)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
         uid = str(uuid.uuid4())
@@ -103,13 +108,13 @@ class FeedCreator:
         start_ts = config.settings.start_ts
         document = FeedDocument(
             config=dump_feed_config(config),
-            source=self._source_uri,
-            dispatchers=assign_dispatchers(tables, self._upstream, config.settings.spans_per_table),
+            source=source_uri,
+            dispatchers=assign_dispatchers(tables, upstream, config.settings.spans_per_table),
             # Where Spark tasks read the state first, the planner decides the ts once they have.
-            snapshot_ts=TS_ZERO if start_ts or reads_state_by_job(self._upstream, config.settings) else snapshot_ts,
+            snapshot_ts=TS_ZERO if start_ts or reads_state_by_job(upstream, config.settings) else snapshot_ts,
         )
         record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
-        subscriptions = {table.full_name: _subscription(config, table, self._source_uri) for table in tables}
+        subscriptions = {table.full_name: _subscription(config, table, source_uri) for table in tables}
         created = self._meta.create_feed(record, list(subscriptions.values()), [to_record(d) for d in document.dispatchers])
         try:
             target.claim(claimant(config.name, uid))
@@ -118,15 +123,16 @@ class FeedCreator:
             raise
         return created
 
-    def _tables(self, config: FeedConfig) -> tuple[list[TableSchema], int]:
-        """Return the feed's tables and a ts at which they are these; a DDL that comes in between makes it look again."""
-        for _ in range(_LOOKS_MAX):
-            before = self._upstream.list_tables()
-            ts = self._upstream.current_ts()
-            # Columns may change in between: their versions are known by ts.
-            if {(t.table_id, t.full_name) for t in before} == {(t.table_id, t.full_name) for t in self._upstream.list_tables()}:
-                return match_tables(config.tables, before), ts
-        raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
+
+def _tables(upstream: Upstream, config: FeedConfig) -> tuple[list[TableSchema], int]:
+    """Return the feed's tables and a ts at which they are these; a DDL that comes in between makes it look again."""
+    for _ in range(_LOOKS_MAX):
+        before = upstream.list_tables()
+        ts = upstream.current_ts()
+        # Columns may change in between: their versions are known by ts.
+        if {(t.table_id, t.full_name) for t in before} == {(t.table_id, t.full_name) for t in upstream.list_tables()}:
+            return match_tables(config.tables, before), ts
+    raise PenstockError("UPSTREAM_CHANGING", f"the source's tables changed {_LOOKS_MAX} times while the feed was created")
 
 
 def reads_state_by_job(upstream: Upstream, settings: FeedSettings) -> bool:

@@ -1,8 +1,8 @@
 """Captures the spans of a feed, and brings them to a known state where the upstream's stream does not give one.
 
 Invariants: a span whose state is to be read by Spark tasks is captured and has its state committed before the feed's query starts; a span
-that another feed brought there is not read again. A span whose log the upstream no longer has begins again at the ts of a new snapshot;
-feeds that had got less far deliver the difference. Runs in the server, beside the driver.
+that another feed brought there, or is bringing there, is not read again. A span whose log the upstream no longer has begins again at the
+ts of a new snapshot; feeds that had got less far deliver the difference. Runs in the server, beside the driver.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService, SpanStatus
+from penstock.server.feeds.span_reads import SpanReads
 from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
@@ -38,10 +39,12 @@ class FeedCapture:
         *,
         by_job: bool,
         stream_gives_state: bool,
+        reads: SpanReads | None = None,
     ) -> None:
         """``bootstrap`` is None where the feed begins without a state; ``by_job`` says whether it is used for spans that are new.
 
-        ``stream_gives_state`` says whether a span that is captured from ts 0 is given its state by the upstream's change stream.
+        ``stream_gives_state`` says whether a span that is captured from ts 0 is given its state by the upstream's change stream;
+        ``reads`` are those of all feeds of the server.
         """
         self._start_ts = start_ts
         self._log_service = log_service
@@ -50,7 +53,8 @@ class FeedCapture:
         self._by_job = by_job
         self._stream_gives_state = stream_gives_state
         self._span_ids = {DDL_SPAN.span_id}
-        self._reading = threading.Event()
+        self._reads = reads or SpanReads()
+        self._reading, self._cancelled = threading.Event(), threading.Event()
 
     def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
         """Read the state of spans that need it; may take as long as reading all tables. From here on the store is this server's."""
@@ -59,18 +63,15 @@ class FeedCapture:
         if self._bootstrap is None:
             return
         purged = self._let_go_of_purged()
-        unknown = [d.span for d in dispatchers if d.span.span_id in purged or self._needs_state(d)]
-        if unknown:
-            log.info("bootstrap begins", extra={"spans": len(unknown)})
-            self._read(self._bootstrap, unknown, purged)
+        self._read_unknown(self._bootstrap, dispatchers, purged)
 
     def capture(self, dispatcher: Dispatcher) -> None:
         """Capture the span of a dispatcher, if need be after its state is read."""
         span = dispatcher.span
         self._span_ids.add(span.span_id)
-        if self._bootstrap is not None and self._needs_state(dispatcher):
-            self._read(self._bootstrap, [span], frozenset())
-        elif dispatcher.begin_ts == TS_ZERO:
+        if self._bootstrap is not None and self._read_unknown(self._bootstrap, [dispatcher], frozenset()):
+            return
+        if dispatcher.begin_ts == TS_ZERO:
             self._log_service.ensure_span(span, self._start_ts)
         elif self._stream_gives_state:
             # A table that came later is captured whole: its state may be wanted.
@@ -88,6 +89,22 @@ class FeedCapture:
         # The stream of an upstream with ranges gives the state of a span that is new; one whose history was given up must be read again.
         return self._by_job or dispatcher.span.span_id in self._store.span_ids()
 
+    def _read_unknown(self, bootstrap: Bootstrap, dispatchers: Sequence[Dispatcher], purged: frozenset[int]) -> bool:
+        """Read the spans whose state is not known; return whether there were any. Another feed may be reading them already."""
+
+        def unknown() -> list[Span]:
+            return [d.span for d in dispatchers if d.span.span_id in purged or self._needs_state(d)]
+
+        wanted = unknown()
+        if not wanted:
+            return False
+        with self._reads.alone({span.span_id for span in wanted}, self._cancelled):
+            left = unknown()
+            if left:
+                log.info("bootstrap begins", extra={"spans": len(left)})
+                self._read(bootstrap, left, purged)
+        return bool(left)
+
     def _read(self, bootstrap: Bootstrap, spans: Sequence[Span], purged: frozenset[int]) -> None:
         self._reading.set()
         try:
@@ -97,6 +114,7 @@ class FeedCapture:
 
     def cancel(self) -> None:
         """Stop reading the state, now and later."""
+        self._reads.cancel(self._cancelled)
         if self._bootstrap is not None:
             self._bootstrap.cancel()
 

@@ -38,6 +38,8 @@ class FeedPins:
         self._source = source
         self._clock = clock
         self._pinned: set[str] = set()
+        self._dispatchers: dict[str, tuple[tuple[str, tuple[int, ...] | None], list[int]]] = {}
+        """The spans of a feed's dispatchers, and by what it is told that these are others now."""
         self._known = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="feed-pins", daemon=True)
@@ -58,12 +60,19 @@ class FeedPins:
         try:
             feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds()]
             mine = [(f, d) for f, d in feeds if same_source(d.source, self._source)]
+            # One question for all feeds; the dispatchers of a feed are read where they changed.
+            marks = self._meta.dispatcher_marks()
+            known = {f.name: (f.uuid, marks.get(f.name)) for f, _ in mine}
+            self._dispatchers = {name: found for name, found in self._dispatchers.items() if found[0] == known.get(name)}
             for feed, document in mine:
                 needed_ts = feed.checkpoint_ts or self._first_window_ts(feed.name)
                 # A feed whose first window is not decided reads the log from wherever its snapshots began, after any failure.
                 self._needs.pin(_LOG, _holder(feed.name), needed_ts or 1)
-                for dispatcher in dispatchers_of(self._meta, feed.name, document) if needed_ts else ():
-                    self._needs.pin(dispatcher.span.span_id, _holder(feed.name), needed_ts)
+                if needed_ts and (not feed.checkpoint_ts or feed.name not in self._dispatchers):
+                    span_ids = [d.span.span_id for d in dispatchers_of(self._meta, feed.name, document)]
+                    self._dispatchers[feed.name] = (known[feed.name], span_ids)
+                for span_id in self._dispatchers[feed.name][1] if needed_ts else ():
+                    self._needs.pin(span_id, _holder(feed.name), needed_ts)
         except PenstockError as error:
             log.info("history pins not moved", extra={"code": error.code})
             return

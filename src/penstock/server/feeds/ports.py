@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
 
 from penstock.meta.records import FeedRecord, ServerRecord
 from penstock.model.errors import PenstockError
+from penstock.source.contract import Upstream
 
 
 class SnapshotStatus(msgspec.Struct, frozen=True):
@@ -59,6 +61,24 @@ class FeedRunFactory(Protocol):
 
     def forget(self, feed: FeedRecord) -> None:
         """Release what was kept for a feed that is removed. Called once, after its last run has stopped."""
+
+
+class SourceInUse(Protocol):
+    """A source that is open."""
+
+    @property
+    def upstream(self) -> Upstream:
+        """Return what is captured."""
+
+
+class FeedSources(Protocol):
+    """What the creation of a feed asks about sources."""
+
+    def choose(self, given: str | None) -> str:
+        """Return the URI of the source that a feed names, or of the one for feeds that name none; raise where there is none."""
+
+    def using(self, uri: str) -> AbstractContextManager[SourceInUse]:
+        """Give a source, opened if it is not, that does not end meanwhile."""
 
 
 class Liveness(Protocol):

@@ -28,6 +28,7 @@ from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_b
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.server.feeds.span_reads import SpanReads
 from penstock.server.source_address import same_source, source_name
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
@@ -50,7 +51,7 @@ class CapturedFeedRun:
         self._context = context
         self._meta = meta
         self._capture = capture
-        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture)
+        self._watcher = DispatcherCapture(context, meta, log_service, capture.capture, changes=run.dispatcher_changes)
         self._log_service = log_service
         self._store = store
         self._stop = threading.Event()
@@ -155,6 +156,7 @@ class SparkFeedRunFactory:
         self._address = address
         self._open_target = open_target
         self._resolve = resolve
+        self._reads = SpanReads()
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""
@@ -189,6 +191,7 @@ class SparkFeedRunFactory:
             bootstrap,
             by_job=reads_state_by_job(self._upstream, config.settings),
             stream_gives_state=Capability.RANGES in self._upstream.capabilities,
+            reads=self._reads,
         )
         return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
 
@@ -199,7 +202,7 @@ class SparkFeedRunFactory:
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""
-        needed = needed_spans(self._meta, feed.name)
+        needed = needed_spans(self._meta, feed.name, self._source)
         # Of tables that came later nothing is on record any more, so all that is captured is looked at.
         for span in self._log_service.status():
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:

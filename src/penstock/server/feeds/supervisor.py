@@ -18,7 +18,7 @@ from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.clock import Clock
-from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
 from penstock.server.feeds.sharing import Share, share_of
@@ -43,13 +43,14 @@ class Supervisor:
         clock: Clock,
         jitter: random.Random,
         able: Callable[[], bool] = lambda: True,
-        accepts: Callable[[FeedRecord], bool] = lambda _: True,
+        source_of: Callable[[FeedRecord], str | None] = lambda _: "",
         *,
-        together: bool = False,
+        together: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """``able`` says whether feeds can be run here now, a server that cannot claims none; ``accepts`` whether a feed ever can.
+        """``able`` says whether feeds can be run here now, a server that cannot claims none.
 
-        ``together`` says that one server shall have all feeds, because they share a log.
+        ``source_of`` gives the source of a feed, None where it can never run here; ``together`` says of a source that one server shall
+        have all its feeds, because they share a log.
         """
         self.owner = owner
         self.url = ""
@@ -59,7 +60,7 @@ class Supervisor:
         self._clock = clock
         self._jitter = jitter
         self._able = able
-        self._accepts = accepts
+        self._source_of = source_of
         self._together = together
         self._lease_ms = round(settings.lease_s * 1000)
         self._turns = StartTurns(settings.starts_at_once)
@@ -76,6 +77,7 @@ class Supervisor:
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
         self._alone_until_s = float("-inf")
+        self._now_ms = 0
         self._leases: dict[str, tuple[tuple[int, str, int], float]] = {}
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
@@ -146,6 +148,11 @@ class Supervisor:
         """Return whether the supervisor's thread works."""
         return self._thread.is_alive()
 
+    def keeps(self, name: str) -> bool:
+        """Return whether a feed is here, running or between two runs."""
+        with self._lock:
+            return name in self._keepers
+
     def status(self, name: str) -> RunStatus | None:
         """Return the status of a feed's run, or None where it does not run here."""
         with self._lock:
@@ -159,8 +166,13 @@ class Supervisor:
             self._renew_leases()
             self._announce()
             feeds = self._meta.list_feeds()
-            mine = [feed for feed in feeds if self._accepts(feed)]
-            if any(self._is_loose(feed) for feed in mine):
+            groups: dict[str, list[FeedRecord]] = {}
+            for feed in feeds:
+                source = self._source_of(feed)
+                if source is not None:
+                    groups.setdefault(source, []).append(feed)
+            self._now_ms = self._meta.now_ms()
+            if any(self._is_loose(feed) for group in groups.values() for feed in group):
                 # The share depends on who is there now.
                 self._announced_s = None
                 self._announce()
@@ -172,12 +184,19 @@ class Supervisor:
             self._answered_s = None
             return
         self._note_answer()
-        for feed in mine:
-            if self._stop.is_set():
-                return
-            self._look_at(feed, self._share(mine))
-        self._hand_over(self._share(mine))
-        self._leases = {feed.name: self._leases[feed.name] for feed in mine if feed.name in self._leases}
+        for source, group in groups.items():
+            together = self._together(source)
+            share, kept = self._share(group, together), len(self._keepers)
+            for feed in group:
+                if self._stop.is_set():
+                    return
+                self._look_at(feed, share, together)
+                if len(self._keepers) != kept:
+                    # A share is counted over all feeds, so only where it is another one.
+                    share, kept = self._share(group, together), len(self._keepers)
+            self._hand_over(group, self._share(group, together), together)
+        mine = [feed.name for group in groups.values() for feed in group]
+        self._leases = {name: self._leases[name] for name in mine if name in self._leases}
         self._first_scan = False
 
     def _supervise(self) -> None:
@@ -206,12 +225,13 @@ class Supervisor:
             self._servers = self._meta.announce(ServerRecord(self.owner, self.url, state), self._lease_ms)
             self._announced_s = now_s
 
-    def _share(self, feeds: list[FeedRecord]) -> Share:
+    def _share(self, feeds: list[FeedRecord], together: bool) -> Share:
+        """Return this server's share in the feeds of one source."""
         with self._lock:
-            kept = set(self._keepers)
-        return share_of(self.owner, self.draining, self._servers, feeds, kept, self._together)
+            kept = {feed.name for feed in feeds if feed.name in self._keepers}
+        return share_of(self.owner, self.draining, self._servers, feeds, kept, together)
 
-    def _look_at(self, feed: FeedRecord, share: Share) -> None:
+    def _look_at(self, feed: FeedRecord, share: Share, together: bool) -> None:
         with self._lock:
             keeper = self._keepers.get(feed.name)
         removed = feed.requested_state is RequestedState.REMOVED
@@ -220,7 +240,7 @@ class Supervisor:
             if removed:
                 keeper.stop()
             return
-        if not removed and not self._wants(feed, share):
+        if not removed and not self._wants(feed, share, together):
             return
         try:
             epoch = self._meta.claim(feed.name, self.owner, self._lease_ms)
@@ -235,19 +255,17 @@ class Supervisor:
             return False
         return not feed.owner or self._same_for_s(feed) > self._settings.lease_s / 2
 
-    def _wants(self, feed: FeedRecord, share: Share) -> bool:
-        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out only the database knows."""
+    def _wants(self, feed: FeedRecord, share: Share, together: bool) -> bool:
+        """Return whether this server tries to claim a feed that it does not run; whether a lease has run out tells the database's clock."""
         same_s, lease_s, held = self._same_for_s(feed), self._settings.lease_s, bool(feed.owner) and feed.owner != self.owner
-        if share.mine >= self._settings.feeds_max or self.draining or not self._able():
+        if len(self._keepers) >= self._settings.feeds_max or self.draining or not self._able():
             return False
-        if held and self._clock.monotonic_s() < self._trusted_s:
+        if held and (feed.lease_until_ms > self._now_ms or self._clock.monotonic_s() < self._trusted_s):
             return False
         if feed.reached_state is ReachedState.FAILED:
             return self._first_scan
-        if self._together:
-            return share.wants_more
-        # A feed that those who should have it leave alone is taken by anybody.
-        left_alone = same_s >= lease_s / 3 + (lease_s if held else 0)
+        # A feed that those who should have it leave alone is taken by anybody: they may have no such source.
+        left_alone = same_s >= (lease_s if together else lease_s / 3) + (lease_s if held else 0)
         if left_alone and not share.wants_more:
             self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
         return share.wants_more or left_alone
@@ -280,15 +298,16 @@ class Supervisor:
             self._renewed_s[feed.name] = self._clock.monotonic_s()
         keeper.start()
 
-    def _hand_over(self, share: Share) -> None:
-        """Stop a feed that another server should have; it is released when it has stopped, and the other one takes it."""
+    def _hand_over(self, feeds: list[FeedRecord], share: Share, together: bool) -> None:
+        """Stop a feed of a source that another server should have; it is released when it has stopped, and the other one takes it."""
         now_s = self._clock.monotonic_s()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
-        whole = self.draining or (self._together and share.gives_away)
+        whole = self.draining or (together and share.gives_away)
         # Who left feeds alone would leave those alone as well that are handed over.
         if not whole and not (rested and share.gives_away and now_s >= self._alone_until_s):
             return
-        running = [keeper for keeper in self._owned() if not keeper.ended and not keeper.stopping]
+        names = {feed.name for feed in feeds}
+        running = [k for k in self._owned() if k.feed.name in names and not k.ended and not k.stopping]
         if len(running) < share.mine and not whole:
             return
         for keeper in running if whole else running[-1:]:
@@ -298,18 +317,16 @@ class Supervisor:
 
     def _renew_leases(self) -> None:
         """Renew what is due; raise where the meta database does not answer, which takes nothing away."""
-        for keeper in self._owned():
-            name, now_s = keeper.feed.name, self._clock.monotonic_s()
-            if keeper.ended or keeper.fenced or now_s - self._renewed_s[name] < self._settings.lease_s / 3:
-                continue
-            try:
-                self._meta.renew(name, self.owner, keeper.epoch, self._lease_ms)
-                self._renewed_s[name] = now_s
-            except PenstockError as error:
-                if error.kind is ErrorKind.TRANSIENT:
-                    raise
-                log.warning("lease not renewed", extra={"feed": name, "code": error.code})
-                keeper.fence()
+        now_s, third_s = self._clock.monotonic_s(), self._settings.lease_s / 3
+        alive = {keeper.feed.name: keeper for keeper in self._owned() if not keeper.ended and not keeper.fenced}
+        if not any(now_s - self._renewed_s[name] >= third_s for name in alive):
+            return
+        # All of them with the first that is due: one transaction, and from then on they are due together.
+        lost = self._meta.renew(self.owner, {name: keeper.epoch for name, keeper in alive.items()}, self._lease_ms)
+        self._renewed_s |= dict.fromkeys(alive.keys() - lost, now_s)
+        for name in sorted(lost):
+            log.warning("lease not renewed", extra={"feed": name, "code": "FENCED"})
+            alive[name].fence()
 
     def _reap(self) -> None:
         for keeper in self._owned():

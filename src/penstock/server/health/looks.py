@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.feed.spark.load import SparkLoad
 from penstock.meta.database import MetaDatabase
 from penstock.model.clock import Clock
-from penstock.model.errors import CODES
+from penstock.model.errors import CODES, PenstockError
 from penstock.puller.log_service import CaptureState, SpanStatus
 from penstock.server.health.watch import ComponentHealth
 from penstock.settings.masking import mask_text
@@ -36,6 +36,7 @@ class CaptureLook:
         self._status = status
         self._directory = directory
         self._failing: dict[int, SpanStatus] = {}
+        self._moved: dict[int, SpanStatus] = {}
 
     def upstream(self) -> ComponentHealth:
         """Return whether the upstream gives what it is asked for."""
@@ -56,8 +57,19 @@ class CaptureLook:
         spans = self._status()
         known = {span.span_id: span for span in spans}
         stood = [old for old in self._failing.values() if old.span_id in known and known[old.span_id].resolved_ts <= old.resolved_ts]
-        self._failing = {old.span_id: old for old in stood} | {span.span_id: span for span in spans if span.state is CaptureState.RETRYING}
+        failing = [span for span in spans if span.state is CaptureState.RETRYING or self._stands(span)]
+        self._failing = {span.span_id: span for span in (*stood, *failing)}
+        self._moved = {span_id: span for span_id, span in self._moved.items() if span_id in known}
         return spans
+
+    def _stands(self, span: SpanStatus) -> bool:
+        """Return whether a span met an error since it moved: the reader of a log tries again without giving its spans up."""
+        moved = self._moved.get(span.span_id)
+        if moved is None or moved.resolved_ts != span.resolved_ts:
+            # What it met before that is over; an error that lasts comes again, as another one.
+            self._moved[span.span_id] = span
+            return False
+        return span.last_error is not None and span.last_error is not moved.last_error
 
     @staticmethod
     def _judged(spans: Sequence[SpanStatus], failing: Sequence[SpanStatus]) -> ComponentHealth:
@@ -65,6 +77,14 @@ class CaptureLook:
         if not failing:
             return ComponentHealth(ok=True, facts=facts)
         return ComponentHealth(ok=False, detail=mask_text(str(failing[0].last_error)), hint=CODES[_code(failing[0])].hint, facts=facts)
+
+
+def closed_look(failure: PenstockError | None) -> ComponentHealth:
+    """Return how a source fares that is not open: well, unless it could not be opened."""
+    facts = {"open": False}
+    if failure is None:
+        return ComponentHealth(ok=True, facts=facts)
+    return ComponentHealth(ok=False, detail=mask_text(str(failure)), hint=failure.hint, facts=facts)
 
 
 class SparkLook:

@@ -22,7 +22,6 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import RequestedState
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
-from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
 from penstock.server.health.report import ServerHealth
@@ -32,11 +31,11 @@ from penstock.server.http.call_pool import CallPool
 from penstock.server.http.callers import Callers
 from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
-from penstock.server.http.table_routes import add_table_routes, table_views
+from penstock.server.http.table_routes import DoubtedOf, add_table_routes, table_views
 from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
-from penstock.server.verify.verification import FeedVerifier
+from penstock.server.verify.verification import Verifies
 
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
 VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
@@ -46,16 +45,16 @@ _UNREADABLE = 400
 def build_api(
     meta: MetaDatabase,
     creator: FeedCreator,
-    verifier: FeedVerifier,
+    verifier: Verifies,
     supervisor: Liveness,
     registries: Sequence[CollectorRegistry],
     clock: Clock,
     health: ServerHealth,
-    doubted: DoubtedTables | None = None,
+    doubted: DoubtedOf = lambda _: None,
     verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
     callers: Callers | None = None,
 ) -> FastAPI:
-    """Return the application; ``doubted`` is None where the upstream's tables are never in doubt.
+    """Return the application; ``doubted`` gives the doubted tables of a feed's source, None where they are never in doubt.
 
     ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call.
     """
@@ -96,7 +95,8 @@ def build_api(
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        feed, retry, views = meta.get_feed(name), meta.retries().get(name), table_views(meta, name, doubted)
+        feed, retry = meta.get_feed(name), meta.retries().get(name)
+        views = table_views(meta, feed, doubted(feed))
         status, problem = supervisor.status(name), health.problem(name)
         shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
         return shown | {"verification": verification(name)}

@@ -8,6 +8,7 @@ opened, those before it are ended again. Runs in the server.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from penstock.config.server_tree import ServerConfig
+from penstock.config.store_objects import open_objects
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
@@ -32,10 +34,11 @@ from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.flight_opening import open_flight
 from penstock.server.health.looks import CaptureLook
 from penstock.server.metrics import DoubtMetrics, TableStateCollector, VerifyMetrics
-from penstock.server.source_address import source_name
+from penstock.server.source_address import SourcePlace, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
 from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish, feed_wishes
+from penstock.server.verify.verification import FeedVerifier
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.catalog import open_upstream
 from penstock.source.contract import Upstream
@@ -53,6 +56,7 @@ class Surroundings:
         open_target: opens the target of a feed.
         resolve: gives what a named connection stands for.
         runs_here: whether this server runs a feed now.
+        verifying: held by whoever verifies, because one verification at a time has room for its rows.
         go_on: raises where a start was abandoned.
     """
 
@@ -63,15 +67,17 @@ class Surroundings:
     open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
     resolve: Callable[[SinkConfig], SinkConfig]
     runs_here: Callable[[str], bool]
+    verifying: threading.Lock
     go_on: Callable[[], None] = lambda: None
 
 
 class CapturedSource:
-    """The parts of one source, from the call to ``close``."""
+    """The parts of one source, from the call to ``close``. Implements ``OpenSource``."""
 
-    def __init__(self, uri: str, store_dir: Path, around: Surroundings) -> None:
+    def __init__(self, place: SourcePlace, store_dir: Path, around: Surroundings) -> None:
         """Open everything; on an error, end what was opened and raise it."""
-        self.uri = uri
+        self._place = place
+        self.uri = place.uri
         self._around = around
         self._parts = contextlib.ExitStack()
         self._metrics = CollectorRegistry()
@@ -96,11 +102,14 @@ class CapturedSource:
 
     def _open(self, store_dir: Path) -> None:
         around, config, clock, parts = self._around, self._around.config, self._around.clock, self._parts
+        check_reachable(self.uri)
         self.upstream: Upstream = open_upstream(self.uri)
         parts.callback(self.upstream.close)
-        self.store = ColumnarEventStore(store_dir, config.store, clock)
+        objects = open_objects(config.store, source_name(self.uri), around.resolve)
+        self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None)
         parts.callback(self.store.close)
-        self._flight = open_flight(config, self.store, store_dir, clock)
+        further = self._place.flight_port if self._place.name else None
+        self._flight = open_flight(config, self.store, store_dir, clock, further)
         parts.callback(self._flight.close)
         self.address = FlightAddress(self._flight.location, self._flight.token)
         parts.callback(write_address(store_dir, self.address).unlink, missing_ok=True)
@@ -110,7 +119,16 @@ class CapturedSource:
         pins.start()
         self.log_service = self._open_log_service(pins)
         self.look = CaptureLook(self.log_service.status, store_dir)
-        self.moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
+        moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
+        self.verifier = FeedVerifier(
+            around.meta,
+            self.upstream,
+            self.uri,
+            moving.verify,
+            self.log_service.table_states,
+            around.resolve,
+            around.verifying,
+        )
         self.runs = SparkFeedRunFactory(
             around.jobs,
             around.meta,

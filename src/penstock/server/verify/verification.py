@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -82,6 +82,16 @@ class Verdict(msgspec.Struct, frozen=True):
             raise PenstockError("VERIFY_MISMATCH", "; ".join(wrong), hint)
 
 
+class Verifies(Protocol):
+    """What the API asks for a verification."""
+
+    def verify(self, name: str) -> Verdict:
+        """Compare the target of a feed with the upstream, as of the target's checkpoint."""
+
+    def progress(self, name: str) -> list[str]:
+        """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
+
+
 class FeedVerifier:
     """Verifies the feeds of one upstream, one at a time: both sides of a table are on disk while it is compared."""
 
@@ -93,8 +103,12 @@ class FeedVerifier:
         verify_moving: Callable[[StorageReader, Sequence[int], Tell], Verdict],
         states: Callable[[], Sequence[TableState]] = tuple,
         resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
+        verifying: threading.Lock | None = None,
     ) -> None:
-        """``verify_moving`` compares where the upstream cannot read the past; ``states`` are those of doubted tables."""
+        """``verify_moving`` compares where the upstream cannot read the past; ``states`` are those of doubted tables.
+
+        ``verifying`` is shared with the verifiers of other upstreams.
+        """
         self._resolve = resolve
         self._states = states
         self._progress: tuple[str, list[str]] = ("", [])
@@ -102,7 +116,7 @@ class FeedVerifier:
         self._verify_moving = verify_moving
         self._upstream = upstream
         self._source_uri = source_uri
-        self._lock = threading.Lock()
+        self._lock = verifying or threading.Lock()
 
     def verify(self, name: str) -> Verdict:
         """Compare the target of a feed with the upstream, as of the target's checkpoint."""
@@ -246,4 +260,4 @@ def rows_of(batches: Iterable[ChangeBatch], part: TableSchema, table: TableSchem
         yield batch.records.rename_columns([fields.get(name, name) for name in batch.records.schema.names])
 
 
-__all__ = ["FeedVerifier", "TableVerdict", "Verdict", "open_reader", "published_ts", "rows_of", "verify_target"]
+__all__ = ["FeedVerifier", "TableVerdict", "Verdict", "Verifies", "open_reader", "published_ts", "rows_of", "verify_target"]

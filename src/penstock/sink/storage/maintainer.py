@@ -1,4 +1,4 @@
-"""What happens to a storage target once per feed: checking, claiming, schema files of DDLs, the checkpoint.
+"""What happens to a storage target once per feed: checking, claiming, schema files of DDLs, checksums, the checkpoint.
 
 Invariants: a target belongs to at most one feed, by the owner object that a claim creates; ``check`` leaves nothing behind when it raises;
 a DDL's files are the same however often it is written; the published checkpoint never goes back. Runs beside the driver.
@@ -16,6 +16,7 @@ from penstock.ddl.statement import dropped_tables
 from penstock.ddl.tokens import statements
 from penstock.format.column_selection import select_columns
 from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
+from penstock.format.layout.checksum_record import FileChecksum, record_path, render_record
 from penstock.format.layout.partition_record import partition_records
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
@@ -24,6 +25,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
+from penstock.sink.contract import WrittenFile
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import ObjectTarget
 
@@ -83,6 +85,13 @@ class StorageMaintainer:
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
         return write_ddl_files(self._target, self._settings, event)
+
+    def record_files(self, window_end_ts: int, files: Sequence[WrittenFile]) -> None:
+        """Write the checksums of a window's files; a window that is written again has the same."""
+        if files:
+            reach("checksums:before")
+            self._target.put(record_path(window_end_ts), render_record(FileChecksum(f.path, f.nbytes, f.checksum) for f in files))
+            reach("checksums:after")
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish the checkpoint, and what it does not cover, unless a later one is there."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from itertools import groupby
 
+from penstock.format.layout.checksum_record import checksum_of
 from penstock.format.layout.index_file import parse_index, render_index
 from penstock.format.layout.paths import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
 from penstock.format.layout.schema_file import SchemaFile
@@ -31,7 +32,7 @@ _INDEX_TRIES_MAX = 20
 class Publication:
     """A file that has its name."""
 
-    __slots__ = ("created", "directory", "key", "nbytes", "number", "path", "start_s", "task")
+    __slots__ = ("checksum", "created", "directory", "key", "nbytes", "number", "path", "start_s", "task")
 
     def __init__(self, task: FlushTask, directory: DataDir, key: str, number: int, path: str) -> None:
         self.task = task
@@ -40,6 +41,7 @@ class Publication:
         self.number = number
         self.path = path
         self.nbytes = 0
+        self.checksum = ""
         self.start_s = 0.0
         self.created = False
 
@@ -133,7 +135,7 @@ class FilePublisher:
                 raise
             raise self._records.explain_conflict(self._work, publication.task.file, self.known_cuts, error) from error
         reach("data-put:after")
-        publication.nbytes = len(content)
+        publication.nbytes, publication.checksum = len(content), checksum_of(content)
 
     def complete(self, publications: Sequence[Publication]) -> None:
         """Write the indexes of files whose data is there, which follow each other; durable when it returns."""
@@ -141,7 +143,7 @@ class FilePublisher:
             files = list(found)
             self._write_index(directory, files[-1].number, first=files[0].number == 1 and files[0].created)
             self._last_key = files[-1].key
-            self.files += [WrittenFile(p.path, p.task.rows, p.nbytes) for p in files]
+            self.files += [WrittenFile(p.path, p.task.rows, p.nbytes, p.checksum) for p in files]
 
     def position(self) -> dict[str, int]:
         """Return where the dispatcher stands: the numbers of the last directory and its version; what is older never counts again."""

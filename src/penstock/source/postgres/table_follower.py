@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import OID_MASK, CatalogTable, Silence
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
 from penstock.source.postgres.tables.row_doubts import PARTITION_GONE, creation_doubt
-from penstock.source.postgres.tables.schema_book import OID_MASK, Created, KnownRelation, SchemaBook
+from penstock.source.postgres.tables.schema_book import Created, KnownRelation, SchemaBook
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.postgres.wire.pgoutput import Relation
 from penstock.source.postgres.wire.scan_buffer import Notice
@@ -52,7 +52,7 @@ class TableFollower:
         """Ask the catalog for the tables that relations describe, all at once: one comes where a definition may have changed."""
         oids = sorted({n.oid for n in notices if n.relation is not None})
         self._fresh = self._watch.read(oids)
-        self._reasons = self._watch.rewritten(list(self._fresh.values()), self._is_told, self._book.was_captured)
+        self._reasons = self._watch.rewritten(list(self._fresh.values()), self._is_told, self._book.held)
         self._doubt_lost_partitions(notices)
 
     def _doubt_lost_partitions(self, notices: Sequence[Notice]) -> None:
@@ -169,7 +169,7 @@ class TableFollower:
         Tables that are gone are returned only until they were told.
         """
         captured = [t for t in self._book.captured(self.wanted) if t.table_id not in self._dropped]
-        found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told, self._book.was_captured)
+        found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told, self._book.held)
         found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid))
         return [c for c in found if not (c.table_id in self._unlogged and c.now is None and c.place is not None and not c.place.partition)]
 
@@ -229,15 +229,16 @@ class TableFollower:
         table = self._book.newest(changed.table_id & OID_MASK)
         if changed.now is not None:
             self._unlogged.discard(changed.table_id)
-            reason, way = "the publication does not give its rows", "ALTER PUBLICATION … ADD TABLE"
-            silent, way = not changed.now.published, f"{way} {quote_ident(changed.now.schema)}.{quote_ident(changed.now.table)}"
-        else:
-            silent = changed.place is not None and changed.place.unlogged
+            silence = changed.now.silence
+        elif changed.place is not None and changed.place.unlogged:
             name = f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
-            reason, way = "it is unlogged: the log has none of its rows", f"ALTER TABLE {name} SET LOGGED"
-        if silent:
+            silence = Silence("it is unlogged: the log has none of its rows", f"ALTER TABLE {name} SET LOGGED")
+        else:
+            silence = None
+        if silence is not None:
             self._unlogged.add(changed.table_id)
-            self.doubt(table, ts, reason, PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name}: {reason}", f"Run: {way}"))
+            error = PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name}: {silence.reason}", f"Run: {silence.way}")
+            self.doubt(table, ts, silence.reason, error)
 
     def _guarded(self, oid: int, ts: int, action: Callable[[], None]) -> None:
         """Do something about a table; where there is no room to tell it, its rows of this transaction are left out and it is read again."""
@@ -253,6 +254,10 @@ class TableFollower:
         oid = relation.oid
         self._known.pop(oid, None)
         if oid in self._ignored:
+            return
+        if not relation.columns and not self._book.knows(oid):
+            # A table without columns is none for a target: it begins with its first column, and what rows it has by then is doubted.
+            self._ignored.add(oid)
             return
         shown = self._fresh.get(oid) or self._watch.seen(oid)
         if self.wanted(self._book.table_id(oid, ts)):

@@ -37,10 +37,10 @@ from penstock.source.postgres.slot import (
 )
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
-from penstock.source.postgres.tables.catalog import read_domains, read_tables
+from penstock.source.postgres.tables.catalog import OID_MASK, read_domains, read_tables
+from penstock.source.postgres.tables.catalog_notes import is_note
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch
-from penstock.source.postgres.tables.partition_notes import is_note
-from penstock.source.postgres.tables.schema_book import OID_MASK, SchemaBook
+from penstock.source.postgres.tables.schema_book import SchemaBook
 from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.warm_kernels import warm_kernels
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
@@ -187,7 +187,13 @@ class PostgresUpstream:
                 stream, self._book, self._watch, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system
             )
             reader = LogReader(source, self._settings.reader, self._clock)
-            yield from reader.read(start, self._with_own_marks(start, marks), wanted, stop)
+            for step in reader.read(start, self._with_own_marks(start, marks), wanted, stop):
+                try:
+                    yield step
+                except BaseException:
+                    # Whoever ends a reading may not have taken what it told last.
+                    self._watch.take_back(step.doubts)
+                    raise
         finally:
             with self._lock:
                 self._stream = None
@@ -280,6 +286,10 @@ class PostgresUpstream:
         if not found:
             # Dropped since it was listed: it has no rows to divide, and the log tells that it is gone.
             return []
+        silence = found[0].silence
+        if silence is not None and self._wanted is not None and self._wanted(table_id):
+            # Whoever reads a table again that is captured would take it for right from then on.
+            raise PenstockError("UPSTREAM_MISCONFIGURED", f"{found[0].schema}.{found[0].table}: {silence.reason}", f"Run: {silence.way}")
         try:
             return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
         except PenstockError as error:
@@ -290,19 +300,19 @@ class PostgresUpstream:
     def _begin_capture(self, table_id: int) -> None:
         """While a snapshot is open and nobody reads a table's log, it is this table whose capture begins there."""
         with self._lock:
-            held = [h.ts for h in self._holds.values() if h.ts]
+            open_ts = [h.ts for h in self._holds.values() if h.ts]
             reading, wanted = self._reading_since_s, self._wanted
-        if not held or (wanted is not None and wanted(table_id)):
+        if not open_ts or (wanted is not None and wanted(table_id)):
             return
         # After a start, spans that were captured before join one after the other: their tables change in the log, not here.
         again = reading is not None and self._clock.monotonic_s() - reading > self._settings.settled_s
         for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
-                old = {table.oid} if self._book.was_captured(table.oid) else set()
-                self._book.begin_capture(table, min(held), again)
+                held = {table.oid: self._book.held(table.oid)}
+                self._book.begin_capture(table, min(open_ts), again)
                 if self._watch.seen(table.oid) is None:
                     # It may be one that was captured before this process, and goes on behind what happened while nobody read.
-                    for oid, reason in self._watch.rewritten([table], lambda _: False, old.__contains__).items():
+                    for oid, reason in self._watch.rewritten([table], lambda _: False, held.get).items():
                         self._watch.put_off(parse_lsn(self.log_end()), oid, reason)
                 self._watch.accept([table], first=True)
 

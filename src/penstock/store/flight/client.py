@@ -82,6 +82,12 @@ class FlightStoreClient:
         """Return a table's versions, oldest first."""
         return decoded(self._act("schema_history", msgspec.json.encode(table_id)), tuple[TableSchema, ...])
 
+    def changed_histories(self, known: Mapping[int, tuple[int, int]]) -> dict[int, tuple[TableSchema, ...]]:
+        """Return the versions of tables that are others than the known ones, by which are told: how many, and the last (0: none)."""
+        body = msgspec.json.encode({str(table_id): mark for table_id, mark in known.items()})
+        found = decoded(self._act("changed_histories", body), list[tuple[int, tuple[TableSchema, ...]]])
+        return dict(found)
+
     def span_status(self) -> dict[int, SpanStats]:
         """Return the status of every span by its id."""
         statuses = decoded(self._act("span_status", b"null"), list[SpanStats])

@@ -1,8 +1,8 @@
 """How a reader on another machine reaches the objects of an event store: directly, or through its service.
 
-Files are read where they are, if this user may. Objects of a bucket are read directly, each process keeping blocks of them within a bound;
-one that is gone, or a storage that does not answer here, is asked for at the service, which knows whether it was collected or is lost. So a
-read that began before objects were merged or collected ends, and an executor without a way to the storage works. Runs on executors.
+Files are read where they are, if this user may. Objects of a bucket are read directly, each process keeping blocks of them within a bound.
+An object that is gone is asked for at the service, which knows whether it was collected or is lost; so is all of a bucket that does not
+answer here. So a read that loses its objects is begun again, and an executor without a way to the storage works. Runs on executors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def reached_space(uri: str, options: Mapping[str, str] | None, streamed: Streame
         first = next(iter(streamed.list_names("")), None)
         if first is not None and not os.access(Path(unquote(parts.path), first), os.R_OK):
             return ObjectSpace(uri, backend=streamed)
-        return _shared_space(uri, {})
+        space = _shared_space(uri, {})
+        return space.through(DirectObjects(space.backend, streamed))
     if options is None:
         return ObjectSpace(uri, streamed, cache=_cache)
     space = _shared_space(uri, options)
@@ -125,20 +126,30 @@ class StreamedObjects:
 
 
 class DirectObjects(StreamedObjects):
-    """Objects that are read from their storage, and through the service where that does not give them."""
+    """Objects that are read from their storage, and through the service where they are gone from there, or it is out of ``reach``."""
 
-    def __init__(self, storage: ObjectBackend, streamed: StreamedObjects, reach: Reach) -> None:
+    def __init__(self, storage: ObjectBackend, streamed: StreamedObjects, reach: Reach | None = None) -> None:
         super().__init__(streamed._tickets, streamed._stream)
         self._storage = storage
         self._reach = reach
 
     def get_range(self, path: str, start: int, length: int) -> pa.Buffer:
         """Return a part of an object."""
-        if self._reach.is_open:
+        if self._reach is None or self._reach.is_open:
             try:
                 return self._storage.get_range(path, start, length)
             except FileNotFoundError:
                 log.info("an object is gone from the storage", extra={"path": path})
             except OSError as error:
+                if self._reach is None:
+                    raise
                 self._reach.failed(error)
         return super().get_range(path, start, length)
+
+    def size(self, path: str) -> int:
+        """Return how many bytes an object has in its storage."""
+        return self._storage.size(path)
+
+    def local_path(self, path: str) -> Path | None:
+        """Return the file that holds an object, where it is one."""
+        return self._storage.local_path(path)

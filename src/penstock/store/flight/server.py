@@ -14,7 +14,7 @@ import contextlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock.model.batch import BatchKind, ChangeBatch
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanState, open_changes, side_handles
 from penstock.store.changes.ordered_handle import TS_END, SideReader
 from penstock.store.contract import WindowPlan
@@ -173,6 +174,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             fl.ActionType("plan_window", "choose where a window ends"),
             fl.ActionType("plan_resnapshot", "choose the ts of a state that takes the place of lost history"),
             fl.ActionType("schema_history", "the versions of a table"),
+            fl.ActionType("changed_histories", "the versions of tables that have others than the known ones"),
             fl.ActionType("span_status", "resolved ts and sizes of all spans"),
         ]
 
@@ -187,10 +189,16 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             return msgspec.json.encode(self._plan_resnapshot(decoded(body, ResnapshotRequest)))
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(decoded(body, int)))
+        if name == "changed_histories":
+            return msgspec.json.encode(self._changed_histories(decoded(body, dict[str, tuple[int, int]])))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode(spans)
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
+
+    def _changed_histories(self, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
+        found = [(int(table_id), self._store.schema_history(int(table_id)), mark) for table_id, mark in known.items()]
+        return [(table_id, v) for table_id, v, mark in found if mark != (len(v), v[-1].version if v else 0)]
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:
         plan = self._store.plan_resnapshot(*msgspec.structs.astuple(request))

@@ -171,15 +171,19 @@ def _record_at(data: memoryview, offset: int) -> _RawRecord | None:
 
 
 class SegmentScan:
-    """The records of one segment file, checked. ``read`` first raises or cuts whatever is wrong with the end."""
+    """The records of one segment file, checked. ``read`` first raises or cuts whatever is wrong with the end.
 
-    def __init__(self, path: Path, last: bool) -> None:
+    With ``keep`` nothing is cut: for whoever only looks.
+    """
+
+    def __init__(self, path: Path, last: bool, *, keep: bool = False) -> None:
         self.path = path
         self.number = int(path.stem)
         self.max_ts: dict[int, int] = {}
         """Per span the largest commit ts in the segment: it may be removed when all of that is in objects."""
         self.size = path.stat().st_size
         self._last = last
+        self._keep = keep
         self._buffer = pa.memory_map(str(path)).read_buffer() if self.size else pa.py_buffer(b"")
 
     def read(self) -> Iterator[Replayed]:
@@ -224,6 +228,8 @@ class SegmentScan:
         """
         if not self._last or self._later_group(data, offset, group):
             raise PenstockError("WAL_CORRUPT", f"write-ahead log segment {self.path.name} is damaged at offset {offset}")
+        if self._keep:
+            return
         with self.path.open("r+b") as file:
             file.truncate(offset)
             os.fsync(file.fileno())

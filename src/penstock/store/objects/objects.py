@@ -289,16 +289,20 @@ class ObjectSpace:
                 batch = rebatch(batch, records)
             yield batch
 
+    def _mapped(self, meta: ObjectMeta, file: Path, start: int, length: int) -> pa.Buffer:
+        with _read_errors(meta.path):
+            try:
+                return _map_range(file, start, length)
+            except FileNotFoundError:
+                # Somebody else may still give it.
+                return self._range(meta, start, length)
+
     def _messages(self, meta: ObjectMeta, zones: Sequence[Zone], read_ahead: int) -> Iterator[tuple[Zone, pa.Buffer]]:
         file = self._backend.local_path(meta.path)
         for group in _read_groups(zones, read_ahead):
             start = group[0].offset
             length = group[-1].offset + group[-1].length - start
-            if file is not None:
-                with _read_errors(meta.path):
-                    chunk = _map_range(file, start, length)
-            else:
-                chunk = self._range(meta, start, length)
+            chunk = self._mapped(meta, file, start, length) if file is not None else self._range(meta, start, length)
             for zone in group:
                 yield zone, _part(chunk, zone.offset - start, zone.length)
 

@@ -23,7 +23,7 @@ def test_executors_of_this_machine_have_its_files(master: str) -> None:
     assert conf["spark.executor.extraJavaOptions"] == f"-XX:+A {HERE}"
     assert str(Path(penstock.__file__).resolve().parent.parent) in conf["spark.executorEnv.PYTHONPATH"].split(":")
     assert "spark.archives" not in conf
-    assert "spark.log.level" not in conf
+    assert "spark.executor.syncLogLevel.enabled" not in conf
     assert executor_python({}, "") == sys.executable
 
 

@@ -9,11 +9,15 @@ import pytest
 from penstock.config.tree import SinkConfig
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedCreator, FeedDocument, match_tables
+from penstock.server.source_address import SourcePlace
+from penstock.server.sources.sources import Sources
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
+from testing.twins.captured_sources import ScriptedSources
 from testing.twins.change_stream import ScriptedUpstream, named_tables
 
 SOURCE = "dataserver://127.0.0.1:1"
@@ -30,13 +34,17 @@ def upstream() -> ScriptedUpstream:
     return ScriptedUpstream(tables=named_tables("shop.orders", "shop.items", "crm.people"))
 
 
+def sources(upstream: ScriptedUpstream) -> Sources:
+    return ScriptedSources([SourcePlace("", SOURCE), SourcePlace("crm", "mysql://u:hunter2@crm")], SystemClock(), upstream).sources
+
+
 def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
     return open_maintainer(sink.uri, sink.options, guard)
 
 
 @pytest.fixture
 def creator(meta: MetaDatabase, upstream: ScriptedUpstream) -> FeedCreator:
-    return FeedCreator(meta, upstream, SOURCE, open_target)
+    return FeedCreator(meta, sources(upstream), open_target)
 
 
 def tree(tmp_path: Path, **changes: Any) -> dict[str, Any]:
@@ -64,6 +72,14 @@ def test_other_source_is_refused(creator: FeedCreator, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="source: this server captures") as caught:
         creator.create(tree(tmp_path, name="b", source="dataserver://u:hunter2@elsewhere:1"))
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(PenstockError, match=f"source: this server captures {SOURCE}, crm, not 'cmr'; did you mean crm"):
+        creator.create(tree(tmp_path, name="b", source="cmr"))
+
+
+def test_a_feed_chooses_its_source_by_name(creator: FeedCreator, tmp_path: Path) -> None:
+    document = FeedDocument.of(creator.create(tree(tmp_path, source="crm")))
+    assert document.source == "mysql://u:hunter2@crm"
+    assert document.config["source"] == "crm", "the configuration names it and holds no secret"
 
 
 def test_target_of_a_removed_feed_is_not_taken_again(creator: FeedCreator, meta: MetaDatabase, tmp_path: Path) -> None:
@@ -86,7 +102,7 @@ class UnclaimableTarget:
 
 
 def test_feed_whose_target_cannot_be_claimed_is_removed_again(meta: MetaDatabase, upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    creator = FeedCreator(meta, upstream, SOURCE, lambda _sink, _guard: UnclaimableTarget())  # type: ignore[arg-type,return-value]
+    creator = FeedCreator(meta, sources(upstream), lambda _sink, _guard: UnclaimableTarget())  # type: ignore[arg-type,return-value]
     with pytest.raises(PenstockError, match="another was faster"):
         creator.create(tree(tmp_path))
     assert meta.list_feeds() == []

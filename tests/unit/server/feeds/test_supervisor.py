@@ -497,7 +497,9 @@ def test_feeds_of_another_source_are_left_alone(meta: MetaDatabase, clock: Simul
     create(meta, "mine")
     create(meta, "other")
     factory = ScriptedFeedRunFactory()
-    supervisor = Supervisor("a", meta, factory, SETTINGS, clock, random.Random(1), accepts=lambda feed: feed.name == "mine")
+    supervisor = Supervisor(
+        "a", meta, factory, SETTINGS, clock, random.Random(1), source_of=lambda feed: "" if feed.name == "mine" else None
+    )
     supervisor.scan()
     assert factory.next_run().feed.name == "mine"
     clock.advance(60)
@@ -589,7 +591,8 @@ def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Bu
 def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: SimulatedClock) -> None:
     with ExitStack() as stack:
         servers = [
-            Supervisor(owner, meta, ScriptedFeedRunFactory(), SETTINGS, clock, random.Random(0), together=True) for owner in ("a", "b")
+            Supervisor(owner, meta, ScriptedFeedRunFactory(), SETTINGS, clock, random.Random(0), together=lambda _: True)
+            for owner in ("a", "b")
         ]
         for server in servers:
             stack.callback(server.stop)

@@ -32,6 +32,23 @@ def test_the_upstream_is_judged_by_what_captures_met(tmp_path: Path) -> None:
     assert look.upstream().ok
 
 
+def test_a_log_that_breaks_off_again_and_again_is_noticed_though_its_spans_are_not_given_up(tmp_path: Path) -> None:
+    spans = [span(1, 10)]
+    look = CaptureLook(lambda: spans, tmp_path)
+    assert look.upstream().ok
+    spans[0] = span(1, 11, "UPSTREAM_UNREACHABLE")
+    assert look.upstream().ok, "it has moved since"
+    assert look.upstream().ok, "the same error says nothing new"
+    for _ in range(2):
+        spans[0] = span(1, 11, "UPSTREAM_UNREACHABLE")
+        assert not look.upstream().ok
+    old = spans[0]
+    spans[0] = span(1, 12)
+    assert look.upstream().ok
+    spans[0] = SpanStatus(1, DDL_SPAN, 13, 1, 0, CaptureState.PULLING, 1, old.last_error)
+    assert [look.upstream().ok for _ in range(3)] == [True] * 3, "an error of long ago"
+
+
 @pytest.mark.parametrize(("code", "upstream", "store"), [("STORE_FAILED", True, False), ("UPSTREAM_REFUSED", False, True)])
 def test_an_error_is_the_upstreams_or_the_stores(tmp_path: Path, code: str, upstream: bool, store: bool) -> None:
     look = CaptureLook(lambda: [span(1, 10, code, waits=True)], tmp_path)

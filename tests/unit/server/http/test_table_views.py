@@ -18,9 +18,12 @@ from penstock.cli.feed import feed
 from penstock.cli.run import follow, is_caught_up
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
+from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck
+from penstock.server.feeds.capture import needed_spans
+from penstock.server.feeds.creation import FeedDocument
 from testing.servers.api_server import SOURCE_URI, ApiServer
 from testing.twins.clock import SimulatedClock
 
@@ -162,6 +165,18 @@ def test_a_table_that_another_feed_has_too_is_not_excluded(server: ApiServer, tm
         with pytest.raises(PenstockError, match=r"also in feed g"):
             client.ask_for_table("f", "shop.orders", "exclude")
         assert client.ask_for_table("f", "shop.items", "exclude")["state"] == "quarantined"
+
+
+def test_a_table_of_another_source_with_the_same_id_is_another_table(server: ApiServer, tmp_path: Path) -> None:
+    create(server, tmp_path)
+    elsewhere = FeedDocument(config={}, source="dataserver://127.0.0.1:2", dispatchers=(), snapshot_ts=0)
+    server.meta.create_feed(FeedRecord("elsewhere", "u", elsewhere.to_json()), [], server.meta.dispatchers("f"))
+    with ServerClient(server.url) as client:
+        assert client.ask_for_table("f", "shop.orders", "exclude")["state"] == "quarantined"
+    spans = {record.table_id for record in server.meta.dispatchers("f") or ()}
+    assert (
+        len(needed_spans(server.meta, "f", SOURCE_URI)) == 0 < len(spans) == len(needed_spans(server.meta, "f", "dataserver://127.0.0.1:2"))
+    )
 
 
 def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:

@@ -28,10 +28,10 @@ FORGETFUL = StoreSettings(history_seconds=0, checkpoint_seconds=0, gc_ttl_second
 
 
 class Far:
-    """A store whose objects no reader of this process reaches by itself: obstore gives every caller another memory."""
+    """A store whose objects no reader of this process reaches by itself, obstore gives every caller another memory; or files."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = ColumnarEventStore(folder, FORGETFUL, objects=ObjectSpace(f"memory:///{folder.name}"), shared=True)
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.store = ColumnarEventStore(folder, FORGETFUL, objects=ObjectSpace(uri), shared=True)
         for span in (SPAN, DDL_SPAN):
             self.store.register_span(span.span_id, span, 0)
         self.store.put_schemas([TABLE])
@@ -44,9 +44,9 @@ class Far:
         return FlightStoreClient(self.service.location, self.service.token, options)
 
 
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[Far]:
-    made = Far(tmp_path / "store")
+@pytest.fixture(params=["memory", "files"])
+def far(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Far]:
+    made = Far(tmp_path / "store", "memory:///store" if request.param == "memory" else (tmp_path / "shared").as_uri())
     yield made
     made.service.close()
     made.store.close()

@@ -75,6 +75,9 @@ def build_changes(
     full[old_rows] = rows[old_rows, OLD_KIND] == OLD_FULL
     _fill_unchanged(new, old, at_new, at_old, full)
     if known.is_bag:
+        if bool((~full & (rows[:, OP] != INSERT)).any()):
+            # A partition's rows are named as the partition says, whatever its table says.
+            raise _no_identity(table)
         return _bag_changes(known, new, old, ts[new_rows], ts[old_rows])
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
@@ -130,7 +133,7 @@ def _bag_changes(known: KnownRelation, new: CellGrid, old: CellGrid, new_ts: U64
 def _no_identity(table: TableSchema) -> PenstockError:
     return PenstockError(
         "UPSTREAM_MISCONFIGURED",
-        f"{table.full_name} has neither a key nor REPLICA IDENTITY FULL, so its updates and deletes name no row",
+        f"{table.full_name} has neither a key nor REPLICA IDENTITY FULL, or a partition of it has not: its updates and deletes name no row",
         f"Add a primary key, or run: ALTER TABLE {table.full_name} REPLICA IDENTITY FULL",
     )
 

@@ -17,8 +17,7 @@ from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.row_keys import place_keys
 from penstock.source.postgres.rows.type_map import BPCHAR
 from penstock.source.postgres.snapshot.table_scan import ScanPlan, order_expression
-from penstock.source.postgres.tables.catalog import CatalogColumn
-from penstock.source.postgres.tables.schema_book import OID_MASK
+from penstock.source.postgres.tables.catalog import OID_MASK, CatalogColumn
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
 _SAMPLE_PAGES = 300

@@ -25,8 +25,7 @@ from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
 from penstock.source.postgres.rows.row_changes import batches
 from penstock.source.postgres.rows.row_keys import FROM_TABLE, key_arrays, key_type, place_keys, row_contents
 from penstock.source.postgres.rows.type_map import BPCHAR, UUID
-from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable, read_tables
-from penstock.source.postgres.tables.schema_book import OID_MASK
+from penstock.source.postgres.tables.catalog import OID_MASK, CatalogColumn, CatalogTable, read_tables
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 from penstock.source.postgres.wire.pgoutput import FRAME_BYTES, MESSAGE_BYTES_MAX
 

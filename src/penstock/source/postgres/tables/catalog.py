@@ -15,7 +15,7 @@ import msgspec
 from penstock.model.table import Column
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type, default_text, shown_text
-from penstock.source.postgres.wire.connection import Connection, Row, quote_literal
+from penstock.source.postgres.wire.connection import Connection, Row, quote_ident, quote_literal
 
 CAPTURABLE = """c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%'"""
@@ -29,7 +29,7 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
     OR (coll.collname = 'default' AND coalesce(to_jsonb(db) ->> 'datlocprovider', 'c') = 'c'
       AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false),
   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
-  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid), a.attgenerated
+  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid), a.attgenerated, ct.xmin
 FROM pg_class c
 LEFT JOIN pg_type ct ON ct.oid = c.reltype
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -54,13 +54,16 @@ SELECT r.prrelid, r.prattrs, pg_get_expr(r.prqual, r.prrelid) FROM pg_publicatio
 WHERE p.pubname = {publication} AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)
 """
 PARTITION_TREE = """
-WITH RECURSIVE tree (root, relid) AS (
-  SELECT oid, oid FROM pg_class WHERE relkind = 'p' AND oid IN ({oids})
-  UNION ALL SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid)
+WITH RECURSIVE tree (root, relid, since, born) AS (
+  SELECT oid, oid, '', true FROM pg_class WHERE relkind = 'p' AND oid IN ({oids})
+  UNION ALL SELECT t.root, i.inhrelid, concat(t.since, ',', i.xmin), t.born AND i.xmin = b.xmin
+  FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid LEFT JOIN pg_type b ON b.typrelid = i.inhrelid)
 """
-"""The partitions of some tables, themselves included. Not by ``pg_partition_tree``: it would wait for whoever has locked one of them."""
+"""The partitions of some tables, themselves included, which transactions made them partitions, and whether they were born as such. Not by
+``pg_partition_tree``: it would wait for whoever has locked one of them."""
 _LEAVES = f"""{PARTITION_TREE}
-SELECT t.root, k.oid, k.relfilenode, kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p'
+SELECT t.root, k.oid, k.relfilenode, t.born AND kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p',
+  k.relkind = 'r' AND k.relpersistence = 'p', t.since
 FROM tree t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_type kt ON kt.oid = k.reltype
 WHERE k.relkind <> 'p' ORDER BY t.root, k.oid
 """
@@ -70,15 +73,19 @@ FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_attribute a ON a.attrelid
 WHERE k.relkind <> 'p' AND a.atthasmissing GROUP BY 1, 2
 """
 _LISTED = """
-SELECT p.puballtables, r.prrelid, NULL
+SELECT p.puballtables, p.pubinsert AND p.pubupdate AND p.pubdelete, concat_ws(':', p.oid, p.xmin), r.prrelid, NULL, r.xmin
 FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = {publication}
 """
 _LISTED_SCHEMAS = """
-UNION ALL SELECT p.puballtables, NULL, n.nspname FROM pg_publication p JOIN pg_publication_namespace s ON s.pnpubid = p.oid
+UNION ALL SELECT p.puballtables, p.pubinsert AND p.pubupdate AND p.pubdelete, concat_ws(':', p.oid, p.xmin), NULL, n.nspname, s.xmin
+FROM pg_publication p JOIN pg_publication_namespace s ON s.pnpubid = p.oid
 JOIN pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = {publication}
 """
 _FILTERS_VERSION = 15
-_MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE, _GENERATED = range(15, 21)
+FIRST_USER_OID = 16_384
+OID_BITS = 32
+OID_MASK = (1 << OID_BITS) - 1
+_MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE, _GENERATED, _NAMED = range(15, 22)
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -104,6 +111,10 @@ class Storage(msgspec.Struct, frozen=True):
     file: int
     pristine: bool = msgspec.field(default=False)
     """Whether the table is as it was made: never altered, rewritten or attached since."""
+    logged: bool = True
+    """Whether the log has its rows; those of an unlogged or foreign partition it does not have."""
+    since: str = ""
+    """Which transactions made it a partition, it and those that it is a part of."""
 
 
 class CatalogTable(msgspec.Struct, frozen=True):
@@ -124,10 +135,16 @@ class CatalogTable(msgspec.Struct, frozen=True):
     partitioned: bool = False
     published: bool = True
     """Whether the publication gives its rows; True as well where there is no publication yet."""
+    pristine: bool = True
+    """Whether its own definition is as it was made; one that was a partition of another table until now is not."""
     generated: tuple[int, ...] = ()
     """The generated columns, by attribute number."""
     listed: bool = False
     """Whether the publication names tables or schemas one by one, so that a table may have had rows before it was named."""
+    whole: bool = True
+    """Whether the publication gives inserts, updates and deletes, as far as it gives any row."""
+    given: str = ""
+    """Changes with whatever may have kept the publication from giving its rows for a while, though it gives them before and after."""
     deferrable: bool = False
     """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
 
@@ -135,6 +152,45 @@ class CatalogTable(msgspec.Struct, frozen=True):
     def has_key(self) -> bool:
         """Return whether rows are named by a key."""
         return any(c.column.primary_key for c in self.columns)
+
+    @property
+    def silence(self) -> Silence | None:
+        """Return why the log does not have all of its rows; None where it does."""
+        if not self.published:
+            name = f"{quote_ident(self.schema)}.{quote_ident(self.table)}"
+            return Silence("the publication does not give its rows", f"ALTER PUBLICATION … ADD TABLE {name}")
+        if not self.whole:
+            way = "ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
+            return Silence("the publication does not give inserts, updates and deletes alike", way)
+        if not all(s.logged for s in self.storage):
+            return Silence("a partition of it is unlogged or foreign: the log has none of its rows", "ALTER TABLE … SET LOGGED")
+        return None
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Why the log does not have rows of a table, and the statement that changes it."""
+
+    reason: str
+    way: str
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """What the publication gives: everything, or tables by oid and schemas by name, each with the transaction that put it there."""
+
+    every: bool
+    whole: bool
+    made: str
+    tables: dict[int, str]
+    schemas: dict[str, str]
+
+    def mark(self, table: CatalogTable, named: str) -> CatalogTable:
+        """Return a table with what the publication gives of it; ``named`` is the transaction that gave it its name or schema."""
+        if self.every:
+            return msgspec.structs.replace(table, whole=self.whole, given=self.made)
+        own, schema = self.tables.get(table.oid, ""), self.schemas.get(table.schema, "")
+        # Whoever is given with a schema may have been in another one for a while.
+        given = f"{self.made},{own},{schema}" + (f",{named}" if schema and not own else "")
+        return msgspec.structs.replace(table, published=bool(own or schema), listed=True, whole=self.whole, given=given)
 
 
 def read_domains(connection: Connection) -> dict[int, Domain]:
@@ -154,7 +210,7 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
     for oid, numbers in connection.query(_UNIQUE_KEYS.format(oids=", ".join(str(o) for o in grouped) or "0")):
         unique.setdefault(int(oid or 0), []).append(tuple(int(n) for n in (numbers or "").split()))
     published = _published(connection)
-    listed = _listed(connection)
+    publication = _publication(connection)
     roots = [oid for oid, parts in grouped.items() if parts[0][_KIND] == "p"]
     leaves, defaults = _partitions(connection, roots) if roots else ({}, {})
     tables = [
@@ -162,9 +218,9 @@ def read_tables(connection: Connection, oids: Iterable[int] | None = None, domai
         for oid, parts in grouped.items()
         if any(not row[_GENERATED] for row in parts)
     ]
-    if listed is None:
+    if publication is None:
         return tables
-    return [msgspec.structs.replace(t, published=t.oid in listed[0] or t.schema in listed[1], listed=True) for t in tables]
+    return [publication.mark(t, grouped[t.oid][0][_NAMED] or "") for t in tables]
 
 
 def _partitions(
@@ -173,21 +229,24 @@ def _partitions(
     """Return the partitions with rows of partitioned tables, and what they keep for rows from before a column: smallest and largest."""
     oids = ", ".join(str(o) for o in roots)
     leaves: dict[int, tuple[Storage, ...]] = {}
-    for root, leaf, file, pristine in connection.query(_LEAVES.format(oids=oids)):
-        leaves[int(root or 0)] = (*leaves.get(int(root or 0), ()), Storage(int(leaf or 0), int(file or 0), pristine == "t"))
+    for root, leaf, file, pristine, logged, since in connection.query(_LEAVES.format(oids=oids)):
+        found = Storage(int(leaf or 0), int(file or 0), pristine == "t", logged == "t", since or "")
+        leaves[int(root or 0)] = (*leaves.get(int(root or 0), ()), found)
     defaults: dict[int, dict[str, tuple[str | None, str | None]]] = {}
     for root, name, low, high in connection.query(_LEAF_DEFAULTS.format(oids=oids)):
         defaults.setdefault(int(root or 0), {})[name or ""] = (low, high)
     return leaves, defaults
 
 
-def _listed(connection: Connection) -> tuple[set[int], set[str]] | None:
-    """Return the tables, by oid, and the schemas that the publication names; None where it is of all tables, or not there."""
+def _publication(connection: Connection) -> Publication | None:
+    """Return what the publication gives; None where it is not there."""
     sql = _LISTED + (_LISTED_SCHEMAS if connection.server_version >= _FILTERS_VERSION else "")
     rows = connection.query(sql.format(publication=quote_literal(connection.address.publication)))
-    if not rows or rows[0][0] == "t":
+    if not rows:
         return None
-    return {int(oid) for _, oid, _ in rows if oid}, {schema for _, _, schema in rows if schema}
+    every, whole, made = rows[0][0] == "t", rows[0][1] == "t", rows[0][2] or ""
+    tables = {int(oid): since or "" for _, _, _, oid, _, since in rows if oid}
+    return Publication(every, whole, made, tables, {schema: since or "" for _, _, _, _, schema, since in rows if schema})
 
 
 def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None, str]]:
@@ -240,5 +299,6 @@ def _table(
         generated=tuple(int(row[4] or 0) for row in every if row[_GENERATED]),
         storage=leaves if partitioned else (Storage(oid, int(every[0][_FILE] or 0), every[0][_PRISTINE] == "t"),),
         partitioned=partitioned,
+        pristine=every[0][_PRISTINE] == "t",
         deferrable=every[0][_DEFERRABLE] == "t",
     )

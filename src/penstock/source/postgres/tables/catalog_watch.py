@@ -4,7 +4,7 @@ The log tells rows, not what a statement did to rows that were there. The catalo
 file, a partition that came or went is another leaf, a column that was dropped and added again has another number. Owns the last answer per
 table and the doubts that wait until the log has been read up to where the catalog was asked: only then do the rows that follow stand
 behind what it showed. A table that this process sees for the first time is held against the slot's own horizon, which the server keeps, and
-against the partitions that the journal kept, so that what happened while nobody read is found as well. Thread safe. Runs in the log
+against what the journal kept of it, so that what happened while nobody read is found as well. Thread safe. Runs in the log
 service.
 """
 
@@ -16,20 +16,22 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from penstock.model.table import TableSchema
-from penstock.source.postgres.tables.catalog import CAPTURABLE, PARTITION_TREE, CatalogTable
-from penstock.source.postgres.tables.partition_notes import PartitionNotes
+from penstock.source.postgres.tables.catalog import CAPTURABLE, FIRST_USER_OID, OID_MASK, PARTITION_TREE, CatalogTable
+from penstock.source.postgres.tables.catalog_notes import CatalogNotes
 from penstock.source.postgres.tables.row_doubts import storage_doubt, text_doubt
 from penstock.source.postgres.wire.connection import Row
+from penstock.source.single_log import TableDoubt
 
 _PRINTS = f"""{PARTITION_TREE}
 SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersistence, c.relispartition, c.relfilenode, c.relreplident,
-  (SELECT string_agg(concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped), ';' ORDER BY a.attnum)
+  (SELECT string_agg(concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped, a.attgenerated), ';'
+      ORDER BY a.attnum)
     FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
   (SELECT string_agg(concat_ws(':', r.oid, r.xmin), ';' ORDER BY r.oid) FROM pg_publication_rel r WHERE r.prrelid = c.oid),
   (SELECT string_agg(concat_ws(':', p.oid, p.xmin), ';' ORDER BY p.oid) FROM pg_publication p),
   (SELECT string_agg(concat_ws(':', i.indexrelid, i.indisprimary, i.indisreplident), ';' ORDER BY i.indexrelid)
     FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  (SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence), ';' ORDER BY k.oid)
+  (SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence, t.since), ';' ORDER BY k.oid)
     FROM tree t JOIN pg_class k ON k.oid = t.relid WHERE t.root = c.oid AND k.relkind <> 'p')))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid IN ({{oids}})
@@ -39,16 +41,24 @@ SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
 """
 _ALL = f"SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
-_TEXTS = """
-WITH parts (type, part, shown) AS (
-  SELECT enumtypid, oid, enumlabel FROM pg_enum
-  UNION ALL SELECT c.reltype, 0, string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind = 'c' AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 1)
-SELECT type, part, shown FROM parts
-UNION ALL SELECT t.typarray, p.part, p.shown FROM parts p JOIN pg_type t ON t.oid = p.type
-UNION ALL SELECT d.oid, p.part, p.shown FROM parts p JOIN pg_type d ON d.typbasetype = p.type AND d.typtype = 'd'
+_USED = f"""used (type, part) AS (
+  SELECT a.atttypid, a.atttypid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+  WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= {FIRST_USER_OID} {{only}}
+  UNION SELECT u.type, d.part FROM used u CROSS JOIN LATERAL (
+    SELECT unnest(ARRAY[t.typelem, t.typbasetype]) FROM pg_type t WHERE t.oid = u.part
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = u.part OR to_jsonb(r) ->> 'rngmultitypid' = u.part::text
+    UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+    WHERE t.oid = u.part AND a.attnum > 0 AND NOT a.attisdropped) d (part)
+  WHERE d.part <> 0)"""
+"""What users' types of columns are made of, however deep: arrays, domains, ranges, composite types and rows of tables."""
+_USED_BY_ALL, _USED_BY_SOME = _USED.format(only=""), _USED.format(only="AND c.oid IN ({oids})")
+_TEXTS = f"""WITH RECURSIVE {_USED_BY_ALL}
+SELECT u.type, e.oid::bigint, e.enumlabel FROM used u JOIN pg_enum e ON e.enumtypid = u.part
+UNION ALL SELECT u.type, -u.part::bigint, string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
+FROM used u JOIN pg_type t ON t.oid = u.part JOIN pg_attribute a ON a.attrelid = t.typrelid
+WHERE a.attnum > 0 AND NOT a.attisdropped GROUP BY 1, 2
 """
-_TOUCHED = f"""{PARTITION_TREE}
+_TOUCHED = f"""{PARTITION_TREE}, {_USED_BY_SOME}
 SELECT DISTINCT r.oid FROM pg_class r
 CROSS JOIN LATERAL (SELECT r.oid AS relid UNION SELECT t.relid FROM tree t WHERE t.root = r.oid) f
 JOIN pg_class k ON k.oid = f.relid LEFT JOIN pg_inherits h ON h.inhrelid = k.oid
@@ -57,10 +67,12 @@ WHERE r.oid IN ({{oids}}) AND (
   OR (r.relkind = 'p' AND k.relispartition AND age(h.xmin) <= age('{{horizon}}'::xid))
   OR EXISTS (SELECT 1 FROM pg_publication_rel l WHERE l.prrelid = r.oid AND age(l.xmin) <= age('{{horizon}}'::xid))
   OR EXISTS (
-    SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typelem, t.typbasetype)
-    LEFT JOIN pg_class s ON s.relkind = 'c' AND s.reltype IN (t.oid, t.typelem, t.typbasetype)
-    LEFT JOIN pg_attribute p ON p.attrelid = s.oid
+    -- The one type whose values look otherwise than those of a type from which it takes them as they are (cidr).
+    SELECT 1 FROM pg_attribute a
+    WHERE a.attrelid = r.oid AND a.atttypid = 'pg_catalog.inet'::regtype AND age(a.xmin) <= age('{{horizon}}'::xid))
+  OR EXISTS (
+    SELECT 1 FROM pg_attribute a JOIN used u ON u.type = a.atttypid JOIN pg_type t ON t.oid = u.part
+    LEFT JOIN pg_enum e ON e.enumtypid = t.oid LEFT JOIN pg_attribute p ON p.attrelid = t.typrelid AND p.attnum > 0
     WHERE a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
       AND (age(e.xmin) <= age('{{horizon}}'::xid) OR age(p.xmin) <= age('{{horizon}}'::xid))))
 """
@@ -69,6 +81,8 @@ ReadTables = Callable[[Sequence[int]], Sequence[CatalogTable]]
 Query = Callable[[str], list[Row]]
 Known = Callable[[int], bool]
 """What somebody else knows of a table, by oid."""
+Held = Callable[[int], frozenset[int] | None]
+"""Which columns a table has as far as the log told; None where its capture never began."""
 TypeTexts = dict[int, dict[int, str]]
 
 
@@ -112,10 +126,11 @@ class CatalogWatch:
         self._texts: TypeTexts | None = None
         self._other_texts: set[int] = set()
         self._untold: set[int] = set()
+        self._silent: set[int] = set()
         self._horizon = ""
         self._waiting: list[Waiting] = []
         self._noted: list[Waiting] = []
-        self._notes = PartitionNotes()
+        self._notes = CatalogNotes()
         self._lock = threading.RLock()
 
     def begin(self, horizon: str) -> None:
@@ -148,6 +163,19 @@ class CatalogWatch:
         with self._lock:
             return self._notes.take(ts)
 
+    def take_back(self, doubts: Iterable[TableDoubt]) -> None:
+        """Tell once more what the last step of a reading told: nobody may have taken it."""
+        with self._lock:
+            self._notes.take_back()
+            for doubt in doubts:
+                oid = doubt.table_id & OID_MASK
+                if doubt.code:
+                    # The log tells it once more where it is read again, or the catalog does.
+                    self._silent.discard(oid)
+                    self._prints.pop(oid, None)
+                else:
+                    self.put_off(0, oid, doubt.reason)
+
     def seen(self, oid: int) -> CatalogTable | None:
         """Return a table as it was last seen."""
         with self._lock:
@@ -162,7 +190,7 @@ class CatalogWatch:
         rows = self._query(_PLACES.format(oids=", ".join(str(o) for o in oids))) if oids else []
         return {int(o or 0): Place(schema or "", table or "", kept == "u", part == "t") for o, schema, table, kept, part in rows}
 
-    def rewritten(self, tables: Sequence[CatalogTable], known: Known, was_captured: Known) -> dict[int, str]:
+    def rewritten(self, tables: Sequence[CatalogTable], known: Known, held: Held) -> dict[int, str]:
         """Return, by oid, why rows may differ from what the log told since tables were last seen; those without a reason are left out.
 
         A table that nobody has seen yet was captured by an earlier process, or is new.
@@ -172,13 +200,13 @@ class CatalogWatch:
         found = dict.fromkeys(touched, "it was rewritten, or its partitions, types or publication changed, while nobody read the log")
         for table in tables:
             old = before[table.oid]
-            if old is None and (reason := self._notes.loss(table, was_captured(table.oid))):
+            if old is None and (reason := self._notes.loss(table, held(table.oid))):
                 found[table.oid] = reason
             if old is not None and (reason := storage_doubt(old, table, known)):
                 found[table.oid] = reason
         return found
 
-    def look(self, captured: Sequence[tuple[int, int, int]], known: Known, was_captured: Known) -> list[Changed]:
+    def look(self, captured: Sequence[tuple[int, int, int]], known: Known, held: Held) -> list[Changed]:
         """Return which of some tables, given as (oid, table id, version), are gone or different."""
         if not captured:
             return []
@@ -189,14 +217,14 @@ class CatalogWatch:
         with self._lock:
             differ = [o for o in oids if o not in prints or o in self._untold or prints[o] != self._prints.get(o) or o not in self._seen]
         now = self.read(differ)
-        reasons = self.rewritten(list(now.values()), known, was_captured)
+        reasons = self.rewritten(list(now.values()), known, held)
         places = self.places([o for o in differ if o not in now])
         found: list[Changed] = []
         for oid, table_id, version in captured:
             table, before = now.get(oid), self.seen(oid)
             if table is not None:
                 reason = reasons.get(oid, "") or text_doubt(table, texts)
-                if reason or table != before or oid in self._untold:
+                if reason or table != before or oid in self._untold or (table.silence is not None and oid not in self._silent):
                     found.append(Changed(table_id, version, table, None, reason, prints.get(oid, "")))
                 else:
                     self._prints[oid] = prints.get(oid, "")
@@ -220,6 +248,7 @@ class CatalogWatch:
                 self._notes.see([changed.now])
                 self._prints[changed.now.oid] = changed.fingerprint
                 self._untold.discard(changed.now.oid)
+                (self._silent.discard if changed.now.silence is None else self._silent.add)(changed.now.oid)
 
     def told_all(self) -> None:
         """Note that everything of the last look was told."""

@@ -14,6 +14,7 @@ from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import CatalogTable
 
 PARTITION_GONE = "a partition of it was dropped or detached"
+ANEW = "values by which its rows are known have another type: it begins again"
 _AHEAD = "its definition changed again before the log of this one was read"
 
 
@@ -24,14 +25,23 @@ def storage_doubt(before: CatalogTable, now: CatalogTable, known: Callable[[int]
     """
     old = {s.oid: s.file for s in before.storage}
     new = {s.oid: s.file for s in now.storage}
+    since = {s.oid: s.since for s in now.storage}
+    types = {c.column.id: c.type_oid for c in now.columns}
     came = [s for s in now.storage if s.oid not in old]
     reasons = {
         "it was added to the publication, which did not give its rows before": now.published and not before.published,
         "the publication gives another part of it": (before.row_filter, before.columns_hidden) != (now.row_filter, now.columns_hidden),
+        "the publication was changed, and may not have given all of its rows for a while": now.silence is None
+        and bool(before.given)
+        and before.given != now.given,
+        "a column has another type": any(types.get(c.column.id, c.type_oid) != c.type_oid for c in before.columns),
+        # Two rows that had one key for a moment are told apart only where that is known.
+        "its key was deferrable": before.deferrable and not now.deferrable,
         "its rows are named otherwise (REPLICA IDENTITY)": not now.has_key and (before.identity == "f") != (now.identity == "f"),
         "a generated column became an ordinary one": not {c.column.id for c in now.columns}.isdisjoint(before.generated),
         "its rows were rewritten (the table or a partition of it lies in another file)": any(new.get(o, f) != f for o, f in old.items()),
         PARTITION_GONE: not old.keys() <= new.keys(),
+        "a partition of it was detached for a while": any(since.get(s.oid, s.since) != s.since for s in before.storage),
         "a table was attached to it as a partition": any(not s.pristine or known(s.oid) for s in came),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
@@ -73,6 +83,6 @@ def creation_doubt(now: CatalogTable | None) -> str:
     """Return why a table that the log shows for the first time may have rows that it never showed."""
     if now is None:
         return _AHEAD
-    if now.listed or not all(s.pristine for s in now.storage):
+    if now.listed or not now.pristine or not all(s.pristine for s in now.storage):
         return "it may have had rows before the log told of it"
     return ""

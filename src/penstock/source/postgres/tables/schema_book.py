@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from penstock.ddl.kept_values import is_made_anew
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import FIRST_USER_OID, OID_BITS, OID_MASK, CatalogTable
 from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_drop, compose_renames, compose_truncate
-from penstock.source.postgres.tables.row_doubts import creation_doubt, shape_doubt
+from penstock.source.postgres.tables.row_doubts import ANEW, creation_doubt, shape_doubt
 from penstock.source.postgres.tables.table_names import Moves, Name, clear_names
 from penstock.source.postgres.tables.versions import (
     BASE_VERSION_BITS,
@@ -42,9 +43,6 @@ from penstock.source.postgres.tables.versions import (
 )
 from penstock.source.postgres.wire.pgoutput import Relation
 
-OID_BITS = 32
-OID_MASK = (1 << OID_BITS) - 1
-FIRST_USER_OID = 16_384
 DDL_SLOTS = 7
 """How many schema changes of one table a transaction may hold: its rows stand one more ts above the transaction before."""
 
@@ -198,6 +196,11 @@ class SchemaBook:
         with self._lock:
             return bool(self._generations(oid)) and self.newest(oid).version > 1 << BASE_VERSION_BITS
 
+    def held(self, oid: int) -> frozenset[int] | None:
+        """Return the columns of a table that was captured before; None where it was not."""
+        with self._lock:
+            return frozenset(c.id for c in self.newest(oid).columns) if self.was_captured(oid) else None
+
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""
         with self._lock:
@@ -303,6 +306,8 @@ class SchemaBook:
             )
             doubt = shape_doubt(last, after, now, versions, rewritten) if last.columns != after.columns else ""
             ddls, made = self._advance([(last, after)], commit_ts)
+            if made[0].table_id != last.table_id:
+                doubt = doubt or ANEW
         return Observed(known(made[0]), ddls, doubt)
 
     def observe_catalog(
@@ -321,8 +326,8 @@ class SchemaBook:
                     continue
                 pairs.append((before, after))
                 reason = shape_doubt(before, after, now, self.versions(before.table_id), rewritten.get(now.oid, ""))
-                if _columns(before) != _columns(after) and reason:
-                    doubts.setdefault(now.oid, reason)
+                if _columns(before) != _columns(after) and (reason or is_made_anew(before, after.columns)):
+                    doubts.setdefault(now.oid, reason or ANEW)
             # A table whose name another has by now was told as gone with that one.
             gone = [t for t in gone if not self._is_taken(t, ts)]
             if pairs:
@@ -359,6 +364,8 @@ class SchemaBook:
             }
             begun = [a for b, a in mine if (b is None or a in made) and a.table_id <= OID_MASK]
             events: list[DdlEvent] = [compose_create(a, a.version, self._replaced_by(a)) for a in begun]
+            anew = [(old, a) for b, a in mine if b is None and (old := self._made_anew_from(a)) is not None]
+            events += [_compose(old, a) for old, a in anew]
             replaced = {table_id for event in events for table_id in event.dropped_table_ids}
             ended = [(self._at(oid, slot + 1), slot) for oid, slot in self._ended.items() if from_ts < slot < to_ts]
             events += [compose_drop(t, slot) for t, slot in ended if t is not None and t.table_id not in replaced]
@@ -375,6 +382,7 @@ class SchemaBook:
             self.versions(self.table_id(oid, commit_ts))
             generations = self._generations(oid)
             made = [g for g in generations if commit_ts - DDL_SLOTS <= g.versions()[0].version < commit_ts]
+            made = [g for g in made if g.table_id > OID_MASK and self._made_anew_from(g.versions()[0]) is None]
             if made:
                 # The same statement, read again.
                 at = generations.index(made[0])
@@ -404,27 +412,32 @@ class SchemaBook:
         moved = self._move(moves, slot)
         renamed: list[tuple[TableSchema, TableSchema]] = []
         altered: list[tuple[TableSchema, TableSchema]] = []
+        made: dict[int, TableSchema] = {}
         for before, after in pairs:
             version = slot
             if after.table_id & OID_MASK in claims:
                 shape = before if after.table_id in reshaped else after
                 named = msgspec.structs.replace(shape, schema=after.schema, table=after.table, version=slot)
                 renamed.append((before, named))
+                made[after.table_id] = named
                 if shape is after:
                     continue
                 before, version = named, slot + 1  # noqa: PLW2901 - the next step begins where the rename ends
-            altered.append((before, msgspec.structs.replace(after, version=version)))
-        made = {a.table_id: a for _, a in (*renamed, *altered)}
+            altered.append((before, _anew(before, msgspec.structs.replace(after, version=version))))
+            made[after.table_id] = altered[-1][1]
         self.adopt([a for _, a in (*renamed, *altered)])
         if renamed or moved:
             ddls.append(compose_renames([*renamed, *moved]))
-        return (*ddls, *(compose_ddl(before, after) for before, after in altered)), [made[a.table_id] for _, a in pairs]
+        return (*ddls, *(_compose(before, after) for before, after in altered)), [made[a.table_id] for _, a in pairs]
 
     def _told_again(self, before: TableSchema | None, version: TableSchema) -> tuple[DdlEvent, ...]:
         """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
+        if before is None and version.table_id > OID_MASK:
+            # A generation: a TRUNCATE begins it, which the log tells again, unless it was made anew.
+            old = self._made_anew_from(version)
+            return (_compose(old, version),) if old is not None else ()
         if before is None:
-            # A table begins with it, unless it is a generation, which a TRUNCATE begins.
-            return (compose_create(version, version.version, self._replaced_by(version)),) if version.table_id <= OID_MASK else ()
+            return (compose_create(version, version.version, self._replaced_by(version)),)
         if (before.schema, before.table) == (version.schema, version.table):
             return (compose_ddl(before, version),)
         steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
@@ -434,6 +447,12 @@ class SchemaBook:
         gone = [self._at(oid, version.version) for oid in dict.fromkeys([*moves.gone, *told])]
         drops = [compose_drop(t, version.version - 1) for t in gone if t is not None]
         return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
+
+    def _made_anew_from(self, table: TableSchema) -> TableSchema | None:
+        """Return the last version of the generation before a first version that is no truncated table: it has other columns."""
+        before = self._histories.get(table.table_id - (1 << OID_BITS)) if table.table_id > OID_MASK else None
+        old = before.versions()[-1] if before is not None else None
+        return old if old is not None and _columns(old) != _columns(table) else None
 
     def _replaced_by(self, table: TableSchema) -> tuple[int, ...]:
         """Return the tables that ended where another took their name, or moved the last one who had it away."""
@@ -516,6 +535,20 @@ class SchemaBook:
             # A user's type that is not known as a domain may be one that was made since.
             domains = self._domains = self._read_domains()
         return [column_type(c.type_oid, c.typmod, domains) for c in relation.columns]
+
+
+def _anew(before: TableSchema, after: TableSchema) -> TableSchema:
+    """Return a version, as the first of another generation where rows that exist could not be told from it on."""
+    if not is_made_anew(before, after.columns):
+        return after
+    columns = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in after.columns)
+    return msgspec.structs.replace(after, table_id=before.table_id + (1 << OID_BITS), columns=columns)
+
+
+def _compose(before: TableSchema, after: TableSchema) -> DdlEvent:
+    if before.table_id == after.table_id:
+        return compose_ddl(before, after)
+    return compose_create(after, after.version, (before.table_id,))
 
 
 def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:

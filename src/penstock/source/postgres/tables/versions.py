@@ -11,14 +11,23 @@ import hashlib
 from collections.abc import Sequence
 
 import msgspec
+import pyarrow as pa
 
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import ColumnType
+from penstock.model.types import ColumnType, TypeKind
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.tables.catalog import CatalogTable
 from penstock.source.postgres.wire.pgoutput import Relation
 
 BASE_VERSION_BITS = 31
+_NOT_NULL = {
+    TypeKind.DATE: "0001-01-01",
+    TypeKind.DATETIME: "0001-01-01 00:00:00",
+    TypeKind.TIMESTAMP: "1970-01-01 00:00:00",
+    TypeKind.TIME: "00:00:00",
+    TypeKind.JSON: "null",
+    TypeKind.DECIMAL: "0",
+}
 Types = Sequence[tuple[ColumnType, CellForm]]
 
 
@@ -90,11 +99,24 @@ def _numbered(before: TableSchema, now: CatalogTable, version: int, schema: str,
     for shown, is_key in zip(now.columns, keys, strict=True):
         column = shown.column
         was = old.get(column.id)
-        initial = was.initial_default if was is not None else None if shown.initial is msgspec.UNSET else shown.initial
-        columns.append(
-            msgspec.structs.replace(column, primary_key=is_key, nullable=column.nullable and not is_key, initial_default=initial)
-        )
+        nullable = column.nullable and not is_key
+        initial = was.initial_default if was is not None else _initial(column.type, nullable, shown.initial)
+        columns.append(msgspec.structs.replace(column, primary_key=is_key, nullable=nullable, initial_default=initial))
     return TableSchema(before.table_id, schema, table, version, tuple(columns), unique_keys=now.unique_keys)
+
+
+def _initial(kind: ColumnType, nullable: bool, told: str | msgspec.UnsetType | None) -> str | None:
+    """Return what rows from before a column have in it; where nobody can tell it of one that is never NULL, something that is not.
+
+    Their table is in doubt then, and they get what they have when it was read again. A consumer would refuse a NULL until then.
+    """
+    if isinstance(told, str):
+        return told
+    if nullable:
+        return None
+    if kind.kind in _NOT_NULL:
+        return _NOT_NULL[kind.kind]
+    return "" if pa.types.is_string(kind.arrow()) or pa.types.is_binary(kind.arrow()) else "0"
 
 
 def guessed_version(
@@ -128,10 +150,9 @@ def guessed_version(
         tells_key = relation.identity in "di" and any(c.in_identity for c in relation.columns)
         is_key = described.in_identity if tells_key else facts.primary_key
         was = next((c for c in before.columns if c.id == column_id), None)
-        initial = was.initial_default if was is not None else None
-        columns.append(
-            Column(column_id, described.name, kind, facts.nullable and not is_key, is_key, facts.default, initial_default=initial)
-        )
+        nullable = facts.nullable and not is_key
+        initial = was.initial_default if was is not None else _initial(kind, nullable, None)
+        columns.append(Column(column_id, described.name, kind, nullable, is_key, facts.default, initial_default=initial))
     # The log does not tell unique keys; those that the catalog shows count where their columns are the same.
     same = {c.id for c in columns if c.name in shown and shown[c.name].id == c.id}
     unique = tuple(k for k in (now.unique_keys if now is not None else ()) if set(k) <= same)

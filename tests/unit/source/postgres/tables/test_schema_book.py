@@ -6,8 +6,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.postgres.rows.cells import CellForm
-from penstock.source.postgres.tables.catalog import CatalogColumn, CatalogTable
-from penstock.source.postgres.tables.schema_book import OID_BITS, SchemaBook
+from penstock.source.postgres.tables.catalog import OID_BITS, CatalogColumn, CatalogTable
+from penstock.source.postgres.tables.schema_book import SchemaBook
 from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn
 
@@ -219,3 +219,22 @@ def test_rows_from_before_every_version_that_is_known_begin_one():
     known, _ = catalog.observe(book, 1 << 50)
     assert known.table.version < 1 << 50
     assert [(c.id, c.name) for c in known.table.columns] == [(1, "id"), (2, "v")]
+
+
+def test_a_table_whose_key_gets_another_type_begins_again_and_so_it_is_told_by_another_process():
+    catalog, ts = Catalog("id", "v"), 1 << 50
+    book = catalog.book()
+    known, _ = catalog.observe(book, ts)
+    first = catalog.columns[0]
+    catalog.columns[0] = msgspec.structs.replace(first, column=msgspec.structs.replace(first.column, type=TEXT), form=CellForm.TEXT)
+    (shown,) = catalog.read(None)
+    ddls, doubts = book.observe_catalog([shown], [], ts + 1000, {})
+    ((event,), (reason,)) = (ddls, doubts.values())
+    assert (event.type, event.dropped_table_ids) == (DdlType.CREATE_TABLE, (known.table.table_id,))
+    assert event.tables[0].table_id == known.table.table_id + (1 << OID_BITS)
+    assert reason
+    later = catalog.book()
+    later.adopt([*book.versions(7), *event.tables])
+    assert later.told_between(ts + 900, ts + 1000)[0] == ddls
+    truncated = later.truncate(7, ts + 1000)
+    assert truncated.dropped_table_ids == (event.tables[0].table_id,), "a TRUNCATE behind it is one of its own"
