@@ -162,9 +162,14 @@ def test_tables_that_were_renamed_truncated_or_have_no_key(session: SparkSession
     keyless = TableSchema(4, "s", "k", T0 + 60, (Column(1, "id", ColumnType(TypeKind.BIGINT)), NAME))
     lab.ddl(T0 + 60, DdlType.CREATE_TABLE, "CREATE TABLE k (...)", keyless)
     lab.write(keyless, [(T0 + 61 + n, Op.INSERT, n % 2, "same") for n in range(6)])
-    lab.write(keyless, [(T0 + 70, Op.DELETE, 1, "same"), (T0 + 71, Op.INSERT, None, None)])
+    lab.write(keyless, [(T0 + 70, Op.DELETE, 1, "same"), (T0 + 70, Op.DELETE, 2, "late"), (T0 + 71, Op.INSERT, None, None)])
+    lab.write(keyless, [(T0 + 72, Op.INSERT, 2, "late")])
     lab.checkpoint(T0 + 99)
-    expected = {"s.t": [(9, "i")], "s.u": [(3, "c"), (4, "d"), (6, "f")], "s.k": [(None, None), *[(0, "same")] * 3, *[(1, "same")] * 2]}
+    expected = {
+        "s.t": [(9, "i")],
+        "s.u": [(3, "c"), (4, "d"), (6, "f")],
+        "s.k": [(None, None), *[(0, "same")] * 3, *[(1, "same")] * 2, (2, "late")],
+    }
     for table, rows in expected.items():
         read = session.read.format("penstock-storage").option("table", table).option("as-of", "checkpoint")
         for shown in (read_table(session, uri, table), read.option("tasks", 3).load(uri)):

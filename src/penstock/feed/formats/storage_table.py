@@ -7,7 +7,7 @@ Runs in the driver; Spark runs the rest.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from penstock.feed.formats.storage_reader import AT, FORMAT, ROW, Request
@@ -15,7 +15,7 @@ from penstock.feed.formats.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN
 from penstock.readback.lineage import lineage
 from penstock.readback.net_rows import keyless_updates
 
-_CHANGE, _COUNT, _COPY = "_change", "_count", "_copy"
+_CHANGE, _COUNT, _COPY, _SUM = "_change", "_count", "_copy", "_sum"
 
 
 def read_table(session: SparkSession, uri: str, table: str, as_of: int | None = None, **options: str) -> DataFrame:
@@ -35,7 +35,7 @@ def read_table(session: SparkSession, uri: str, table: str, as_of: int | None = 
     counts = {row[OP_COLUMN]: row["count"] for row in changes.groupBy(OP_COLUMN).count().collect()}
     if counts.get("update", 0) != counts.get("before", 0):
         raise keyless_updates(life.newest)
-    return _counted(changes, columns)
+    return _counted(changes, columns, ordered_by_ts=request.settings.data_format.has_commit_ts)
 
 
 def _last_of_each(changes: DataFrame, columns: list[Column], *, ordered_by_ts: bool) -> DataFrame:
@@ -46,9 +46,13 @@ def _last_of_each(changes: DataFrame, columns: list[Column], *, ordered_by_ts: b
     return last.where(fn.col(f"{_CHANGE}.alive")).select(f"{_CHANGE}.row.*")
 
 
-def _counted(changes: DataFrame, columns: list[Column]) -> DataFrame:
+def _counted(changes: DataFrame, columns: list[Column], *, ordered_by_ts: bool) -> DataFrame:
+    """Count copies; a delete that finds none takes none, so where the sum of the changes falls below nothing it begins again."""
     sign = fn.when(fn.col(OP_COLUMN).isin("insert", "update"), 1).otherwise(-1)
-    rows = changes.groupBy(ROW).agg(fn.first(fn.struct(*columns)).alias(_CHANGE), fn.sum(sign).alias(_COUNT)).where(fn.col(_COUNT) > 0)
+    order = [fn.col(COMMIT_TS_COLUMN), sign] if ordered_by_ts else [fn.col(AT)]
+    steps = changes.withColumn(_SUM, fn.sum(sign).over(Window.partitionBy(ROW).orderBy(*order)))
+    alive = fn.sum(sign) - fn.least(fn.min(_SUM), fn.lit(0))
+    rows = steps.groupBy(ROW).agg(fn.first(fn.struct(*columns)).alias(_CHANGE), alive.alias(_COUNT)).where(fn.col(_COUNT) > 0)
     copies = rows.withColumn(_COPY, fn.explode(fn.sequence(fn.lit(1), fn.col(_COUNT))))
     return copies.select(f"{_CHANGE}.*")
 

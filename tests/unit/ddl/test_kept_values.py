@@ -1,0 +1,61 @@
+"""Which changes of types leave rows that readers of the files may spell otherwise, beside a key, in it, and where nothing names rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.ddl.kept_values import is_made_anew
+from penstock.model.table import Column, TableSchema
+from penstock.source.mysql.tables.columns import column_type
+
+NEVER, NAMED, ALWAYS = range(3)
+
+
+def table(kind: str, *, key: bool, other_key: bool) -> TableSchema:
+    columns = (Column(1, "k", column_type("int"), False, other_key), Column(2, "a", column_type(kind), not key, key))
+    return TableSchema(7, "s", "t", 1, columns)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "when"),
+    [
+        ("int", "bigint", NEVER),
+        ("int unsigned", "bigint", NEVER),
+        ("varchar(9)", "varchar(19)", NEVER),
+        ("varchar(9)", "text", NEVER),
+        ("decimal(8,2)", "decimal(10,2)", NEVER),
+        ("json", "longtext", NEVER),
+        ("enum('a','b')", "enum('a','b','c')", NEVER),
+        ("bigint", "int", NAMED),
+        ("varchar(9)", "varchar(3)", NAMED),
+        ("int", "varchar(9)", NAMED),
+        ("enum('a','b')", "varchar(9)", NAMED),
+        ("longtext", "json", NAMED),
+        ("decimal(8,2)", "decimal(8,4)", NAMED),
+        ("int", "decimal(8,2)", NAMED),
+        ("datetime", "datetime(3)", NAMED),
+        ("binary(3)", "varbinary(9)", NAMED),
+        ("double", "varchar(9)", ALWAYS),
+        ("float", "double", ALWAYS),
+        ("decimal(8,4)", "decimal(8,2)", ALWAYS),
+        ("decimal(8,4)", "int", ALWAYS),
+        ("datetime(3)", "datetime", ALWAYS),
+        ("datetime", "timestamp", ALWAYS),
+        ("date", "varchar(20)", ALWAYS),
+        ("enum('a','b')", "int", ALWAYS),
+        ("varchar(9)", "int", ALWAYS),
+        ("blob", "text", ALWAYS),
+    ],
+)
+def test_what_begins_again(old: str, new: str, when: int) -> None:
+    found = []
+    for key, other_key in ((False, True), (True, False), (False, False)):
+        after = table(new, key=key, other_key=other_key)
+        found.append(is_made_anew(table(old, key=key, other_key=other_key), after.columns))
+    assert found == [when is ALWAYS, when is not NEVER, when is not NEVER]
+
+
+def test_a_key_that_goes_with_it_counts_every_column() -> None:
+    before, after = table("int", key=False, other_key=True), table("varchar(9)", key=False, other_key=False)
+    assert is_made_anew(before, after.columns)
+    assert not is_made_anew(before, before.columns[:1])
