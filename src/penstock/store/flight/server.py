@@ -217,7 +217,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         for side in BatchKind:
             headers = [b.header for b in memory.side(side)]
             for version in sorted({h.schema_version for h in headers if h.max_ts > from_ts and h.min_ts <= request.to_ts}):
-                ticket = RowsTicket(request.span_id, side, version, from_ts, request.to_ts, self._signer.expires_ms())
+                expires_ms, start_ts = self._signer.expires_ms(), state.history_start_ts
+                ticket = RowsTicket(request.span_id, side, version, from_ts, request.to_ts, expires_ms, start_ts)
                 yield fl.FlightEndpoint(self._signer.sign(ticket), [], app_metadata=msgspec.json.encode(MemoryEndpoint(side, version)))
 
     def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
@@ -231,7 +232,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _view_of(self, ticket: RowsTicket) -> SpanView:
         view = self._store.view(ticket.span_id, max(ticket.from_ts, 1), ticket.to_ts)
-        if ticket.from_ts < view.state.history_start_ts:
+        start_ts = view.state.history_start_ts
+        if start_ts > ticket.history_start_ts and ticket.from_ts < start_ts:
             raise PenstockError("OBJECT_COLLECTED", f"span {ticket.span_id}: its rows above ts {ticket.from_ts} were merged")
         return view
 

@@ -30,6 +30,8 @@ class RowsTicket(msgspec.Struct, frozen=True, tag="rows"):
     from_ts: int
     to_ts: int
     expires_ms: int
+    history_start_ts: int = 0
+    """Where the span's history began when the ticket was given: what is merged since is no longer there row by row."""
 
 
 class ObjectTicket(msgspec.Struct, frozen=True, tag="object"):
