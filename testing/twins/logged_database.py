@@ -153,6 +153,10 @@ class MemoryDatabase:
             self._answer()
             return LogPosition(self._ts_of(len(self._steps)), str(len(self._steps)))
 
+    def notes(self) -> Sequence[TableSchema]:
+        """Return nothing."""
+        return ()
+
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Do nothing: every version is known."""
 

@@ -120,6 +120,10 @@ class MemoryLog:
         """Return no tables."""
         return ()
 
+    def notes(self) -> Sequence[TableSchema]:
+        """Return nothing."""
+        return ()
+
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Note the versions."""
         self.adopted = list(versions)

@@ -158,8 +158,11 @@ def test_ddls_and_rows_that_were_written_while_nobody_read(server: str, tmp_path
         [(1, "id"), (2, "a")],
         [(1, "id"), (3, "b"), (2, "a")],
         [(1, "id"), (3, "b"), (4, "c")],
-        [(1, "id"), (3, "d"), (4, "c"), (5, "e")],
     ]
+    # Numbers that become texts are spelled otherwise by every reader: the table begins again.
+    (anew,) = [t for t in second.upstream.list_tables() if t.full_name == "away.t"]
+    assert anew.table_id != table.table_id
+    assert [(c.id, c.name) for c in anew.columns] == [(1, "id"), (3, "d"), (4, "c"), (5, "e")]
     handle = second.store.collect_changes(span.span_id, 1, settled)
     seen = []
     while not isinstance(step := handle.next(), EndOfRange):
@@ -170,7 +173,6 @@ def test_ddls_and_rows_that_were_written_while_nobody_read(server: str, tmp_path
         {"c1": 2, "c2": 2},
         {"c1": 3, "c3": "3.25", "c2": 3},
         {"c1": 4, "c3": "4.00", "c4": 18446744073709551615},
-        {"c1": 4, "c3": "4.00", "c4": 18446744073709551615, "c5": 2},
     ]
     second.close()
 

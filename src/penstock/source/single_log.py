@@ -98,6 +98,12 @@ class LoggedUpstream(Upstream, Protocol):
         A server that keeps no history of its schemas cannot tell after a restart which version a row has; one that does ignores this.
         """
 
+    def notes(self) -> Sequence[TableSchema]:
+        """Return what the journal shall keep of tables as they were seen and no step has carried yet; steps carry it all the same.
+
+        Asked where a table's capture begins: what is not noted by then cannot be compared after a crash.
+        """
+
     def confirm(self, position: LogPosition) -> None:
         """Tell the upstream that everything before a position is durable here, so that it need not keep it."""
 

@@ -102,7 +102,7 @@ class SingleLogPuller:
 
     def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Keep table versions in the journal, for the upstream to take over after a restart. Any thread may call it."""
-        self._journal.save_schemas(versions)
+        self._journal.save_schemas([*versions, *self._upstream.notes()])
 
     def unsubscribe(self, span_id: int) -> None:
         """Stop giving a span anything: neither of its functions is called after this returns. Does nothing if it is not subscribed."""

@@ -158,6 +158,10 @@ class MySqlUpstream:
             with self._lock:
                 self._streams.discard(stream)
 
+    def notes(self) -> Sequence[TableSchema]:
+        """Return nothing: what happens while nobody reads is in the log."""
+        return ()
+
     def confirm(self, position: LogPosition) -> None:
         """Do nothing: the server keeps its logs by its own rules."""
 

@@ -134,6 +134,10 @@ class PostgresUpstream:
         self._book.adopt_ends([v for v in versions if is_note(v)])
         self._book.announce(v.table_id for v in tables)
 
+    def notes(self) -> Sequence[TableSchema]:
+        """Return how tables were seen, where the journal does not have it yet."""
+        return self._watch.notes(max(self._commits.last_ts(), 1))
+
     def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
         """Cut a span by what the server knows of the distribution of keys."""
         return cut(span, self._cuts(span.table_id), pieces_max)
@@ -163,6 +167,8 @@ class PostgresUpstream:
         tables = self._ask(read_tables)
         self._book.announce(t.table_id for t in self._book.adopt_base(tables))
         self._watch.accept(tables, first=True)
+        # Whatever was captured begins anew here, also where slot and publication were given up before.
+        self._watch.accept(tables)
         return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
 
     def read_log(

@@ -75,14 +75,28 @@ class CatalogNotes:
         seen, self._seen, self._given = self._seen, {}, {}
         notes = []
         for oid, table in seen.items():
-            known, now = self._numbers.get(oid, frozenset()), _numbers(table) | (frozenset({_DOUBTED}) if oid in waiting else frozenset())
-            if known != now or (table.partitioned and oid not in self._numbers):
-                changes = (tuple(sorted(now - known)), tuple(sorted(known - now)))
-                # A log that is read again gives the same ts again, and the journal keeps the first version of each.
-                self._last[oid] = max(ts, self._last.get(oid, 0) + 1)
-                notes.append(TableSchema(-oid, table.schema, table.table, self._last[oid], (), unique_keys=changes))
+            now = _numbers(table) | (frozenset({_DOUBTED}) if oid in waiting else frozenset())
+            note = self._note(table, now, ts)
+            if note is not None:
+                notes.append(note)
                 self._given[oid] = (table, now)
         return tuple(notes)
+
+    def untaken(self, ts: int) -> tuple[TableSchema, ...]:
+        """Return the notes that nobody is sure to have kept, without the doubts that wait; they are given again."""
+        tables = {oid: table for oid, (table, _) in self._given.items()} | self._seen
+        kept = {oid: self._numbers.get(oid, frozenset()) & {_DOUBTED} for oid in tables}
+        notes = (self._note(table, _numbers(table) | kept[oid], ts) for oid, table in tables.items())
+        return tuple(note for note in notes if note is not None)
+
+    def _note(self, table: CatalogTable, now: frozenset[int], ts: int) -> TableSchema | None:
+        oid, known = table.oid, self._numbers.get(table.oid, frozenset())
+        if known == now and (oid in self._numbers or not table.partitioned):
+            return None
+        changes = (tuple(sorted(now - known)), tuple(sorted(known - now)))
+        # A log that is read again gives the same ts again, and the journal keeps the first version of each.
+        self._last[oid] = max(ts, self._last.get(oid, 0) + 1)
+        return TableSchema(-oid, table.schema, table.table, self._last[oid], (), unique_keys=changes)
 
     def take_back(self) -> None:
         """Give the last notes once more: nobody may have kept them."""

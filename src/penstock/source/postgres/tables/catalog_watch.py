@@ -165,6 +165,11 @@ class CatalogWatch:
             self._notes.see(self._seen[oid] for oid in waiting ^ self._notes.doubted() if oid in self._seen)
             return self._notes.take(ts, waiting)
 
+    def notes(self, ts: int) -> tuple[TableSchema, ...]:
+        """Return what ``take_notes`` would, without taking it."""
+        with self._lock:
+            return self._notes.untaken(ts)
+
     def take_back(self, doubts: Iterable[TableDoubt]) -> None:
         """Tell once more what the last step of a reading told: nobody may have taken it."""
         with self._lock:
