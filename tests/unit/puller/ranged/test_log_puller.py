@@ -300,6 +300,7 @@ def test_a_commit_without_prewrite_restarts_the_region(lab: Lab, store: Scripted
 def test_a_row_at_or_below_a_resolved_ts_fails_the_span(lab: Lab, store: ScriptedStore) -> None:
     stream, request = start_one(lab, store)
     stream.send(resolved(25, request))
+    lab.target.wait_resolved(25)
     stream.send(entries(request, row(COMMITTED, b"a", 20, 25), row(COMMITTED, b"b", 20, 24), row(COMMITTED, b"c", 20, 26)))
     stream.send(resolved(30, request))
     lab.target.wait(lambda: bool(lab.target.failures))
