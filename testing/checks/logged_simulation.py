@@ -27,7 +27,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
-from penstock.model.timestamp import TS_MAX, compose_ts
+from penstock.model.timestamp import compose_ts
 from penstock.puller import log_service as log_service_module
 from penstock.puller import quota, span_pipeline
 from penstock.puller.doubts import Corrections, DoubtBook
@@ -42,6 +42,7 @@ from testing.checks.interleaving import Interleaving, SimulationError
 from testing.checks.looked_inside import open_doubts
 from testing.twins import single_log as single_log_twin
 from testing.twins.doubt_book import MemoryDoubts
+from testing.twins.event_store import UnsharedStore
 from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of, rows_of, table_of
 
 MODULES = (
@@ -157,7 +158,7 @@ class Disk:
         self.delivered: dict[int, list[Row]] = {}
 
 
-class LifeStore:
+class LifeStore(UnsharedStore):
     """The store of one life: memory that is lost with it, and a disk. Does nothing any more once the life is over."""
 
     def __init__(self, life: Life) -> None:
@@ -167,24 +168,6 @@ class LifeStore:
         self._rng = life.rng
         self._queue: deque[tuple[int, list[Row], Callable[[], None]]] = deque()
         self._resolved = {span_id: span.resolved_ts for span_id, span in life.disk.spans.items()}
-
-    def is_standing_by(self) -> bool:
-        """Return False: nobody else has it."""
-        return False
-
-    def is_taken_away(self) -> bool:
-        """Return False: nobody takes it."""
-        return False
-
-    def stand_by(self) -> None:
-        """Do nothing: nobody takes it."""
-
-    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
-        """Promise nothing."""
-        return TS_MAX
-
-    def secure(self, span_ids: Sequence[int]) -> None:
-        """Promise nothing."""
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Make a span known; return its resolved ts."""

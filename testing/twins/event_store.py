@@ -45,7 +45,29 @@ class _Row(NamedTuple):
 _Rows = dict[tuple[int, bytes, BatchKind], _Row]
 
 
-class MemoryEventStore:
+class UnsharedStore:
+    """The part of the contract about other machines, for a store of this process alone."""
+
+    def is_standing_by(self) -> bool:
+        """Return False: nobody else has it."""
+        return False
+
+    def is_taken_away(self) -> bool:
+        """Return False: nobody takes it."""
+        return False
+
+    def stand_by(self) -> None:
+        """Do nothing: nobody takes it."""
+
+    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
+        """Promise nothing."""
+        return TS_MAX
+
+    def secure(self, span_ids: Sequence[int]) -> None:
+        """Promise nothing."""
+
+
+class MemoryEventStore(UnsharedStore):
     """The twin. Thread safe."""
 
     def __init__(self, seed: int | None = None) -> None:
@@ -103,24 +125,6 @@ class MemoryEventStore:
         self._thread.join()
 
     # The contract.
-
-    def is_standing_by(self) -> bool:
-        """Return False: nobody else has it."""
-        return False
-
-    def is_taken_away(self) -> bool:
-        """Return False: nobody takes it."""
-        return False
-
-    def stand_by(self) -> None:
-        """Do nothing: nobody takes it."""
-
-    def recoverable_ts(self, span_ids: Sequence[int]) -> int:
-        """Promise nothing."""
-        return TS_MAX
-
-    def secure(self, span_ids: Sequence[int]) -> None:
-        """Promise nothing."""
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Open or create a span."""

@@ -76,7 +76,7 @@ class Ownership:
         before, so the manifests that it relies on are there.
         """
         for name in _LOCAL:
-            shutil.rmtree(directory / name, ignore_errors=True)
+            _remove(directory / name)
         for manifest in self._manifests():
             self._take(manifest, held_ts.get(manifest.span_id, 0))
 
@@ -139,6 +139,19 @@ def check_unshared(directory: Path) -> None:
             f"store.objects: the objects of {directory} are on shared storage",
             "Give the same store.objects again, or remove the directory: what it holds is pulled again.",
         )
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder for sure: what is left of another epoch's log would be replayed over manifests that know nothing of it."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        if not folder.exists():
+            return
+        raise
+    except OSError as error:
+        hint = "Remove it by hand: what it holds is pulled again."
+        raise PenstockError("STORE_FAILED", f"{folder}: the log of an earlier owner cannot be removed: {error.strerror}", hint) from error
 
 
 def _sealed(record: OwnerRecord) -> bytes:

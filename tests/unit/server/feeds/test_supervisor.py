@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaSettings, sqlite_url
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
 from testing.paths.feed_run import ScriptedFeedRunFactory
@@ -21,17 +21,6 @@ from testing.twins.clock import SimulatedClock
 SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4, rebalance_interval_s=5)
 Build = Callable[..., tuple[Supervisor, ScriptedFeedRunFactory]]
 Outage = Callable[[], AbstractContextManager[None]]
-
-
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
-
-
-@pytest.fixture
-def meta(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
-    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as database:
-        yield database
 
 
 @pytest.fixture
@@ -53,22 +42,6 @@ def outage(tmp_path: Path, meta: MetaDatabase) -> Callable[[], AbstractContextMa
             other.execute("ROLLBACK")
 
     return away
-
-
-@pytest.fixture
-def build(meta: MetaDatabase, clock: SimulatedClock) -> Iterator[Build]:
-    """Make supervisors that a test drives by ``scan``; stopped at the end."""
-    with ExitStack() as stack:
-
-        def make(
-            owner: str = "a", *start_errors: Exception | None, through: MetaDatabase = meta
-        ) -> tuple[Supervisor, ScriptedFeedRunFactory]:
-            factory = ScriptedFeedRunFactory(start_errors)
-            supervisor = Supervisor(owner, through, factory, SETTINGS, clock, random.Random(0))
-            stack.callback(supervisor.stop)
-            return supervisor, factory
-
-        yield make
 
 
 def create(meta: MetaDatabase, name: str = "orders") -> None:
@@ -506,110 +479,3 @@ def test_feeds_of_another_source_are_left_alone(meta: MetaDatabase, clock: Simul
     supervisor.scan()
     assert {feed.name: feed.owner for feed in meta.list_feeds()} == {"mine": "a", "other": ""}
     supervisor.stop()
-
-
-def owners(meta: MetaDatabase) -> str:
-    return "".join(sorted(feed.owner or "-" for feed in meta.list_feeds()))
-
-
-def test_new_feeds_are_shared(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
-    servers = [build(owner)[0] for owner in "abc"]
-    for server in servers:
-        server.scan()
-    for number in range(7):
-        create(meta, f"f{number}")
-    for _ in range(3):
-        for server in servers:
-            server.scan()
-        clock.advance(1)
-    assert owners(meta) in {"aaabbcc", "aabbbcc", "aabbccc", "aaabbbc"}
-
-
-def test_a_server_that_comes_later_is_given_its_part(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
-    for number in range(4):
-        create(meta, f"f{number}")
-    first, factory = build("a")
-    first.scan()
-    runs = [factory.next_run() for _ in range(4)]
-    second, _ = build("b")
-    for _ in range(20):
-        second.scan()
-        clock.advance(1)
-        first.scan()
-        for keeper in first._owned():
-            if keeper.stopping:
-                assert keeper.join(30)
-    assert owners(meta) == "aabb"
-    assert sum(run.stopped.is_set() for run in runs) == 2
-
-
-def test_what_others_leave_alone_is_taken(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
-    """The other server says that it lives and claims nothing."""
-    meta.announce(ServerRecord("b"), 9_000)
-    create(meta, "f1")
-    create(meta, "f2")
-    server, factory = build("a")
-    for _ in range(4):
-        server.scan()
-        clock.advance(1)
-        meta.announce(ServerRecord("b"), 9_000)
-    runs = [factory.next_run() for _ in range(2)]
-    for _ in range(20):
-        server.scan()
-        clock.advance(1)
-        meta.announce(ServerRecord("b"), 9_000)
-    assert owners(meta) == "aa"
-    assert not any(run.stopped.is_set() for run in runs), "and is not handed over to who leaves it alone"
-
-
-def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
-    for number in range(3):
-        create(meta, f"f{number}")
-    first, factory = build("a")
-    first.scan()
-    runs = [factory.next_run() for _ in range(3)]
-    second, _ = build("b")
-    second.scan()
-    first.drain(True)
-    first.scan()
-    for keeper in first._owned():
-        assert keeper.join(30)
-    first.scan()
-    assert all(run.stopped.is_set() for run in runs)
-    assert {(s.owner, s.state) for s in first.servers} == {("a", ServerState.DRAINING), ("b", ServerState.ACTIVE)}
-    for _ in range(3):
-        second.scan()
-        first.scan()
-        clock.advance(1)
-    assert owners(meta) == "bbb"
-    first.drain(False)
-    create(meta, "f3")
-    first.scan()
-    assert owners(meta) == "abbb"
-
-
-def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: SimulatedClock) -> None:
-    with ExitStack() as stack:
-        servers = [
-            Supervisor(owner, meta, ScriptedFeedRunFactory(), SETTINGS, clock, random.Random(0), together=lambda _: True)
-            for owner in ("a", "b")
-        ]
-        for server in servers:
-            stack.callback(server.stop)
-        create(meta, "f0")
-        servers[1].scan()
-        for number in range(1, 4):
-            create(meta, f"f{number}")
-        for _ in range(20):
-            for server in servers:
-                server.scan()
-            clock.advance(1)
-        assert owners(meta) == "bbbb"
-        servers[1].drain(True)
-        servers[1].scan()
-        for keeper in servers[1]._owned():
-            assert keeper.join(30)
-        for _ in range(3):
-            for server in reversed(servers):
-                server.scan()
-        assert owners(meta) == "aaaa"

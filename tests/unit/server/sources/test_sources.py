@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.config.server_tree import ServerConfig, SourceConfig, SupervisorSettings
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedDocument
@@ -28,17 +26,6 @@ DEFAULT, SHOP, CRM = (
     SourcePlace("crm", "postgres://crm/crm"),
 )
 SETTINGS = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4)
-
-
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
-
-
-@pytest.fixture
-def meta(tmp_path: Path, clock: SimulatedClock) -> Iterator[MetaDatabase]:
-    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as database:
-        yield database
 
 
 @pytest.fixture

@@ -68,3 +68,14 @@ def test_the_log_of_another_epoch_goes_and_so_does_one_with_a_damaged_note(tmp_p
     with pytest.raises(PenstockError, match="CONFIG_INVALID"):
         check_unshared(disk)
     check_unshared(tmp_path / "other")
+
+
+def test_a_log_that_cannot_be_removed_stops_the_takeover(tmp_path: Path) -> None:
+    """What is left of it would be replayed over manifests that know nothing of it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "wal").write_bytes(b"not a folder")
+    owner = Ownership.claim(ObjectSpace((tmp_path / "shared").as_uri()), disk, random.Random(1))
+    with pytest.raises(PenstockError, match=r"\[STORE_FAILED\].*earlier owner cannot be removed"):
+        owner.begin(disk, {})
+    assert not (disk / NOTE).exists()

@@ -281,10 +281,10 @@ class SchemaBook:
             recent = [v for v in versions if commit_ts - DDL_SLOTS <= v.version < commit_ts]
             earlier = [v for v in versions if v.version < commit_ts - DDL_SLOTS]
             candidates = [v for v in (*earlier[-1:], *recent) if v.version >= since] or [*earlier[-1:], *recent]
-            # A table that the catalog showed before the log told of it has two that are alike: the later one holds.
-            candidates = [
-                v for v, after in zip(candidates, [*candidates[1:], None], strict=False) if after is None or _shape(v) != _shape(after)
-            ]
+            # A table that the catalog showed before the log told of it has two that are alike: the later one holds. So it does where
+            # the relation does not tell the key by which they differ.
+            following = [*candidates[1:], None]
+            candidates = [v for v, after in zip(candidates, following, strict=False) if after is None or not _is_alike(v, after, relation)]
             for version in candidates:
                 if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
@@ -553,6 +553,13 @@ def _compose(before: TableSchema, after: TableSchema) -> DdlEvent:
 
 def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
     return table.schema, table.table, _columns(table)
+
+
+def _is_alike(version: TableSchema, after: TableSchema, relation: Relation) -> bool:
+    if relation.identity != "f":
+        return _shape(version) == _shape(after)
+    told = [[(t.schema, t.table), *((c.id, c.name, c.type) for c in t.columns)] for t in (version, after)]
+    return told[0] == told[1]
 
 
 def _is_version_of_catalog(table: TableSchema, relation: Relation, now: CatalogTable) -> bool:

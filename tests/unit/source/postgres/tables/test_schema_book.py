@@ -238,3 +238,18 @@ def test_a_table_whose_key_gets_another_type_begins_again_and_so_it_is_told_by_a
     assert later.told_between(ts + 900, ts + 1000)[0] == ddls
     truncated = later.truncate(7, ts + 1000)
     assert truncated.dropped_table_ids == (event.tables[0].table_id,), "a TRUNCATE behind it is one of its own"
+
+
+def test_a_lost_key_that_the_relation_does_not_tell_is_found_again_when_the_catalog_has_no_such_table_any_more():
+    catalog, ts = Catalog("id", "v"), 1 << 50
+    book = catalog.book()
+    catalog.observe(book, ts)
+    catalog.identity = "f"
+    catalog.columns = [msgspec.structs.replace(c, column=msgspec.structs.replace(c.column, primary_key=False)) for c in catalog.columns]
+    told = book.observe(catalog.relation(), ts + 100, catalog.read(None)[0])
+    assert told.known.is_bag
+    later = catalog.book()
+    later.adopt(book.versions(7))
+    again = later.observe(catalog.relation(), ts + 100)
+    assert (again.known.table, again.ddls) == (told.known.table, told.ddls)
+    assert later.observe(catalog.relation(), ts + 200).known.table == told.known.table
