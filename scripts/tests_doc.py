@@ -92,7 +92,7 @@ def render() -> str:
     ]
     for name, (through, paths) in found.items():
         shown = ", ".join(f"`{p.relative_to(TESTS)}`" for p in paths[:SHOWN_MAX])
-        more = f" and {len(paths) - SHOWN_MAX} more" if len(paths) > SHOWN_MAX else ""
+        more = " and more" if len(paths) > SHOWN_MAX else ""  # A number would change with every test that anybody adds.
         lines.append(f"| `{_short(name)}` | {shown}{more} | {f'`{_short(through)}`' if through else ''} |")
     return "\n".join(lines) + "\n"
 
