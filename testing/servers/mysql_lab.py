@@ -23,8 +23,8 @@ from penstock.access.mysql_server import parse_uri
 from penstock.meta.engine import sqlite_url
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
-from penstock.model.bag_key import is_bag
 from penstock.model.batch import KEY
+from penstock.model.rows.bag_key import is_bag
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.puller.log_service import LogService, LogServiceSettings

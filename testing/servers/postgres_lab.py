@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.model.bag_key import BAG_KEY_BYTES, CONTENT_BYTES
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.rows.bag_key import BAG_KEY_BYTES, CONTENT_BYTES
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection, Row

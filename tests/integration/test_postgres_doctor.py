@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.doctor import doctor
+from penstock.cli.feeds.doctor import doctor
 from penstock.cli.main import run
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import examine

@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.bag_key import CONTENT_BYTES, bag_keys
 from penstock.model.batch import KEY, BatchKind, ChangeBatch
+from penstock.model.rows.bag_key import CONTENT_BYTES, bag_keys
 from penstock.model.table import META_FIELDS
 from penstock.source.bags import fold_bag
 from penstock.source.postgres.rows.transaction_spool import TransactionSpool

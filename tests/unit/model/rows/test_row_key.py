@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import (
+from penstock.model.rows.row_key import (
     check_key_column,
     encode_row_keys,
     full_key,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.feed_table import table_group, table_line, verification_rows
+from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
 from penstock.cli.shown.line import say, visible

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from penstock.cli.feeds.run import divide, ensure_feed, follow
 from penstock.cli.main import run as run_command
-from penstock.cli.run import divide, ensure_feed, follow
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import PLAIN_EVERY_S, RunView
 from penstock.meta.records import FeedRecord

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.elements import element_names, element_values
 from penstock.model.errors import PenstockError
+from penstock.model.rows.elements import element_names, element_values
 from penstock.model.table import Column
 from penstock.model.types import ColumnType, TypeKind
 

@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.elements import ELEMENT_KINDS, element_names, element_values, same_elements
+from penstock.model.rows.elements import ELEMENT_KINDS, element_names, element_values, same_elements
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.types import BINARY_KINDS, TIME_KINDS, ColumnType, TypeKind
 

@@ -4,7 +4,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.model.projection import constant, default_of, project, shown, shown_at
+from penstock.model.rows.projection import constant, default_of, project, shown, shown_at
 from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import run
-from penstock.cli.store import store as verb
+from penstock.cli.servers.store import store as verb
 from penstock.model.batch import Op
 from penstock.model.span import DDL_SPAN, Span
 from penstock.server.data_directory import DataDirectory
