@@ -31,7 +31,7 @@ from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.metrics import DoubtMetrics
 from penstock.store.contract import EndOfRange
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.live_database import Database
+from testing.servers.databases.live_database import Database
 from testing.servers.loopback_server import mariadb, postgres
 from testing.servers.waiting import meanwhile
 

@@ -24,7 +24,7 @@ from penstock.server.metrics import DoubtMetrics, VerifyMetrics, render
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
 from penstock.server.verify.scheduled_verification import ScheduledVerification, VerifyWish
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.live_database import Database
+from testing.servers.databases.live_database import Database
 from testing.servers.loopback_server import mariadb, postgres
 
 pytestmark = pytest.mark.integration

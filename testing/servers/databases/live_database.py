@@ -11,8 +11,8 @@ import psycopg
 import pymysql
 
 from penstock.access.mysql_server import parse_uri
+from testing.servers.databases.mysql_lab import BINLOG
 from testing.servers.loopback_server import mariadb, postgres
-from testing.servers.mysql_lab import BINLOG
 
 
 class Database:

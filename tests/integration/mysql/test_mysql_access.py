@@ -20,9 +20,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.upstream import MySqlUpstream
+from testing.servers.databases.mysql_lab import BINLOG, connect, run
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, connect, run
-from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 PASSWORD, WRITTEN = "p@ss/word", "p%40ss%2Fword"

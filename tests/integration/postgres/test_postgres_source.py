@@ -14,8 +14,8 @@ from penstock.source.postgres.log_reader import LogReaderSettings
 from penstock.source.postgres.slot import parse_lsn
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.single_log import LogPosition
-from testing.servers.postgres_answers import same_rows, server_rows, table_of
-from testing.servers.postgres_lab import Replica, read_until
+from testing.servers.databases.postgres_answers import same_rows, server_rows, table_of
+from testing.servers.databases.postgres_lab import Replica, read_until
 
 pytestmark = pytest.mark.integration
 

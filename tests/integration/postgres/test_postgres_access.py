@@ -13,7 +13,7 @@ from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.postgres.wire.replication_stream import StreamSettings
-from testing.servers.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
+from testing.servers.databases.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from testing.paths.table_lives import Follower, Told
+from testing.servers.databases.mysql_lab import BINLOG, connect, restarted, run
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, connect, restarted, run
 
 pytestmark = pytest.mark.integration
 DATABASES = ("lat", "ral")

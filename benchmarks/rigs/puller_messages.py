@@ -1,4 +1,4 @@
-"""Change-data messages for ``penstock bench puller``, and the straightforward reader that they are compared with.
+"""Change-data messages for ``make bench NAME=puller``, and the straightforward reader that they are compared with.
 
 A round is a fixed set of messages; each later round is the same bytes with every ts moved, so millions of entries cost next to nothing to
 make. The reader parses with protobuf and matches entry by entry in dictionaries: what one writes first. Runs in the benchmark only.

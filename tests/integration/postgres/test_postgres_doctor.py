@@ -11,7 +11,7 @@ from penstock.model.errors import PenstockError
 from penstock.source.catalog import examine
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

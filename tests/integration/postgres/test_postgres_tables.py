@@ -15,8 +15,8 @@ from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.single_log import LogPosition
-from testing.servers.postgres_answers import drop_slot, same_rows, server_rows, slot_of, table_of
-from testing.servers.postgres_lab import Replica, read_until
+from testing.servers.databases.postgres_answers import drop_slot, same_rows, server_rows, slot_of, table_of
+from testing.servers.databases.postgres_lab import Replica, read_until
 from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration

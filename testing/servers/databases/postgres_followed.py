@@ -24,8 +24,8 @@ from penstock.source.postgres.tables.catalog import read_tables
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
-from testing.servers.postgres_answers import comparable, expected_value
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_answers import comparable, expected_value
+from testing.servers.databases.postgres_lab import PostgresLab
 
 Values = dict[str, Any]
 QUICK = PostgresSettings(LogReaderSettings(mark_interval_s=0.02, look_interval_s=0.02, poll_s=0.02, linger_s=0.01), reader_wait_s=0.0)

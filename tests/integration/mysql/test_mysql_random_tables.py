@@ -13,8 +13,8 @@ import pymysql
 import pytest
 
 from testing.paths.table_lives import Follower, Told
+from testing.servers.databases.mysql_lab import BINLOG, connect, run
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, connect, run
 
 pytestmark = pytest.mark.integration
 DATABASES = ("one", "two")

@@ -1,6 +1,6 @@
-"""Decoding alone, for ``penstock bench sources``: reads a log from a position into Arrow and writes nothing.
+"""Decoding alone, for ``make bench NAME=sources``: reads a log from a position into Arrow and writes nothing.
 
-A program of its own, so that its CPU time and memory are its own: ``python -m benchmarks.source_decode URI POSITION ROWS``, the
+A program of its own, so that its CPU time and memory are its own: ``python -m benchmarks.rigs.source_decode URI POSITION ROWS``, the
 position as JSON. Says ``first`` at the first change and one JSON object at the last. Runs in the benchmark.
 """
 

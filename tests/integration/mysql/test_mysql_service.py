@@ -21,9 +21,9 @@ from penstock.source.mysql.server import Server
 from penstock.source.mysql.snapshot.key_ranges import cut_keys, span_conditions
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
+from testing.servers.databases.mysql_lab import BINLOG, Capture, connect, run
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, Capture, connect, run
-from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.source.postgres.upstream import PostgresUpstream
-from testing.servers.postgres_followed import QUICK, FollowedTables, run_both_ways
-from testing.servers.postgres_lab import read_until
+from testing.servers.databases.postgres_followed import QUICK, FollowedTables, run_both_ways
+from testing.servers.databases.postgres_lab import read_until
 
 pytestmark = pytest.mark.integration
 

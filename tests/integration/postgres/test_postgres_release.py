@@ -14,7 +14,7 @@ from penstock.sink.contract import DispatcherId
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.address import FlightAddress
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

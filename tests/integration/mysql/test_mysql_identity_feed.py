@@ -15,8 +15,8 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition, LogStep
 from testing.paths.one_log_path import OneLogPath
+from testing.servers.databases.mysql_lab import BINLOG, connect, run
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, connect, run
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.feed.window.following import live_dispatchers
 from penstock.model.errors import PenstockError
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_lab import PostgresLab
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 ROUNDS = 4

@@ -1,4 +1,4 @@
-"""The database servers of ``penstock bench sources``, and the workloads that fill their logs.
+"""The database servers of ``make bench NAME=sources``, and the workloads that fill their logs.
 
 Workload A: of every 8 changes 5 are inserts, 2 updates and 1 a delete, in transactions of 1,000 rows, multi-row statements. Workload B:
 the same mix, one row per statement and transaction. Both write a table of 9 mixed columns, made on the server, so that loading is

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from testing.servers.mysql_server import mysql
+from testing.servers.databases.mysql_server import mysql
 
 
 @pytest.mark.mysql

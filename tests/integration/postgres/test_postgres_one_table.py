@@ -9,8 +9,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.source.postgres.upstream import PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
-from testing.servers.postgres_answers import table_of
-from testing.servers.postgres_followed import QUICK, FollowedTables, run_both_ways
+from testing.servers.databases.postgres_answers import table_of
+from testing.servers.databases.postgres_followed import QUICK, FollowedTables, run_both_ways
 
 pytestmark = pytest.mark.integration
 SEED = "CREATE TABLE shop.seed (id int PRIMARY KEY); INSERT INTO shop.seed VALUES (1);"

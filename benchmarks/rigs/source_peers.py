@@ -1,4 +1,4 @@
-"""The peers of ``penstock bench sources``: programs that users run today, on the same logs.
+"""The peers of ``make bench NAME=sources``: programs that users run today, on the same logs.
 
 Those from PyPI and npm are installed into a folder of the benchmark's own, once. Each writes JSON or text to a file and says when
 it saw its first and its last change; CPU time counts its own processes, not the server's. Runs in the benchmark.
@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from benchmarks.report import say
-from benchmarks.source_servers import DATABASE, USER, Server, Workload
+from benchmarks.rigs.source_servers import DATABASE, USER, Server, Workload
 from penstock.model.errors import PenstockError
 from testing.servers.loopback import program
 

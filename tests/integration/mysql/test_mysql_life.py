@@ -14,8 +14,8 @@ from penstock.model.span import Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.store.contract import EndOfRange
+from testing.servers.databases.mysql_lab import BINLOG, Capture, connect, restarted, run
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, Capture, connect, restarted, run
 from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration

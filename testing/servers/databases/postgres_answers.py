@@ -13,7 +13,7 @@ from penstock.source.postgres.snapshot.table_scan import plan_scan
 from penstock.source.postgres.upstream import PostgresUpstream
 from penstock.source.postgres.wire.address import PostgresAddress
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_lab import PostgresLab
 
 Value = object
 Row = dict[str, Value]

@@ -16,8 +16,8 @@ from penstock.model.batch import BatchKind
 from penstock.model.span import Span
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_server import mysql
 
 pytestmark = pytest.mark.integration
 ODD = ("--sql-mode=ALLOW_INVALID_DATES", "--default-time-zone=+05:30")

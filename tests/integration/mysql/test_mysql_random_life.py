@@ -20,10 +20,10 @@ import pymysql
 import pytest
 
 from testing.paths.one_log_path import OneLogPath
+from testing.servers.databases.mysql_lab import BINLOG, connect, run
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback import STOP_S_MAX, unprivileged
 from testing.servers.loopback_server import mariadb
-from testing.servers.mysql_lab import BINLOG, connect, run
-from testing.servers.mysql_server import mysql
 from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration
