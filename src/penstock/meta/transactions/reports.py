@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from penstock.meta.ownership import fenced_feed
 from penstock.meta.tables import sink_report
+from penstock.meta.transactions.ownership import fenced_feed
 
 
 def update(connection: sa.Connection, name: str, epoch: int, add: Callable[[str], str]) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import dispatchers
-from penstock.meta.ownership import fenced_feed
 from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow, ProgressStage
 from penstock.meta.tables import feed, pending_window, progress, resnapshot, subscribe
+from penstock.meta.transactions import dispatchers
+from penstock.meta.transactions.ownership import fenced_feed
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 
