@@ -72,6 +72,11 @@ def test_many_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) ->
     live(mysql_server, tmp_path / "life", seed)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
+    live(postgres_server, tmp_path / "life", seed)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", MANY)
 def test_many_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
