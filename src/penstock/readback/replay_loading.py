@@ -200,6 +200,12 @@ class SqliteLoader(RowLoader):
         self._many(f"DELETE FROM {names.table} WHERE rowid IN (SELECT rowid FROM {names.table} WHERE {same} LIMIT ?)", frame)
 
     def _many(self, sql: str, rows: pl.DataFrame) -> None:
+        floats = [name for name, dtype in rows.schema.items() if dtype.is_float()]
+        odd = rows.select(pl.any_horizontal(pl.col(floats).is_nan()).fill_null(value=False)).to_series() if floats else None
+        if odd is not None and odd.any():
+            for part in rows.filter(odd).iter_slices(ROWS_PER_CALL):
+                self._connection.executemany(sql, [tuple(map(self._dialect.bound, row)) for row in part.rows()])
+            rows = rows.filter(~odd)
         # The driver takes rows; batches bound what is held as Python objects.
         for part in rows.iter_slices(ROWS_PER_CALL):
             self._connection.executemany(sql, part.rows())
