@@ -61,8 +61,8 @@ class TableVersions:
         self._book = TableBook()
         self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
-        self._created: dict[TableName, int] = {}
-        """Tables whose CREATE was read and not understood."""
+        self._untold: dict[TableName, bool] = {}
+        """Tables that neither their CREATE nor the server told, and whether rows may be in them that the log does not hold."""
         self._empty: set[int] = set()
         """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
         self._told_charsets: dict[int, dict[str, str]] = {}
@@ -129,7 +129,7 @@ class TableVersions:
         """Let the tables live that lived at a ts, where the log is read from next."""
         with self._lock:
             self._live = self._book.living(ts)
-            self._created.clear()
+            self._untold = dict.fromkeys(self._book.untold(ts) - self._live.keys(), True)
             self._empty.clear()
             self._told_charsets.clear()
             self._foreign.clear()
@@ -223,6 +223,9 @@ class TableVersions:
         ended = tuple(self._book.end(t, ts) for t in gone)
         for table in gone:
             self._live.pop((table.schema, table.table), None)
+        self._untold = {
+            n: v for n, v in self._untold.items() if n not in statement.tables and (statement.tables or n[0] != statement.schema)
+        }
         if not gone and not always:
             return Told()
         return Told(DdlEvent(ts, statement.type, query, statement.schema, (), tuple(t.table_id for t in gone)), ended)
@@ -257,18 +260,25 @@ class TableVersions:
             return Told()
         new_id = table_id(*name, ts)
         filled = "SELECT" in upper
-        new = self._book.known(new_id, ts) or self._made(name, statement, query, new_id, ts, filled)
+        new = self._book.known(new_id, ts)
+        if new is None and not self._book.is_untold(new_id):
+            new = self._made(name, statement, query, new_id, ts, filled)
         ended = (self._book.end(old, ts),) if old is not None else ()
         self._live.pop(name, None)
+        self._untold.pop(name, None)
         if new is None:
-            self._created[name] = ts
             event = None if old is None else DdlEvent(ts, DdlType.DROP_TABLE, query, name[0], (), (old.table_id,))
-            return Told(event, ended)
+            return Told(event, (*ended, self._untell(name, ts, filled)))
         self._install(new)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
         if not filled:
             self._empty.add(new_id)
         return Told(event, ended, _doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
+
+    def _untell(self, name: TableName, ts: int, has_rows: bool) -> TableSchema:
+        """Note that a table has a name and nobody tells its columns, so that whoever reads the log again does not find other ones."""
+        self._untold[name] = has_rows
+        return self._book.end(TableSchema(table_id(*name, ts), *name, ts, ()), ts)
 
     def _rename(self, statement: Statement, query: str, ts: int) -> Told:
         """Give tables other names, one pair after the other, as the server does."""
@@ -279,7 +289,10 @@ class TableVersions:
             taken = self._live.pop(new_name, None)
             if taken is not None:
                 ended.append(self._book.end(taken, ts))
+            rows_untold = self._untold.pop(old_name, None)
+            self._untold.pop(new_name, None)
             if table is None:
+                ended += [self._untell(new_name, ts, rows_untold)] if rows_untold is not None else []
                 continue
             before.setdefault(table.table_id, table)
             self._live[new_name] = msgspec.structs.replace(table, schema=new_name[0], table=new_name[1], version=ts)
@@ -320,13 +333,19 @@ class TableVersions:
         reasons += [*changed_reasons(old.columns, columns), *added]
         is_empty = old.table_id in self._empty
         new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=keys)
-        if known is None and not is_empty and is_made_anew(old, columns):
+        if self._begins_again(old, new, known, is_empty):
             return self._made_anew(old, new, reasons, doubts)
         self._install(new)
         # To readers of the files an exchange gives both tables again; here what differs is told.
         kind = DdlType.MULTI_SCHEMA_CHANGE if statement.type is DdlType.EXCHANGE_PARTITION else statement.type
         event = DdlEvent(ts, kind, query, statement.schema, (new,))
         return Told(event, (), (*_doubts(new, ts, [] if is_empty else reasons), *doubts))
+
+    def _begins_again(self, old: TableSchema, new: TableSchema, known: TableSchema | None, is_empty: bool) -> bool:
+        """Return whether a change makes a table begin again; what an earlier reading made of it holds, whatever was known then."""
+        if known is not None or self._book.known(table_id(old.schema, old.table, new.version), new.version) is not None:
+            return known is None
+        return not is_empty and is_made_anew(old, new.columns)
 
     def _made_anew(self, old: TableSchema, altered: TableSchema, reasons: Sequence[str], doubts: tuple[TableDoubt, ...] = ()) -> Told:
         """Let a table begin again with the columns that a change gave it: it is read again into an empty table."""
@@ -402,7 +421,7 @@ class TableVersions:
                 return Told()
         columns, _ = self._with_initials(old, columns)
         new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
-        if known is None and not was_empty and is_made_anew(old, columns):
+        if self._begins_again(old, new, known, was_empty):
             return self._made_anew(old, new, _OTHER_COLUMNS)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
@@ -425,7 +444,7 @@ class TableVersions:
             if name in self._foreign:
                 return Told()
             shown = self._shown.read(name)
-            if shown is None and name not in self._created:
+            if shown is None and name not in self._untold:
                 self._foreign.add(name)
                 return Told()
             part = self._shown.shown_part(mapped, len(shown.columns) if shown is not None else None)
@@ -437,9 +456,9 @@ class TableVersions:
                 return Told(doubts=(TableDoubt(0, *name, ts, problem or "no version of it is known", code, _UNTOLD_HINT),))
             new = TableSchema(new_id, *name, ts, renumbered(told, {}, 0))
         self._install(new)
-        explained = self._created.pop(name, None) is not None
+        doubted = self._untold.pop(name, True)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_create(new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, [] if explained else ["rows of it may be older than the first that the log showed"]))
+        return Told(event, (), _doubts(new, ts, ["rows of it may be older than the first that the log showed"] if doubted else []))
 
     def _numbered(
         self,
