@@ -8,6 +8,7 @@ gives the versions that it gave before. Safe for many threads; one of them reads
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -259,7 +260,7 @@ class TableVersions:
         if old is not None and not statement.renamed and "EXISTS" in upper[: upper.index("TABLE") + 4]:
             return Told()
         new_id = table_id(*name, ts)
-        filled = "SELECT" in upper
+        filled = _is_filled(upper[upper.index("TABLE") + 1 :])
         new = self._book.known(new_id, ts)
         if new is None and not self._book.is_untold(new_id):
             new = self._made(name, statement, query, new_id, ts, filled)
@@ -481,6 +482,12 @@ class TableVersions:
 def _doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
     text = "; ".join(dict.fromkeys(reasons))
     return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()
+
+
+def _is_filled(words: Sequence[str]) -> bool:
+    """Return whether a CREATE TABLE, from its name on, holds a query, be it one without a SELECT; limits of partitions are none."""
+    values = any(word == "VALUES" and then not in {"LESS", "IN"} for word, then in itertools.pairwise(words))
+    return values or "SELECT" in words or "TABLE" in words
 
 
 def _dropped(query: str) -> frozenset[str]:
