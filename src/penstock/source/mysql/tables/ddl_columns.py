@@ -6,7 +6,9 @@ before keeps its id, whatever its name is now; a new one has id 0. Runs in the l
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Sequence
 
 import msgspec
 import sqlglot
@@ -42,6 +44,12 @@ def created_columns(query: str) -> tuple[Column, ...] | None:
         return None
     numbered = [msgspec.structs.replace(c, id=number) for number, c in enumerate(_keyed(columns, keys), 1)]
     return tuple(numbered) if numbered else None
+
+
+def is_filled(words: Sequence[str]) -> bool:
+    """Return whether a CREATE TABLE, in upper case from its name on, holds a query; limits of partitions are none."""
+    values = any(word == "VALUES" and then not in {"LESS", "IN"} for word, then in itertools.pairwise(words))
+    return values or "SELECT" in words or "TABLE" in words
 
 
 def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ...] | None:

@@ -8,9 +8,8 @@ gives the versions that it gave before. Safe for many threads; one of them reads
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -19,26 +18,23 @@ from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column, TableSchema
+from penstock.model.table import TableSchema
 from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace
-from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.tables.map_columns import agrees, by_name, renumbered, told_columns
+from penstock.source.mysql.tables.ddl_columns import is_filled
+from penstock.source.mysql.tables.map_columns import agrees, renumbered
 from penstock.source.mysql.tables.rewrites import (
     changed_reasons,
-    clock_default,
     converted_reasons,
     read_alteration,
-    with_initial,
 )
 from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
+from penstock.source.mysql.tables.version_columns import IsNewest, VersionColumns, is_alike
 from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
-_INDEX_WORDS = frozenset({"INDEX", "KEY", "KEYS", "UNIQUE", "CONSTRAINT"})
-_NOT_UNDERSTOOD = ("its statement was not understood",)
 _OTHER_COLUMNS = ("the log describes it with other columns than its statements told",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
@@ -60,6 +56,7 @@ class TableVersions:
         self._lock = threading.RLock()
         self._shown = ShownTables(read_table, collations)
         self._book = TableBook()
+        self._columns = VersionColumns(self._book, self._shown)
         self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
         self._untold: dict[TableName, bool] = {}
@@ -70,7 +67,7 @@ class TableVersions:
         """The charsets of columns, by their ids, that the log told last."""
         self._foreign: set[TableName] = set()
         """Names in table maps that are no tables of users, or none that we may see."""
-        self._is_newest: Callable[[], bool] = lambda: True
+        self._is_newest: IsNewest = lambda: True
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over versions from earlier runs; those without columns are ends."""
@@ -98,8 +95,8 @@ class TableVersions:
                     number = first if first not in self._book else table_id(*name, ts)
                     keys = table.unique_ids(table.columns)
                     new.append(TableSchema(number, *name, ts, table.columns, unique_keys=keys))
-                elif not _is_alike(old.columns, table.columns):
-                    columns = self._numbered(old, table.columns, {}, frozenset())
+                elif not is_alike(old.columns, table.columns):
+                    columns = self._columns.numbered(old, table.columns)
                     new.append(TableSchema(old.table_id, *name, ts, columns, unique_keys=table.unique_ids(columns)))
             self._book.adopt(new)
             if not now:
@@ -174,7 +171,7 @@ class TableVersions:
         with self._lock:
             return self._shown.row_end(name)
 
-    def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> Told:
+    def apply(self, statement: Statement, query: str, ts: int, is_newest: IsNewest = lambda: True) -> Told:
         """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
 
         ``is_newest`` tells whether the log ends behind the statement. Then the server shows the table as the statement left it; otherwise
@@ -236,21 +233,14 @@ class TableVersions:
         if old is None:
             return Told()
         new_id = table_id(*name, ts)
-        new = self._book.known(new_id, ts) or self._emptied(old, new_id, ts)
+        new = self._book.known(new_id, ts)
+        if new is None:
+            shape = self._columns.emptied(old, self._is_newest)
+            new = TableSchema(new_id, *name, ts, shape.columns, unique_keys=shape.unique_keys)
         ended = self._book.end(old, ts)
         self._install(new)
         self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
-
-    def _emptied(self, old: TableSchema, new_id: int, ts: int) -> TableSchema:
-        """Return the first version of a table that was emptied, as the server shows it where it does: no row of it may tell for long."""
-        columns, keys = old.columns, old.unique_keys
-        shown = self._shown.read_sound((old.schema, old.table))
-        if shown is not None and self._is_newest() and not _is_alike(columns, shown.columns):
-            columns = self._numbered(old, shown.columns, {}, frozenset())
-            keys = shown.unique_ids(columns)
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in columns)
-        return msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh, unique_keys=keys)
 
     def _create(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
@@ -260,10 +250,12 @@ class TableVersions:
         if old is not None and not statement.renamed and "EXISTS" in upper[: upper.index("TABLE") + 4]:
             return Told()
         new_id = table_id(*name, ts)
-        filled = _is_filled(upper[upper.index("TABLE") + 1 :])
+        filled = is_filled(upper[upper.index("TABLE") + 1 :])
         new = self._book.known(new_id, ts)
         if new is None and not self._book.is_untold(new_id):
-            new = self._made(name, statement, query, new_id, ts, filled)
+            like = self._live.get(statement.like) if statement.like is not None else None
+            shape = self._columns.first(name, like, statement, query, filled, self._is_newest)
+            new = TableSchema(new_id, *name, ts, shape.columns, unique_keys=shape.unique_keys) if shape is not None else None
         ended = (self._book.end(old, ts),) if old is not None else ()
         self._live.pop(name, None)
         self._untold.pop(name, None)
@@ -327,13 +319,13 @@ class TableVersions:
             return Told(doubts=doubts)
         reasons = list(alteration.reasons)
         before = self._shown.noted_charsets(name)
-        columns, keys, found = self._altered(old, name, statement, query, alteration.changes_columns)
-        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(name))]
+        shape = self._columns.altered(old, name, statement, query, alteration.changes_columns, self._is_newest)
+        reasons += [*shape.reasons, *converted_reasons(before, self._shown.noted_charsets(name))]
         known = self._book.known(old.table_id, ts)
-        columns, added = self._with_initials(old, known.columns if known is not None else columns)
+        columns, added = self._columns.with_initials(old, known.columns if known is not None else shape.columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
         is_empty = old.table_id in self._empty
-        new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=keys)
+        new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=shape.unique_keys)
         if self._begins_again(old, new, known, is_empty):
             return self._made_anew(old, new, reasons, doubts)
         self._install(new)
@@ -359,83 +351,19 @@ class TableVersions:
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_replace(new), new.schema, (new,), (old.table_id,))
         return Told(event, (ended,), (*_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
 
-    def _made(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int, filled: bool) -> TableSchema | None:
-        """Return the first version of a table that a CREATE made, None where neither its text nor the server tells it."""
-        like = self._live.get(statement.like) if statement.like is not None else None
-        told = like.columns if like is not None else None if filled or statement.like is not None else created_columns(query)
-        keys = like.unique_keys if like is not None else ()
-        shown = self._shown.read_sound(name)
-        if shown is not None and (told is None or self._is_newest()):
-            told, keys = shown.columns, shown.unique_ids(shown.columns)
-        if told is None:
-            return None
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in told)
-        return TableSchema(new_id, name[0], name[1], ts, fresh, unique_keys=keys)
-
-    def _altered(
-        self, old: TableSchema, name: TableName, statement: Statement, query: str, changes_columns: bool
-    ) -> tuple[tuple[Column, ...], tuple[tuple[int, ...], ...], Sequence[str]]:
-        """Return columns and unique keys after a change, and why they may be others."""
-        told = altered_columns(old.columns, query)
-        if told is None and not changes_columns:
-            told = old.columns
-        # The server is asked before the log's end is: what it showed is then of no later statement.
-        shown = self._shown.read_sound(name)
-        newest = shown is not None and self._is_newest()
-        if shown is not None and (newest or told is None):
-            renames = {o.lower(): n.lower() for o, n in statement.columns}
-            known = {c.name.lower(): c.id for c in told if c.id} if told is not None else None
-            columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
-            return columns, shown.unique_ids(columns), () if newest else _NOT_UNDERSTOOD
-        if told is None:
-            return old.columns, (), _NOT_UNDERSTOOD
-        known = {c.name.lower(): c.id for c in told if c.id}
-        # No log tells unique keys. Where a statement may have changed them rows are counted, which is right with any.
-        keys = () if _INDEX_WORDS.intersection(w.upper() for w in tokens(query)) else old.unique_keys
-        return renumbered(told, known, self._book.highest_column(old.table_id)), keys, []
-
-    def _with_initials(self, old: TableSchema, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Sequence[str]]:
-        """Fix what rows that exist show in columns that were added; others keep what they were given when they were."""
-        before = {c.id: c for c in old.columns}
-        shown = self._shown.computed((old.schema, old.table))
-        fixed, reasons = [], []
-        for column in columns:
-            if column.id in before:
-                fixed.append(msgspec.structs.replace(column, initial_default=before[column.id].initial_default))
-                continue
-            made, reason = with_initial(column, column.name.lower() in shown or clock_default(column))
-            fixed.append(made)
-            reasons += [reason] if reason else []
-        return tuple(fixed), reasons
-
     def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
         """Take a table's columns from a map that tells others than the version that lives."""
         known = self._book.known(old.table_id, ts)
-        columns = known.columns if known is not None else None
-        if columns is None:
-            shown = self._shown.read_sound((old.schema, old.table))
-            told = self._told(mapped, charsets, shown, old.columns)
-            if told is None:
-                return Told()
-            columns = self._numbered(old, told, {}, frozenset())
-            if not agrees(columns, mapped, charsets):
-                return Told()
-        columns, _ = self._with_initials(old, columns)
+        found = known.columns if known is not None else self._columns.mapped(old, mapped, charsets)
+        if found is None:
+            return Told()
+        columns, _ = self._columns.with_initials(old, found)
         new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
         if self._begins_again(old, new, known, was_empty):
             return self._made_anew(old, new, _OTHER_COLUMNS)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
         return Told(event, (), _doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
-
-    def _told(
-        self, mapped: TableMap, charsets: tuple[str | None, ...], shown: ServerTable | None, before: tuple[Column, ...] = ()
-    ) -> tuple[Column, ...] | None:
-        """Return the columns that a map tells, or those of the server where the map agrees with them."""
-        now = shown.columns if shown is not None else ()
-        if mapped.full:
-            return told_columns(mapped, charsets, [by_name(before), by_name(now)])
-        return now if now and len(now) == len(mapped.columns) and agrees(now, mapped, charsets) else None
 
     def _found(self, name: TableName, mapped: TableMap, ts: int) -> Told:
         """Begin with a table that no statement explained: one whose CREATE was not understood, or that was not seen before."""
@@ -450,7 +378,7 @@ class TableVersions:
                 return Told()
             part = self._shown.shown_part(mapped, len(shown.columns) if shown is not None else None)
             problem = mapped.problem or self._shown.problem(name)
-            told = None if problem else self._told(part, self._shown.map_charsets(part), shown)
+            told = None if problem else self._columns.told(part, self._shown.map_charsets(part), shown)
             if told is None:
                 self._foreign.add(name)
                 code = "TYPE_UNSUPPORTED" if problem else "SCHEMA_UNKNOWN"
@@ -461,19 +389,6 @@ class TableVersions:
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_create(new), new.schema, (new,))
         return Told(event, (), _doubts(new, ts, ["rows of it may be older than the first that the log showed"] if doubted else []))
 
-    def _numbered(
-        self,
-        old: TableSchema,
-        columns: tuple[Column, ...],
-        renames: dict[str, str],
-        dropped: Iterable[str],
-        known: dict[str, int] | None = None,
-    ) -> tuple[Column, ...]:
-        """Give columns the ids that they had under their old names, and new ids to new ones."""
-        if known is None:
-            known = {renames.get(c.name.lower(), c.name.lower()): c.id for c in old.columns if c.name.lower() not in dropped}
-        return renumbered(columns, known, self._book.highest_column(old.table_id))
-
     def _install(self, version: TableSchema) -> None:
         self._book.add(version)
         self._live[version.schema, version.table] = version
@@ -482,24 +397,3 @@ class TableVersions:
 def _doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
     text = "; ".join(dict.fromkeys(reasons))
     return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()
-
-
-def _is_filled(words: Sequence[str]) -> bool:
-    """Return whether a CREATE TABLE, from its name on, holds a query, be it one without a SELECT; limits of partitions are none."""
-    values = any(word == "VALUES" and then not in {"LESS", "IN"} for word, then in itertools.pairwise(words))
-    return values or "SELECT" in words or "TABLE" in words
-
-
-def _dropped(query: str) -> frozenset[str]:
-    """Return the names that an ALTER TABLE drops, in lower case: a column that comes again under one of them is another one."""
-    words = [w.strip('`"').lower() for w in tokens(query)]
-    found = set()
-    for at, word in enumerate(words):
-        if word == "drop":
-            rest = [w for w in words[at + 1 : at + 5] if w not in {"column", "if", "exists"}]
-            found.update(rest[:1])
-    return frozenset(found)
-
-
-def _is_alike(one: Sequence[Column], two: Sequence[Column]) -> bool:
-    return [(c.name.lower(), c.type, c.primary_key) for c in one] == [(c.name.lower(), c.type, c.primary_key) for c in two]
