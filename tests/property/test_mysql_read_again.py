@@ -138,6 +138,7 @@ class Readings:
         self._kept: list[TableSchema] = []
         self._tables = self._process()
         self.lives: list[dict[str, int]] = [{}]
+        self._events: list[object] = []
 
     def _process(self) -> TableVersions:
         return TableVersions(lambda _, name: self._server.shown(self._now, name), lambda: {UTF8MB4: "utf8mb4"})
@@ -153,8 +154,11 @@ class Readings:
             self._now = max(self._now, self._rng.choice([at + 1, at + 1, total, self._rng.randrange(at + 1, total + 1)]))
             told = self._entry(at)
             self._kept += [*told.ended, *(told.event.tables if told.event is not None else ())]
+            event = told.event and (told.event.type, [t.table_id for t in told.event.tables], told.event.dropped_table_ids)
             if at + 1 == len(self.lives):
                 self.lives.append(self._living())
+                self._events.append(event)
+            assert event == self._events[at], f"at {at}: {self._server.log[at]}"
             assert self._living() == self.lives[at + 1], f"behind {at}: {self._server.log[at]}"
         if end + 1 == len(self.lives):
             assert {t.table: t.table_id for t in self._tables.newest()} == self.lives[-1]

@@ -35,8 +35,11 @@ class Server:
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
         with self.session() as session:
-            self.version = str(session.rows("SELECT VERSION()")[0][0])
+            version, case = session.rows("SELECT VERSION(), @@lower_case_table_names")[0]
+        self.version = str(version)
         self.mariadb = "mariadb" in self.version.lower()
+        self.lower_case = int(case) == 1
+        """Whether tables are called in lower case, however a statement writes them."""
 
     def session(self) -> Session:
         """Return a connection; its caller closes it."""
@@ -54,7 +57,7 @@ class Server:
 
     def log_end_in(self, session: Session) -> LogPlace:
         """Return the end of the log, asked over a connection that is open."""
-        status = session.records(self._status_statement())
+        status = session.records(self.status_statement())
         if not status:
             raise PenstockError(
                 "UPSTREAM_MISCONFIGURED",
@@ -105,7 +108,7 @@ class Server:
         try:
             session.rows(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
             session.rows("FLUSH TABLES WITH READ LOCK")
-            status = session.records(self._status_statement())[0]
+            status = session.records(self.status_statement())[0]
             session.rows("UNLOCK TABLES")
         except PenstockError as error:
             if _LOCK_TIMED_OUT in error.detail:
@@ -150,7 +153,8 @@ class Server:
                 found += session.rows(f"{columns}COLLATION_CHARACTER_SET_APPLICABILITY") if known else []
             return {int(number): str(charset).lower() for number, charset in found}
 
-    def _status_statement(self) -> str:
+    def status_statement(self) -> str:
+        """Return the question for the end of the log and its filters."""
         if self.mariadb:
             return "SHOW MASTER STATUS"
         major, minor = (int(n) for n in self.version.split(".")[:2])

@@ -19,8 +19,9 @@ from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.source.mysql.doubt_book import reasoned_doubts
 from penstock.source.mysql.tables.columns import ServerTable
-from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace
+from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace, in_lower_case
 from penstock.source.mysql.tables.ddl_columns import is_filled
 from penstock.source.mysql.tables.map_columns import agrees, renumbered
 from penstock.source.mysql.tables.rewrites import (
@@ -51,8 +52,9 @@ class Told(msgspec.Struct, frozen=True):
 class TableVersions:
     """All versions of all tables, and those that live at the reader's place."""
 
-    def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict) -> None:
-        """``collations`` gives the charset of each collation by its number."""
+    def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict, lower_case: bool = False) -> None:
+        """``collations`` gives the charset of each collation by its number; ``lower_case`` where tables are called so, however written."""
+        self._lower_case = lower_case
         self._lock = threading.RLock()
         self._shown = ShownTables(read_table, collations)
         self._book = TableBook()
@@ -112,6 +114,8 @@ class TableVersions:
 
     def named(self, words: Sequence[str], schema: str, others: bool = False) -> list[TableSchema]:
         """Return the living tables that the words of a statement name; where it names none, or with ``others``, all that it may mean."""
+        if self._lower_case:
+            words, schema = [w.lower() for w in words], schema.lower()
         with self._lock:
             plain = [unquoted(w) for w in words]
             qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
@@ -174,11 +178,12 @@ class TableVersions:
     def apply(self, statement: Statement, query: str, ts: int, is_newest: IsNewest = lambda: True) -> Told:
         """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
 
-        ``is_newest`` tells whether the log ends behind the statement. Then the server shows the table as the statement left it; otherwise
-        the text of the statement decides as far as it can be understood.
+        ``is_newest`` tells whether the log ends behind the statement: then the server shows the table as the statement left it.
         """
         with self._lock:
             self._is_newest = is_newest
+            if self._lower_case:
+                statement, query = in_lower_case(statement, query)
             self._foreign.difference_update(statement.tables)
             if statement.type in {DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA}:
                 gone = [t for n, t in sorted(self._live.items()) if statement.type is DdlType.DROP_SCHEMA and n[0] == statement.schema]
@@ -212,7 +217,7 @@ class TableVersions:
                 told = {str(c.id): charset for c, charset in zip(old.columns, charsets, strict=True) if charset}
                 reasons = converted_reasons(self._told_charsets.get(old.table_id, {}), told)
                 self._told_charsets[old.table_id] = told
-                return Told(doubts=_doubts(old, ts, [] if was_empty else reasons))
+                return Told(doubts=reasoned_doubts(old, ts, [] if was_empty else reasons))
             return self._corrected(old, part, charsets, ts, was_empty)
 
     # -- parts; all under the lock
@@ -266,7 +271,7 @@ class TableVersions:
         event = DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
         if not filled:
             self._empty.add(new_id)
-        return Told(event, ended, _doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
+        return Told(event, ended, reasoned_doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
 
     def _untell(self, name: TableName, ts: int, has_rows: bool) -> TableSchema:
         """Note that a table has a name and nobody tells its columns, so that whoever reads the log again does not find other ones."""
@@ -311,10 +316,10 @@ class TableVersions:
     def _change(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
         old = self._live.get(name)
-        alteration = read_alteration(query, statement.schema)
+        alteration = read_alteration(query.lower() if self._lower_case else query, statement.schema)
         others = [self._live[n] for n in alteration.others if n in self._live]
         self._empty.difference_update(t.table_id for t in others)
-        doubts = tuple(d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"]))
+        doubts = tuple(d for t in others for d in reasoned_doubts(t, ts, alteration.reasons or ["its rows were moved"]))
         if old is None:
             return Told(doubts=doubts)
         reasons = list(alteration.reasons)
@@ -332,7 +337,7 @@ class TableVersions:
         # To readers of the files an exchange gives both tables again; here what differs is told.
         kind = DdlType.MULTI_SCHEMA_CHANGE if statement.type is DdlType.EXCHANGE_PARTITION else statement.type
         event = DdlEvent(ts, kind, query, statement.schema, (new,))
-        return Told(event, (), (*_doubts(new, ts, [] if is_empty else reasons), *doubts))
+        return Told(event, (), (*reasoned_doubts(new, ts, [] if is_empty else reasons), *doubts))
 
     def _begins_again(self, old: TableSchema, new: TableSchema, known: TableSchema | None, is_empty: bool) -> bool:
         """Return whether a change makes a table begin again; what an earlier reading made of it holds, whatever was known then."""
@@ -349,7 +354,7 @@ class TableVersions:
         ended = self._book.end(old, ts)
         self._install(new)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_replace(new), new.schema, (new,), (old.table_id,))
-        return Told(event, (ended,), (*_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
+        return Told(event, (ended,), (*reasoned_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
 
     def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
         """Take a table's columns from a map that tells others than the version that lives."""
@@ -363,7 +368,7 @@ class TableVersions:
             return self._made_anew(old, new, _OTHER_COLUMNS)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
+        return Told(event, (), reasoned_doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
 
     def _found(self, name: TableName, mapped: TableMap, ts: int) -> Told:
         """Begin with a table that no statement explained: one whose CREATE was not understood, or that was not seen before."""
@@ -387,13 +392,8 @@ class TableVersions:
         self._install(new)
         doubted = self._untold.pop(name, True)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_create(new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, ["rows of it may be older than the first that the log showed"] if doubted else []))
+        return Told(event, (), reasoned_doubts(new, ts, ["rows of it may be older than the first that the log showed"] if doubted else []))
 
     def _install(self, version: TableSchema) -> None:
         self._book.add(version)
         self._live[version.schema, version.table] = version
-
-
-def _doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
-    text = "; ".join(dict.fromkeys(reasons))
-    return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()
