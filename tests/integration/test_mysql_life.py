@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_ZERO, compose_ts, physical_ms
 from penstock.source.mysql.log_reader import LogReaderSettings
+from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.server import LogEnd, Server
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition
 from penstock.store.contract import EndOfRange
@@ -138,6 +141,13 @@ def check_that_a_reset_is_noticed(server: str, writer: Any) -> None:
     end = upstream.first_position()
     assert next(iter(upstream.read_log(end, [], lambda _: True, threading.Event()))) is not None
     upstream.close()
+    # A stream that is open tells nothing of a reset: what was read lies behind the end of the log then.
+    with contextlib.closing(LogEnd(Server(parse_uri(server)))) as ends_at:
+        assert ends_at(LogPlace.parse(end.text))
+        assert not ends_at(LogPlace.parse("bin.000001:4@0-1-1"))
+        with pytest.raises(PenstockError) as wrong:
+            ends_at(LogPlace.parse("bin.000001:4@0-1-999999"))
+        assert wrong.value.code == "UPSTREAM_UNREACHABLE"
 
 
 def purged(writer: Any) -> bool:

@@ -173,15 +173,23 @@ class LogEnd:
         self._session: Session | None = None
 
     def __call__(self, place: LogPlace) -> bool:
-        """Return whether everything that the log holds now stands before a place."""
+        """Return whether everything that the log holds now stands before a place that was read; raise where the log ends before it."""
+        end = self._end()
+        # MySQL sends a transaction before it counts as executed, so there the file must tell it as well.
+        if not end.reached(place) and (self._server.mariadb or not end.without_gtids().reached(place.without_gtids())):
+            # It was reset, and a stream that is open tells nothing of that; whether the place is there is told where it is asked for.
+            raise PenstockError("UPSTREAM_UNREACHABLE", f"{self._server.address.shown}: its log ends before what was read of it")
+        return place.reached(end)
+
+    def _end(self) -> LogPlace:
         if self._session is not None:
             try:
-                return place.reached(self._server.log_end_in(self._session))
+                return self._server.log_end_in(self._session)
             except PenstockError:
                 # The server ends connections that ask too rarely.
                 self.close()
         self._session = self._server.session()
-        return place.reached(self._server.log_end_in(self._session))
+        return self._server.log_end_in(self._session)
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
