@@ -109,7 +109,8 @@ def list_feeds(server_url: str, output: str) -> None:
         table.add_column(title, justify="right" if justify == "right" else "left")
     for one in feeds:
         error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
-        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
+        columns = (one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), error)
+        table.add_row(*(Text(visible(column)) for column in columns))
     Console().print(table)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import visible
+from penstock.cli.shown.line import say, visible
 
 _server_option = click.option(
     "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
@@ -140,7 +140,7 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
 def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
         found = client.ask_for_table(feed_name, table, what)
-    click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
+    say(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
 def _time(ms: int | None) -> str:

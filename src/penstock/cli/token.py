@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import visible
 
 _server_option = click.option(
     "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
@@ -64,7 +65,7 @@ def show_tokens(server_url: str, output: str) -> None:
         shown.add_column(title)
     for one in found:
         columns = (one["id"], one["name"], one["role"], _time(one["created_ms"]), _time(one["expires_ms"]) or "never", _state(one))
-        shown.add_row(*(Text(column) for column in columns))
+        shown.add_row(*(Text(visible(column)) for column in columns))
     Console().print(shown)
 
 
@@ -76,7 +77,7 @@ def revoke(token_id: str, server_url: str, output: str) -> None:
     """End a token at once and for good."""
     with ServerClient(server_url) as client:
         ended = client.revoke_token(token_id)
-    click.echo(json.dumps(ended, indent=2) if output == "json" else f"token {ended['id']} ({ended['name']}) revoked")
+    click.echo(json.dumps(ended, indent=2) if output == "json" else visible(f"token {ended['id']} ({ended['name']}) revoked"))
 
 
 def _state(one: dict[str, Any]) -> str:
