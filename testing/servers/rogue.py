@@ -156,7 +156,10 @@ def postgres_in_clear(peer: Peer) -> None:
 
 @contextmanager
 def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
-    """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint."""
+    """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint.
+
+    The answer of a redirection is where it leads.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -164,6 +167,8 @@ def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
         def _answer(self) -> None:
             status, body = next((given for part, given in answers.items() if part in self.path), (404, b""))
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", body.decode())
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
             self.send_header("ETag", '"rogue"')

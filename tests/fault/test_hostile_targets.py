@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
+from penstock.format.layout.index_file import parse_index
+from penstock.format.layout.paths import Layout
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
@@ -23,7 +26,7 @@ from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.target.dispatcher import DispatcherId, DispatcherWork
 from penstock.target.expiry import expire, expired_paths
 from penstock.target.settings import from_uri
-from penstock.target.storage import ObjectTarget
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress
 from testing.paths.storage_lab import StorageLab
 from testing.servers.rogue import rogue_bucket
 
@@ -179,6 +182,37 @@ def test_what_a_terminal_would_obey_is_shown_instead(tmp_path: Path) -> None:
         said = CliRunner().invoke(cli, ["storage", verb, f"file://{tmp_path}"]).output
         assert "pwned" in said or verb == "check"
         assert not set(said) & set("\x1b\x07\u009b\u202e")
+
+
+def test_what_a_store_answers_is_told_to_nobody(tmp_path: Path) -> None:
+    """A store leads its client to an address that only this machine reaches; whoever named the store must not learn what is there."""
+    secret = b"iam-credentials of the machine"
+    for body in (secret, b"<Error><Code>Odd</Code><Message>" + secret + b"</Message></Error>"):
+        answers = {
+            "secret": (200, body),
+            "bad": (400, body),
+            "none": (404, body),
+            "list-type=2": (302, b"/secret"),
+            "index": (302, b"/secret"),
+        }
+        with rogue_bucket(answers) as endpoint:
+            uri = f"s3://bucket/p?endpoint={endpoint}&access-key-id=a&secret-access-key=b&region=us-east-1"
+            target = TargetAddress(uri, RetrySettings(attempts_max=1)).open()
+            calls: list[Callable[[], object]] = [
+                target.children,
+                lambda target=target: target.get("bad"),
+                lambda target=target: target.put_new("bad", b"x"),
+                lambda target=target: target.put_new("none", b"x"),
+                lambda target=target: parse_index(Layout(), target.get("x/index"), "x/index"),
+            ]
+            # An answer in XML may pass for an empty list.
+            for call in calls[body != secret :]:
+                with pytest.raises(PenstockError) as told:
+                    call()
+                assert "iam-credentials" not in f"{told.value} {told.value.__cause__}"
+            with pytest.raises(FileNotFoundError) as missing:
+                target.get("none")
+            assert "iam-credentials" not in str(missing.value)
 
 
 def test_a_rogue_bucket_lists_what_it_likes() -> None:

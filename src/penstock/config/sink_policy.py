@@ -36,12 +36,13 @@ skip-signature disable-tagging encryption-key
 """
 _ALLOWED = {
     "s3": frozenset(_OF_S3.split()),
-    "gs": frozenset({"base-url", "bearer-token", "skip-signature"}),
+    # Its client sends the machine's own token with what it writes, unsigned or not: no caller chooses where that goes.
+    "gs": frozenset({"bearer-token", "skip-signature"}),
     "az": frozenset(_OF_AZURE.split()),
 }
 """What a caller may say to a target's client, by kind; to others nothing."""
 _SERVER_ONLY_OPTIONS = frozenset({"spool-dir"})
-_ADDRESSES = frozenset({"endpoint", "endpoint-url", "base-url"})
+_ADDRESSES = frozenset({"endpoint", "endpoint-url"})
 _PLACES = _ADDRESSES | {"account-name", "use-emulator"}
 _NAME_VALUES = {
     "region": re.compile(r"[A-Za-z0-9-]{1,64}"),

@@ -49,7 +49,8 @@ _RESERVED = b"penstock: being uploaded in parts\n"
 _T = TypeVar("_T")
 Guard = Callable[[], None]
 """Asked before each write to a target; raises where none may be."""
-_WRITES = frozenset({"create", "write", "delete"})
+_PUTS = frozenset({"create", "write"})
+_WRITES = _PUTS | {"delete"}
 _MEMORY_STORES: dict[str, ObjectStore] = {}
 _MEMORY_LOCK = threading.Lock()
 
@@ -255,9 +256,11 @@ class ObjectTarget:
                 if verb in _WRITES:
                     self.guard()
                 return call()
-            except (FileNotFoundError, FileExistsError, PenstockError):
+            except (FileExistsError, PenstockError):
                 raise
             except (BaseError, OSError, ValueError) as error:
+                if isinstance(error, FileNotFoundError) and verb not in _PUTS:
+                    raise FileNotFoundError(path) from None
                 failure = _classify(error, f"{self.name}: cannot {verb} {path}")
                 spent = attempt >= self._retry.attempts_max or self._clock.monotonic_s() >= until_s
                 if failure.code != "SINK_UNAVAILABLE" or spent:
