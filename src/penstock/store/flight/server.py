@@ -124,7 +124,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> fl.FlightInfo:
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
-            request = decoded(descriptor.command, WindowRequest)
+            request = decoded(descriptor.command or b"", WindowRequest)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
             self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
@@ -178,14 +178,14 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(decoded(body, int)))
         if name == "changed_histories":
-            return msgspec.json.encode(self._changed_histories(decoded(body, dict[str, tuple[int, int]])))
+            return msgspec.json.encode(self._changed_histories(decoded(body, dict[int, tuple[int, int]])))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode(spans)
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
-    def _changed_histories(self, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
-        found = [(int(table_id), self._store.schema_history(int(table_id)), mark) for table_id, mark in known.items()]
+    def _changed_histories(self, known: Mapping[int, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
+        found = [(table_id, self._store.schema_history(table_id), mark) for table_id, mark in known.items()]
         return [(table_id, v) for table_id, v, mark in found if mark != (len(v), v[-1].version if v else 0)]
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:

@@ -163,6 +163,18 @@ def test_a_malformed_request_is_answered_with_a_code(service: FlightService) -> 
     options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
     with fl.FlightClient(service.location, **shown) as raw, pytest.raises(fl.FlightError, match=r"\[TICKET_INVALID\]"):
         raw.get_flight_info(fl.FlightDescriptor.for_command(b"{"), options)
+    deep = b'{"span_id": 1, "other":' + b"[" * 100_000
+    with fl.FlightClient(service.location, **shown) as raw:
+        for descriptor in (fl.FlightDescriptor.for_path("x"), fl.FlightDescriptor.for_command(deep)):
+            with pytest.raises(fl.FlightError) as wrong:
+                raw.get_flight_info(descriptor, options)
+            assert "[TICKET_INVALID]" in str(wrong.value)
+            assert "Traceback" not in str(wrong.value)
+        for action, body in (("changed_histories", b'{"x": [1, 2]}'), ("plan_window", deep), ("schema_history", b"1e400"), ("none", b"")):
+            with pytest.raises(fl.FlightError) as wrong:
+                list(raw.do_action(fl.Action(action, body), options))
+            assert "[TICKET_INVALID]" in str(wrong.value)
+            assert "Traceback" not in str(wrong.value)
     with fl.FlightClient(service.location, **shown) as raw:
         command = msgspec.json.encode(WindowRequest(SPAN_ID, 5, 39))
         info = raw.get_flight_info(fl.FlightDescriptor.for_command(command), options)
