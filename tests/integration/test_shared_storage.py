@@ -13,12 +13,13 @@ from penstock.model.batch import ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.server.verify.verification import open_reader
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from testing.checks.target_audit import DeliveredChanges, numbering_problems
 from testing.paths.feed_path import FeedPath
 from testing.paths.one_log_path import OneLogPath
 from testing.paths.whole_path import WholePath
-from testing.servers.live_database import Database, live_database
+from testing.servers.databases.live_database import Database, live_database
 
 pytestmark = pytest.mark.integration
 ROUNDS = 40
@@ -135,5 +136,5 @@ def test_ranges_go_on_elsewhere_and_a_server_that_lives_on_is_cut_off(tmp_path: 
         with pytest.raises(PenstockError, match=r"\[FENCED\]"):
             old.flush(path.live()[0].span.span_id)
         with pytest.raises(PenstockError, match=r"\[FENCED\]"):
-            old.plan_window([path.live()[0].span.span_id], [], 1, 1 << 20)
+            old.plan_window(WindowWish([path.live()[0].span.span_id], [], 1, 1 << 20))
         old.close()

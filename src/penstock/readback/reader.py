@@ -25,7 +25,7 @@ from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.model.projection import carried
+from penstock.model.rows.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
@@ -117,7 +117,7 @@ class StorageReader:
         content = self._target.find(OWNER_PATH)
         try:
             return f"feed {decoded(content, dict[str, str])['id']}" if content is not None else self._target.place
-        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        except (msgspec.MsgspecError, KeyError) as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: does not name a feed") from error
 
     @property
