@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.model.projection import default_of
+from penstock.model.rows.projection import default_of
 from penstock.model.table import Column
 from penstock.model.types import TIME_KINDS
 from penstock.source.postgres.rows.cells import CellForm
