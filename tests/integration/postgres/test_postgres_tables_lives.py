@@ -142,6 +142,16 @@ ROWS_DOUBTED = {
     "serial": ["ALTER TABLE shop.t ADD c bigserial", "INSERT INTO shop.t VALUES (9)"],
     "identity": ["ALTER TABLE shop.t ADD c int GENERATED ALWAYS AS IDENTITY", "INSERT INTO shop.t VALUES (9)"],
     "bytes_that_are_no_text": ["ALTER TABLE shop.t ADD g bytea DEFAULT '\\x00ff'", "INSERT INTO shop.t VALUES (9)"],
+    "moments_that_readers_do_not_know": [
+        "ALTER TABLE shop.t ADD c timestamptz DEFAULT 'infinity', ADD d date DEFAULT '0044-03-15 BC'",
+        "INSERT INTO shop.t VALUES (9)",
+    ],
+    "a_text_that_looks_like_a_call": ["ALTER TABLE shop.t ADD c text DEFAULT 'now()'", "INSERT INTO shop.t VALUES (9)"],
+    "bytes_that_look_like_digits": ["ALTER TABLE shop.t ADD c bytea DEFAULT '0x41'", "INSERT INTO shop.t VALUES (9)"],
+    "a_moment_where_values_name_rows": [
+        "ALTER TABLE shop.h REPLICA IDENTITY FULL; ALTER TABLE shop.h ADD c timestamptz DEFAULT '2020-01-01 00:00:00.5+00'",
+        "DELETE FROM shop.h WHERE v = 'x'",
+    ],
     "dropped_and_added_again": ["ALTER TABLE shop.t DROP b; ALTER TABLE shop.t ADD b int", "INSERT INTO shop.t VALUES (9, 90, 900)"],
     "dropped_and_added_idle": ["ALTER TABLE shop.t DROP b; ALTER TABLE shop.t ADD b int"],
     "using": ["ALTER TABLE shop.t ALTER a TYPE int USING a * 100", "INSERT INTO shop.t VALUES (9, 90, 900)"],

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from penstock.model.rows.projection import default_of
 from penstock.model.table import Column
+from penstock.model.types import TIME_KINDS
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type, default_text, shown_text
 from penstock.source.postgres.wire.connection import Connection, Row, quote_ident, quote_literal
@@ -257,6 +259,25 @@ def _published(connection: Connection) -> dict[int, tuple[frozenset[int] | None,
     return {int(o or 0): (frozenset(int(n) for n in a.split()) if a else None, condition or "") for o, a, condition in rows}
 
 
+def told_initial(column: Column, text: str | msgspec.UnsetType | None, named: bool) -> str | msgspec.UnsetType | None:
+    """Return what rows from before a column have in it; unset where readers would make something else of that text.
+
+    How many zeros a time ends with does not count, unless nothing but its values names a row (``named``).
+    """
+    if not isinstance(text, str):
+        return text
+    shown = default_of(msgspec.structs.replace(column, initial_default=text)).as_py()
+    if isinstance(shown, str) and column.type.kind in TIME_KINDS and named:
+        return text if _without_zeros(shown) == _without_zeros(text) else msgspec.UNSET
+    is_text = isinstance(shown, str | bytes)
+    same = shown == (text.encode() if isinstance(shown, bytes) else text) if is_text else shown is not None
+    return text if same else msgspec.UNSET
+
+
+def _without_zeros(moment: str) -> str:
+    return moment.rstrip("0").rstrip(".") if "." in moment else moment
+
+
 def _table(
     oid: int,
     every: Sequence[Row],
@@ -274,6 +295,7 @@ def _table(
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
     partitioned = every[0][_KIND] == "p"
+    named = any(row[key_at] == "t" for row in rows)
     columns = []
     for row in rows:
         type_oid = int(row[6] or 0)
@@ -282,7 +304,7 @@ def _table(
         nullable = row[8] != "t" and not is_key
         column = Column(int(row[4] or 0), row[5] or "", kind, nullable, is_key, default_text(row[9], kind))
         low, high = leaf_defaults.get(column.name, (None, None)) if partitioned else (row[_MISSING], row[_MISSING])
-        initial = shown_text(low, form) if low == high else msgspec.UNSET
+        initial = told_initial(column, shown_text(low, form) if low == high else msgspec.UNSET, named)
         columns.append(CatalogColumn(column, form, type_oid, row[12] or "", row[13] or "", row[14] == "t", initial))
     own = {c.column.id for c in columns}
     key = {c.column.id for c in columns if c.column.primary_key}
