@@ -34,6 +34,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.source_address import SourceFeeds, SourcePlace
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from testing.paths.wide_feed import (
     BASE_TS,
@@ -130,11 +131,11 @@ class Windows:
     """A feed over many tables, and its windows one after the other."""
 
     def __init__(self, root: Path, url: str, name: str, tables: int, active: int) -> None:
-        MetaDatabase(url).close()
-        self.meta = driver_meta(url)
         self.tables = tables_of(tables)
         self.store, self.jobs = SimulatedStore(self.tables, active), SimulatedJobs(TASKS)
-        context = context_of(self.meta, url, name, create_feed(self.meta, name, self.tables), root, TASKS)
+        with MetaDatabase(url) as server:
+            context = context_of(server, url, name, create_feed(server, name, self.tables), root, TASKS)
+        self.meta = driver_meta(url)
         # A simulated store has no connection that could be made anew elsewhere, which is all that it lacks.
         self._windows = WindowJobs(context, WindowPlanner(context, self.meta, self.store), self.jobs)  # type: ignore[arg-type]
         self._name = name
@@ -207,7 +208,7 @@ def store_plan_s(root: Path, spans: int) -> float:
         found = []
         for _ in range(3):
             before_s = time.thread_time()
-            store.plan_window(ids, tables, BASE_TS, 1 << 29, ("shop.*",), tables)
+            store.plan_window(WindowWish(ids, tables, BASE_TS, 1 << 29, ("shop.*",), tables))
             found.append(time.thread_time() - before_s)
     say(f"  the store's plan over {spans:,} spans: {min(found):.4f} s")
     return min(found)

@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLED_FROM_OUTSIDE = {"DataSource", "DataSourceReader", "DataSourceStreamReader", "DataSourceStreamWriter", "DataSourceWriter"}
-CALLED_FROM_OUTSIDE |= {"SimpleDataSourceStreamReader", "FlightServerBase", "ServerMiddlewareFactory", "Formatter", "Group"}
+CALLED_FROM_OUTSIDE |= {"SimpleDataSourceStreamReader", "FlightServerBase", "ServerMiddlewareFactory", "Formatter", "Group", "H11Protocol"}
 """Bases of libraries that call our methods by name."""
 REGISTERS = {"command", "group", "callback", "get", "post", "put", "delete", "exception_handler"}
 """Decorators of an object that keeps what they decorate: a verb, a route."""
 ALLOWED = {
     "feed/formats/storage_reader.py::register": "for users: docs/reading-changes.md",
+    "feed/formats/table_reader.py::register_penstock": "for users: docs/reading-changes.md",
     "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
     "feed/receivers.py::Receivers": "the issue on the engine wires it",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",

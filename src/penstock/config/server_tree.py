@@ -12,7 +12,7 @@ from penstock.config.flight_settings import FlightSettings
 from penstock.feed.spark.executors import is_one_machine
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 
 _PORT_MAX = 65_535
 _SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -190,6 +190,11 @@ class ServerConfig:
         if not (is_loopback(self.http_host) or self.api.tls_certificate or self.api.plain_text):
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
+            )
+        if self.flight.flight_plain_text and not is_loopback(self.flight_host):
+            # gRPC takes a message of any size before anybody is asked for the token.
+            found.append(
+                ("flight-plain-text", f"{self.flight_host} is reached by other machines, and without TLS nothing bounds what they send")
             )
         found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found

@@ -22,7 +22,7 @@ from penstock.format.layout.paths import SchemaPath, schema_path
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TEXT_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, INTEGER_WIDTHS, TEXT_KINDS, TIME_KINDS, ColumnType, TypeKind
 
 PROTOCOL_VERSION = 1
 FIRST_COLUMN_ID = 100
@@ -48,13 +48,6 @@ _DEFAULT_LENGTH = {
     TypeKind.BLOB: 65_535,
     TypeKind.MEDIUMBLOB: 16_777_215,
     TypeKind.LONGBLOB: 4_294_967_295,
-}
-_INTEGER_WIDTH = {
-    TypeKind.TINYINT: (4, 3),
-    TypeKind.SMALLINT: (6, 5),
-    TypeKind.MEDIUMINT: (9, 8),
-    TypeKind.INT: (11, 10),
-    TypeKind.BIGINT: (20, 20),
 }
 _ALIASES = {"VAR_STRING": TypeKind.VARCHAR, "NUMERIC": TypeKind.DECIMAL, "BOOL": TypeKind.TINYINT, "BOOLEAN": TypeKind.TINYINT}
 _GO_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -128,6 +121,8 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
     """Read a schema file, by whichever writer; numbers may stand in quotes."""
     try:
         document = json.loads(content)
+        # Half a surrogate pair, which JSON can name, is no part of any name or value.
+        json.dumps(document, ensure_ascii=False).encode()
         raw_columns = document["TableColumns"]
         columns = None if raw_columns is None else tuple(_parse_column(raw, at) for at, raw in enumerate(raw_columns))
         parsed = SchemaFile(
@@ -143,7 +138,7 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
         total = int(document.get("TableColumnsTotal", len(columns or ())))
     except json.JSONDecodeError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line {error.lineno}: {error.msg}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: not a schema file: {type(error).__name__} {error}") from error
     if total != len(columns or ()):
         raise PenstockError("FILE_MALFORMED", f"{path}: TableColumnsTotal is {total}, but {len(columns or ())} columns are listed")
@@ -205,7 +200,7 @@ def _column_fields(column: Column, *, with_id: bool) -> dict[str, Any]:
 
 def _length(ctype: ColumnType) -> int | None:
     if ctype.kind in INTEGER_KINDS:
-        return ctype.length if ctype.length is not None else _INTEGER_WIDTH[ctype.kind][ctype.unsigned or ctype.zerofill]
+        return ctype.length if ctype.length is not None else INTEGER_WIDTHS[ctype.kind][ctype.unsigned or ctype.zerofill]
     if ctype.kind in _DEFAULT_LENGTH:
         return ctype.length if ctype.length is not None else _DEFAULT_LENGTH[ctype.kind]
     return None

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import OID_MASK, CatalogTable, Silence
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
+from penstock.source.postgres.tables.observed import Created, KnownRelation
 from penstock.source.postgres.tables.row_doubts import PARTITION_GONE, creation_doubt
-from penstock.source.postgres.tables.schema_book import Created, KnownRelation, SchemaBook
+from penstock.source.postgres.tables.schema_book import SchemaBook
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.postgres.wire.pgoutput import Relation
 from penstock.source.postgres.wire.scan_buffer import Notice
@@ -190,10 +193,17 @@ class TableFollower:
         for changed in live.values():
             self._doubt_silence(changed, ts)
         ddls += tuple(event for table in new for event in self._tell_new(table, ts))
-        for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
-            self._known.pop(table.table_id & OID_MASK, None)
+        for oid in {t.table_id & OID_MASK for d in ddls for t in d.tables}:
+            self._known.pop(oid, None)
+            self._name_relation(oid)
         self._watch.told_all()
         return ddls
+
+    def _name_relation(self, oid: int) -> None:
+        """Let rows that come have the name that was told: a server does not describe a table anew because its schema has another name."""
+        relation, table = self._relations.get(oid), self._book.newest(oid)
+        if relation is not None and (relation.schema, relation.table) != (table.schema, table.table):
+            self._relations[oid] = msgspec.structs.replace(relation, schema=table.schema, table=table.table)
 
     def tell_again(self, from_ts: int, to_ts: int) -> list[DdlEvent]:
         """Tell what a mark told in an earlier reading, where the chain passes it again."""
@@ -233,6 +243,9 @@ class TableFollower:
         elif changed.place is not None and changed.place.unlogged:
             name = f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
             silence = Silence("it is unlogged: the log has none of its rows", f"ALTER TABLE {name} SET LOGGED")
+        elif changed.place is not None and not changed.place.partition:
+            name = f"{quote_ident(changed.place.schema)}.{quote_ident(changed.place.table)}"
+            silence = Silence("all of its columns are generated, or it has none: the log has none of its rows", f"ALTER TABLE {name} ADD …")
         else:
             silence = None
         if silence is not None:
@@ -276,6 +289,9 @@ class TableFollower:
         self._book.announce([oid])
         self._known[oid] = told.known
         self._since[oid] = told.known.table.version
+        if shown is not None and not self._book.is_told(shown):
+            # The next look tells what is so by then, also where it is what the last one saw.
+            self._watch.leave_untold(oid)
         if told.doubt:
             self._reasons.setdefault(oid, "")
             self._reasons[oid] = self._reasons[oid] or told.doubt
