@@ -121,7 +121,20 @@ def test_a_lost_connection_a_purged_log_and_names_that_move(tmp_path: Path) -> N
         again.service.ensure_span(spans[tables[0].table_id][0], TS_ZERO)
         wait_until(lambda: any("LOG_PURGED" in str(s.last_error) for s in again.service.status()), "the purged log is not noticed")
         again.close()
+        check_that_another_table_is_noticed(server, writer)
         check_that_a_reset_is_noticed(server, writer)
+
+
+def check_that_another_table_is_noticed(server: str, writer: Any) -> None:
+    """Values that are not of a version's types are those of a table that has the name by now: whoever reads asks again."""
+    run(writer, "CREATE TABLE life.named (a INT, c BIGINT UNSIGNED)")
+    upstream = MySqlUpstream(server)
+    before = next(t for t in upstream.list_tables() if t.full_name == "life.named")
+    run(writer, "DROP TABLE life.named", "CREATE TABLE life.named (a INT, c FLOAT)", "INSERT INTO life.named VALUES (1, 0.1)")
+    with pytest.raises(PenstockError) as wrong:
+        list(upstream.read_now(Span(before.table_id)))
+    assert wrong.value.code == "UPSTREAM_CHANGING"
+    upstream.close()
 
 
 def check_that_a_reset_is_noticed(server: str, writer: Any) -> None:

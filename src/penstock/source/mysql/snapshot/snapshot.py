@@ -48,12 +48,24 @@ def read_rows(
             count = 0
             for page in query_columns(session, query, len(table.columns), page_rows):
                 count += len(page[0])
-                arrays = tuple(typed(column, array) for column, array in zip(table.columns, page, strict=True))
-                last = [_literal_value(table, name, page) for name in order]
+                try:
+                    arrays = tuple(typed(column, array) for column, array in zip(table.columns, page, strict=True))
+                    last = [_literal_value(table, name, page) for name in order]
+                except (pa.ArrowException, ValueError, PenstockError) as error:
+                    raise _unlike(server, table, error) from error
                 yield from _ordered(span, table, ts, arrays, given)
                 given += len(page[0])
             if not order or count < page_rows * QUERY_PAGES:
                 return
+
+
+def _unlike(server: Server, table: TableSchema, error: Exception) -> PenstockError:
+    """Return what it means that values are not of a version's types: mostly that another table has its name and columns by now."""
+    now = server.table(table.schema, table.table)
+    kinds = {c.name.lower(): c.type for c in now.columns} if now is not None else {}
+    if any(kinds.get(c.name.lower()) != c.type for c in table.columns):
+        return PenstockError("UPSTREAM_CHANGING", f"{table.full_name} has changed since version {table.version}")
+    return error if isinstance(error, PenstockError) else PenstockError("DECODE_FAILED", f"{table.full_name}: {type(error).__name__}")
 
 
 def select_statement(table: TableSchema, borders: Sequence[str], order: Sequence[str], last: Sequence[object] | None, limit: int) -> str:
