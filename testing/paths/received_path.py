@@ -27,7 +27,7 @@ from penstock.store.flight.server import FlightService
 from testing.paths.whole_path import WholePath
 from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 
-SETTINGS = ReceiverSettings(receivers=2, report_interval_s=0.02, backoff_s=0.1, settle_s=0.0)
+SETTINGS = ReceiverSettings(receivers=2, report_interval_s=0.02, backoff_s=0.1)
 
 
 class ThreadedReceivers:
@@ -96,15 +96,26 @@ class ReceivedPath(WholePath):
         return ReceivedLogService(self.receivers, upstream, self.store, settings).start()
 
     def lose(self, slot: int) -> None:
-        """Cut a receiver off, and let so much time pass that it counts as lost while the others are heard."""
+        """Cut a receiver off, and let time pass while the others are heard, until it counts as lost."""
         self.jobs.cut_off.add(slot)
+        self.wait_until("it is lost", functools.partial(self._is_lost_later, slot))
+
+    def _is_lost_later(self, slot: int) -> bool:
         others = [other for other in range(SETTINGS.receivers) if other not in self.jobs.cut_off]
-        for _ in range(2):
-            heard = {other: len(self.jobs.heard[other]) for other in others}
-            self.time.advance(SETTINGS.lost_s * 2 / 3)
-            for other, count in heard.items():
-                self.wait_until("the others report", functools.partial(self._heard_since, other, count))
+        heard = {other: len(self.jobs.heard[other]) for other in others}
+        self.time.advance(SETTINGS.lost_s * 2 / 3)
+        for other, count in heard.items():
+            self.wait_until("the others report", functools.partial(self._heard_since, other, count))
+        held = {part.location for part in self.jobs.heard[slot][-1].parts}
+        return not any(self._location(d.span.span_id) in held for d in self.live())
 
     def _heard_since(self, slot: int, count: int) -> bool:
         # One that was under way when time passed may have been answered before.
         return len(self.jobs.heard[slot]) > count + 1
+
+    def _location(self, span_id: int) -> str:
+        try:
+            address = self.receivers.address_of(span_id)
+        except PenstockError:
+            return ""
+        return address.location if address is not None else ""
