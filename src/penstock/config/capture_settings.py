@@ -6,7 +6,6 @@ executors of other machines without storage that all of them reach. Runs in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
@@ -52,9 +51,8 @@ class CaptureSettings:
         return [("capture", f'must be "server" for {scheme}://: it has one log, which one reader reads, and nothing to divide')]
 
 
-def receiver_problems(captures: Sequence[CaptureSettings], spark: SparkCores, *, is_shared: bool) -> list[tuple[str, str]]:
-    """Return what is wrong with all sources of a server together; ``is_shared`` says that they have storage that all machines reach."""
-    receivers = sum(given.receivers for given in captures if given.on_executors)
+def receiver_problems(receivers: int, spark: SparkCores, *, is_shared: bool) -> list[tuple[str, str]]:
+    """Return what is wrong with the receivers of all sources together; ``is_shared`` says that there is storage that all machines reach."""
     if not receivers:
         return []
     found = []

@@ -212,12 +212,17 @@ class ServerConfig:
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
             )
-        # A source that could not be read is none, and told by itself.
-        captures = [self.capturing, *(given.capturing for given in self.sources.values() if isinstance(given, SourceConfig))]
         found += self.capturing.problems_with(self.source)
-        found += receiver_problems(captures, self.spark, is_shared=bool(self.store.objects))
+        found += receiver_problems(self.receivers_total, self.spark, is_shared=bool(self.store.objects))
         found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
+
+    @property
+    def receivers_total(self) -> int:
+        """Return how many receivers all sources have together."""
+        # A source that could not be read is none, and told by itself.
+        captures = [self.capturing, *(given.capturing for given in self.sources.values() if isinstance(given, SourceConfig))]
+        return sum(given.receivers for given in captures if given.on_executors)
 
     @property
     def effective_meta_url(self) -> str:

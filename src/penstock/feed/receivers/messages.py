@@ -7,6 +7,9 @@ with an event store of its own; whoever holds a part captures its spans. Runs in
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+
 import msgspec
 
 from penstock.model.span import Span
@@ -90,14 +93,20 @@ class PartReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a receiver says of itself. ``receiver`` is another one for each attempt of its task."""
+    """What a receiver says of itself. ``receiver`` is another one for each attempt of its task; ``proof`` that it was told the secret."""
 
+    proof: str
     receiver: str
     slot: int
     run: int
     host: str
     pid: int
     parts: tuple[PartReport, ...] = ()
+
+
+def proof_of(secret: bytes) -> str:
+    """Return what shows that somebody is a receiver: readers of the store have a token too, and must not say where spans are served."""
+    return hmac.new(secret, b"penstock-receiver-report", hashlib.sha256).hexdigest()
 
 
 def part_uri(parts_uri: str, number: int) -> str:

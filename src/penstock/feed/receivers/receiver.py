@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.feed.receivers.captured_part import CapturedPart
-from penstock.feed.receivers.messages import Orders, PartReport, ReceiverTask, Report
+from penstock.feed.receivers.messages import Orders, PartReport, ReceiverTask, Report, proof_of
 from penstock.feed.receivers.settings import ReceiverSettings
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.decoding import decoded
@@ -62,6 +62,7 @@ class Receiver:
         self._clock = clock or SystemClock()
         self._opened = opened
         self._name = f"{told.slot}-{told.run}-{system_random().getrandbits(48):012x}"
+        self._proof = proof_of(told.secret)
         self._host = own_host(told.server.location)
         self._lock = threading.Lock()
         self._orders = Orders()
@@ -108,7 +109,7 @@ class Receiver:
             ordered = {order.part for order in self._orders.parts}
             held, errors = dict(self._parts), dict(self._errors)
         parts = [held[n].report(errors.get(n, "")) if n in held else PartReport(n, error=errors.get(n, "")) for n in ordered | held.keys()]
-        return Report(self._name, self._told.slot, self._told.run, self._host, os.getpid(), tuple(parts))
+        return Report(self._proof, self._name, self._told.slot, self._told.run, self._host, os.getpid(), tuple(parts))
 
     def _work(self, directory: Path) -> None:
         try:

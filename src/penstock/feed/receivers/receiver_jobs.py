@@ -97,7 +97,7 @@ class ReceiverJobs:
         """Run the job of a receiver until it ends; return why, None where it ended well."""
         run = self._board.begin_run(slot)
         try:
-            check_cores(self._settings.receivers, self._jobs.parallelism)
+            check_cores(self._settings.cores, self._jobs.parallelism)
             shown = f"receiver {slot + 1} of {self._settings.receivers} of {self._name}"
             self._jobs.run(Job(self._group(slot), _POOL, shown, host_receiver, [self._task(slot, run)]))
         except PenstockError as error:

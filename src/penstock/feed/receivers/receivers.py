@@ -6,6 +6,7 @@ other span is in a part. Secrets and certificates are made anew with each start.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import threading
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from penstock.feed.receivers.board import PartBoard
-from penstock.feed.receivers.messages import Orders, ReceiverTask, Report, part_uri
+from penstock.feed.receivers.messages import Orders, ReceiverTask, Report, part_uri, proof_of
 from penstock.feed.receivers.part_planner import PartPlanner
 from penstock.feed.receivers.receiver_jobs import ReceiverJobs
 from penstock.feed.receivers.settings import PARTS_PER_RECEIVER, ReceiverSettings
@@ -198,6 +199,8 @@ class Receivers:
     def report(self, body: bytes) -> bytes:
         """Take the report of a receiver; return its orders."""
         report = decoded(body, Report)
+        if not hmac.compare_digest(report.proof.encode(), proof_of(self._secret).encode()):
+            raise PenstockError("TICKET_INVALID", "the report is not one of a receiver of this server")
         taken = any(part.is_taken_away for part in report.parts)
         # Where the source is another server's by now, its parts are too: they are not taken back, which would go on for ever.
         orders: Orders = self._board.receive(report, reopen=taken and self._is_owner())

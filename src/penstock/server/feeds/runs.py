@@ -168,7 +168,7 @@ class SparkFeedRunFactory:
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
         target = self._resolve(config.target)
         self._open_target(target, fence).claim(claimant(feed.name, feed.uuid))
-        taken = self._receivers.settings.receivers if self._receivers is not None else 0
+        taken = self._receivers.settings.cores if self._receivers is not None else 0
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,

@@ -157,11 +157,12 @@ class CapturedSource:
         config, shared = self._around.config, bool(self._around.config.store.objects)
         uri = f"{self.store.objects.uri.rstrip('/')}/parts" if shared else (store_dir.resolve() / "parts").as_uri()
         place = CapturePlace(self.uri, source_name(self.uri), uri, dict(self.store.objects.options))
-        settings = ReceiverSettings(self._place.capture.receivers)
+        receivers = self._place.capture.receivers
+        settings = ReceiverSettings(receivers, config.receivers_total - receivers)
         plain_text = config.flight.flight_plain_text
-        receivers = Receivers(place, self.store, settings, self._around.clock, config.log_service, plain_text=plain_text)
-        self._parts.callback(receivers.close)
-        return receivers
+        opened = Receivers(place, self.store, settings, self._around.clock, config.log_service, plain_text=plain_text)
+        self._parts.callback(opened.close)
+        return opened
 
     def _open_log_service(self, pins: FeedPins) -> LogService:
         config, clock, parts = self._around.config, self._around.clock, self._parts

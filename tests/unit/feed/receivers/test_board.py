@@ -35,7 +35,7 @@ class Cluster:
         parts = tuple(
             PartReport(o.part, f"grpc://{name}:{o.part}", tuple(self.said(s.span, resolved_ts) for s in o.spans), **given) for o in held
         )
-        self.told[name] = self.board.receive(Report(name, slot, self.runs[slot], "h", 1, parts))
+        self.told[name] = self.board.receive(Report("", name, slot, self.runs[slot], "h", 1, parts))
         return self.told[name]
 
     def settle(self, *names: str) -> dict[str, set[int]]:
@@ -162,7 +162,7 @@ def test_a_span_that_is_removed_is_ordered_no_more(cluster: Cluster) -> None:
 
 def test_a_part_that_somebody_took_is_opened_again_unless_that_is_another_server(cluster: Cluster) -> None:
     cluster.settle("0a", "1a")
-    report = Report("0a", 0, cluster.runs[0], "h", 1, (PartReport(cluster.told["0a"].parts[0].part, "x", is_taken_away=True),))
+    report = Report("", "0a", 0, cluster.runs[0], "h", 1, (PartReport(cluster.told["0a"].parts[0].part, "x", is_taken_away=True),))
     assert len(cluster.board.receive(report, reopen=False).parts) == 2
     assert len(cluster.board.receive(report).parts) == 1, "it is closed first"
     assert len(cluster.report("0a").parts) == 1

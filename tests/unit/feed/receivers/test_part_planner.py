@@ -76,7 +76,7 @@ class Parts:
             store = self.stores[f"part-{number}"]
             stats = next(s for s in store.stats().spans if s.span_id == span_id)
             parts.append(PartReport(number, f"at part-{number}", (SpanReport(SpanStats(*_values(stats))),)))
-        report = Report("r", 0, self.run, "h", 1, tuple(parts))
+        report = Report("", "r", 0, self.run, "h", 1, tuple(parts))
         self.board.receive(report)
         return self.board.receive(report)
 

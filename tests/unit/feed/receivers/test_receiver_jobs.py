@@ -17,13 +17,13 @@ from penstock.model.span import Span
 from penstock.puller.log_service import CaptureState
 from testing.servers.waiting import wait_until
 
-SETTINGS = ReceiverSettings(2, backoff_s=0.01, backoff_max_s=0.02)
+SETTINGS = ReceiverSettings(2, 1, backoff_s=0.01, backoff_max_s=0.02)
 
 
 class ScriptedJobs:
     """Jobs that fail so many times, and then hold their thread until they are cancelled."""
 
-    def __init__(self, failures: int = 0, parallelism: int = 3) -> None:
+    def __init__(self, failures: int = 0, parallelism: int = 4) -> None:
         self.parallelism = parallelism
         self.begun: list[Job] = []
         self.cancelled: dict[str, threading.Event] = {}
@@ -70,14 +70,14 @@ def test_jobs_begin_with_the_first_span_fail_are_begun_again_and_are_cancelled_a
 
 
 def test_none_is_begun_where_windows_would_get_no_core() -> None:
-    jobs = ScriptedJobs(parallelism=2)
+    jobs = ScriptedJobs(parallelism=3)
     board, receivers = keep(jobs)
     receivers.start()
     board.ensure(Span(1))
     wait_until(lambda: board.status()[0].state is CaptureState.RETRYING, "it is shown", 60)
-    assert "2 receivers wait: Spark has 2 cores now" in str(board.status()[0].last_error)
+    assert "3 receivers wait: Spark has 3 cores now" in str(board.status()[0].last_error)
     assert jobs.begun == []
-    jobs.parallelism = 3
+    jobs.parallelism = 4
     wait_until(lambda: len(jobs.begun) == 2, "both begin", 60)
     receivers.close()
 

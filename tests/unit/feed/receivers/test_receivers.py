@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from penstock.model.errors import PenstockError
 from penstock.server.verify.verification import open_reader
+from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.ticket import call_token
 from testing.checks.target_audit import DeliveredChanges
 from testing.paths.received_path import ReceivedPath
 
@@ -86,3 +91,12 @@ def test_a_table_that_comes_and_one_that_changes(path: ReceivedPath) -> None:
     write(path, 40)
     check(path)
     assert "d.later" in path.live_tables()
+
+
+def test_a_reader_of_the_store_cannot_say_that_it_is_a_receiver(path: ReceivedPath) -> None:
+    path.wait_until("both are there", lambda: path.jobs.heard.keys() == {0, 1})
+    said = path.jobs.heard[0][-1]
+    with closing(FlightStoreClient(path.flight.location, path.flight.token)) as reader:
+        forged = msgspec.structs.replace(said, proof=call_token(b"guessed"), receiver="forged")
+        with pytest.raises(PenstockError, match="TICKET_INVALID"):
+            reader.report(msgspec.json.encode(forged))
