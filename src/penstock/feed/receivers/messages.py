@@ -14,9 +14,9 @@ import msgspec
 
 from penstock.model.span import Span
 from penstock.puller.log_service import LogServiceSettings
-from penstock.store.event_store import StoreSettings
 from penstock.store.flight.address import FlightAddress
 from penstock.store.flight.credentials import ServiceTls
+from penstock.store.settings import StoreSettings
 from penstock.store.stats import SpanStats
 
 

@@ -27,7 +27,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_MAX
 from penstock.puller.log_service import LogServiceSettings, SpanStatus
 from penstock.store.contract import WindowPlan
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.credentials import join_token, make_tls
@@ -35,6 +35,7 @@ from penstock.store.flight.ticket import call_token
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.ownership import PREFIX
 from penstock.store.objects.shared_records import SharedRecords
+from penstock.store.settings import StoreSettings
 from penstock.store.stats import SpanStats
 
 _SERVICE = "receiver.penstock"
