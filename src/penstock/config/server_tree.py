@@ -214,6 +214,11 @@ class ServerConfig:
             )
         found += self.capturing.problems_with(self.source)
         found += receiver_problems(self.receivers_total, self.spark, is_shared=bool(self.store.objects))
+        if self.flight.flight_plain_text and not is_loopback(self.flight_host):
+            # gRPC takes a message of any size before anybody is asked for the token.
+            found.append(
+                ("flight-plain-text", f"{self.flight_host} is reached by other machines, and without TLS nothing bounds what they send")
+            )
         found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
 

@@ -15,6 +15,7 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_MAX
 
 
 class Hint(Enum):
@@ -66,6 +67,23 @@ class WindowKind(StrEnum):
 
     CHANGES = "changes"
     RESNAPSHOT = "resnapshot"
+
+
+class WindowWish(msgspec.Struct, frozen=True):
+    """A window that someone wants: from where on, of which spans, and within how many bytes.
+
+    DDLs count that touch one of the tables, or a table that a pattern matches; those that change one of the ``unsplit`` tables in place
+    do not end the window.
+    """
+
+    span_ids: Sequence[int]
+    table_ids: Sequence[int]
+    from_ts: int
+    nbytes_max: int
+    patterns: Sequence[str] = ()
+    unsplit: Sequence[int] = ()
+    end_ts: int = TS_MAX
+    """Where it ends at the latest."""
 
 
 class WindowPlan(msgspec.Struct, frozen=True):
@@ -133,17 +151,5 @@ class EventStore(Protocol):
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-    ) -> WindowPlan:
-        """Choose where a window that starts at ``from_ts`` ends. ``to_ts == from_ts`` means that nothing new is resolved.
-
-        DDLs count that touch one of the tables, or a table that a pattern matches; those that change one of the ``unsplit`` tables in
-        place do not end the window.
-        """
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
+        """Choose where a window ends; ``to_ts == from_ts`` means that nothing new is resolved."""

@@ -39,7 +39,7 @@ class ReceiverTask(msgspec.Struct, frozen=True):
     storage_options: dict[str, str]
     server: FlightAddress
     secret: bytes
-    tls: ServiceTls | None
+    tls: ServiceTls
     store: StoreSettings
     log_service: LogServiceSettings
 

@@ -17,7 +17,7 @@ import msgspec
 from penstock.feed.receivers.board import PartBoard
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import TS_MAX
-from penstock.store.contract import SpanWindow, WindowPlan
+from penstock.store.contract import SpanWindow, WindowPlan, WindowWish
 
 R = TypeVar("R")
 _WHOLE = TS_MAX >> 1
@@ -28,17 +28,8 @@ _CALLS_MAX = 16
 class Plans(Protocol):
     """Whatever plans windows: an event store, or a client of one."""
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-        end_ts: int = TS_MAX,
-    ) -> WindowPlan:
-        """Choose where a window ends, at ``end_ts`` at the latest."""
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
+        """Choose where a window ends."""
 
     def plan_resnapshot(
         self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = (), end_ts: int = TS_MAX
@@ -60,25 +51,17 @@ class PartPlanner:
         """End the threads."""
         self._calls.shutdown(cancel_futures=True)
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-        end_ts: int = TS_MAX,
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Choose where a window ends; as ``EventStore.plan_window``."""
+        span_ids, from_ts, changed = wish.span_ids, wish.from_ts, msgspec.structs.replace
         parts = self._board.parts_of(span_ids)
-        ddls = self._own.plan_window((), table_ids, from_ts, nbytes_max, patterns, unsplit, end_ts)
+        ddls = self._own.plan_window(changed(wish, span_ids=()))
         said_ts = min([ddls.resolved_ts, *map(self._board.resolved_ts, span_ids)])
         if said_ts <= from_ts:
             # What receivers said last is at most a moment old, and asking them costs a call for each part.
             return _nothing(from_ts, said_ts, span_ids)
-        share = max(1, nbytes_max // max(1, len(parts)))
-        ends = self._ask(parts, lambda plans, spans: plans.plan_window(spans, (), from_ts, share, end_ts=end_ts))
+        share = max(1, wish.nbytes_max // max(1, len(parts)))
+        ends = self._ask(parts, lambda plans, spans: plans.plan_window(WindowWish(spans, (), from_ts, share, end_ts=wish.end_ts)))
         if ends is None:
             return _nothing(from_ts, from_ts, span_ids)
         resolved_ts = min([ddls.resolved_ts, *(plan.resolved_ts for plan in ends.values())])
@@ -86,10 +69,10 @@ class PartPlanner:
         if to_ts <= from_ts:
             return _nothing(from_ts, resolved_ts, span_ids)
         longer = {number: spans for number, spans in parts.items() if ends[number].to_ts != to_ts}
-        sizes = self._ask(longer, lambda plans, spans: plans.plan_window(spans, (), from_ts, _WHOLE, end_ts=to_ts))
+        sizes = self._ask(longer, lambda plans, spans: plans.plan_window(WindowWish(spans, (), from_ts, _WHOLE, end_ts=to_ts)))
         if sizes is None:
             return _nothing(from_ts, from_ts, span_ids)
-        own = self._own.plan_window((), table_ids, from_ts, _WHOLE, patterns, unsplit, to_ts)
+        own = self._own.plan_window(changed(wish, span_ids=(), nbytes_max=_WHOLE, end_ts=to_ts))
         spans = _in_order(span_ids, [*(ends | sizes).values()])
         return msgspec.structs.replace(own, resolved_ts=resolved_ts, spans=spans)
 

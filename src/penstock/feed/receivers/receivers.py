@@ -26,7 +26,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_MAX
 from penstock.puller.log_service import LogServiceSettings, SpanStatus
-from penstock.store.contract import WindowPlan
+from penstock.store.contract import WindowPlan, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
 from penstock.store.flight.client import FlightStoreClient
@@ -73,19 +73,17 @@ class Receivers:
         settings: ReceiverSettings,
         clock: Clock,
         log_service: LogServiceSettings | None = None,
-        *,
-        plain_text: bool = False,
     ) -> None:
-        """``store`` is the server's own. With ``plain_text`` what receivers serve is not encrypted."""
+        """``store`` is the server's own."""
         self.settings = settings
         self._place = place
         self._store = store
         self._clock = clock
         self._log_service = log_service or LogServiceSettings()
         self._secret = secrets.token_bytes(_SECRET_BYTES)
-        made = None if plain_text else make_tls([_SERVICE], clock)
-        self._tls = None if made is None else replace(made, reader=msgspec.structs.replace(made.reader, name=_SERVICE))
-        self._token = join_token(call_token(self._secret), self._tls.reader if self._tls else None)
+        made = make_tls([_SERVICE], clock)
+        self._tls = replace(made, reader=msgspec.structs.replace(made.reader, name=_SERVICE))
+        self._token = join_token(call_token(self._secret), self._tls.reader)
         self._board = PartBoard(settings, clock, store.needs.pinned_ts)
         self._planner = PartPlanner(self._board, store, self._client)
         self._clients: dict[int, FlightStoreClient] = {}
@@ -174,18 +172,9 @@ class Receivers:
         """Return where a span is read, None for the server's own store."""
         return None if span_id == DDL_SPAN.span_id else FlightAddress(self._board.location(span_id), self._token)
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-        end_ts: int = TS_MAX,
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Choose where a window over the spans of several parts ends."""
-        return self._planner.plan_window(span_ids, table_ids, from_ts, nbytes_max, patterns, unsplit, end_ts)
+        return self._planner.plan_window(wish)
 
     def plan_resnapshot(
         self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = (), end_ts: int = TS_MAX

@@ -159,8 +159,7 @@ class CapturedSource:
         place = CapturePlace(self.uri, source_name(self.uri), uri, dict(self.store.objects.options))
         receivers = self._place.capture.receivers
         settings = ReceiverSettings(receivers, config.receivers_total - receivers)
-        plain_text = config.flight.flight_plain_text
-        opened = Receivers(place, self.store, settings, self._around.clock, config.log_service, plain_text=plain_text)
+        opened = Receivers(place, self.store, settings, self._around.clock, config.log_service)
         self._parts.callback(opened.close)
         return opened
 

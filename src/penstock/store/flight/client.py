@@ -22,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_MAX
 from penstock.store.changes.changes import SpanView, open_changes
-from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.contract import ChangesHandle, WindowPlan, WindowWish
 from penstock.store.flight.credentials import ReaderCertificates, split_token
 from penstock.store.flight.reached_objects import StreamedObjects, reached_space
 from penstock.store.flight.server import (
@@ -30,7 +30,6 @@ from penstock.store.flight.server import (
     Endpoint,
     MemoryEndpoint,
     ObjectEndpoint,
-    PlanRequest,
     ResnapshotRequest,
     WindowAnswer,
     WindowRequest,
@@ -63,19 +62,9 @@ class FlightStoreClient:
     def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str] | None]]:
         return (FlightStoreClient, (self.location, self._token, self._storage_options))
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-        end_ts: int = TS_MAX,
-    ) -> WindowPlan:
-        """Choose where a window ends; as ``ColumnarEventStore.plan_window``."""
-        asked = PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit), end_ts)
-        return decoded(self._act("plan_window", msgspec.json.encode(asked)), WindowPlan)
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
+        """Choose where a window ends; as ``EventStore.plan_window``."""
+        return decoded(self._act("plan_window", msgspec.json.encode(wish)), WindowPlan)
 
     def plan_resnapshot(
         self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = (), end_ts: int = TS_MAX

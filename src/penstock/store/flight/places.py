@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.model.timestamp import TS_MAX
-from penstock.store.contract import WindowPlan
+from penstock.store.contract import WindowPlan, WindowWish
 from penstock.store.flight.address import FlightAddress
 from penstock.store.stats import SpanStats
 
@@ -20,16 +20,7 @@ class Places(Protocol):
     def address_of(self, span_id: int) -> FlightAddress | None:
         """Return who serves a span, None for the store here; raises ``SPAN_UNKNOWN``, or ``STORE_UNREACHABLE`` while nobody does."""
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-        end_ts: int = TS_MAX,
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Choose where a window ends; as ``ColumnarEventStore.plan_window``."""
 
     def plan_resnapshot(

@@ -19,6 +19,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_MAX
 from penstock.puller.log_service import CaptureState
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.stats import SpanStats
 from testing.checks.change_batches import TABLE, append_durably
@@ -99,11 +100,11 @@ def test_a_window_has_the_end_the_ddls_and_the_sizes_of_one_store(parts: Parts) 
     parts.resolve(40)
     parts.report()
     for unsplit in ((), (TABLE.table_id,)):
-        asked = (IDS, [TABLE.table_id], 10, 1 << 30, (), unsplit)
-        assert parts.planner.plan_window(*asked) == parts.stores["all"].plan_window(*asked)
-    assert parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30).ddls == (DDL,)
-    ordered = parts.planner.plan_window(IDS[::-1], [TABLE.table_id], 25, 1 << 30)
-    assert ordered == parts.stores["all"].plan_window(IDS[::-1], [TABLE.table_id], 25, 1 << 30)
+        asked = WindowWish(IDS, [TABLE.table_id], 10, 1 << 30, (), unsplit)
+        assert parts.planner.plan_window(asked) == parts.stores["all"].plan_window(asked)
+    assert parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30)).ddls == (DDL,)
+    ordered = parts.planner.plan_window(WindowWish(IDS[::-1], [TABLE.table_id], 25, 1 << 30))
+    assert ordered == parts.stores["all"].plan_window(WindowWish(IDS[::-1], [TABLE.table_id], 25, 1 << 30))
 
 
 def test_the_part_that_is_furthest_behind_is_the_frontier(parts: Parts) -> None:
@@ -115,10 +116,10 @@ def test_the_part_that_is_furthest_behind_is_the_frontier(parts: Parts) -> None:
             parts.stores[f"part-{number}"].advance_resolved_ts(span_id, 90)
     parts.stores["own"].advance_resolved_ts(DDL_SPAN.span_id, 90)
     parts.report()
-    plan = parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30)
+    plan = parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30))
     assert (plan.to_ts, plan.resolved_ts) == (22, 22)
     assert [span.rows for span in plan.spans] == [10, 10, 10, 10]
-    assert parts.planner.plan_window(IDS, [TABLE.table_id], 22, 1 << 30).to_ts == 22
+    assert parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 22, 1 << 30)).to_ts == 22
 
 
 def test_a_window_is_bounded_by_its_bytes_over_all_parts_and_still_moves(parts: Parts) -> None:
@@ -126,17 +127,17 @@ def test_a_window_is_bounded_by_its_bytes_over_all_parts_and_still_moves(parts: 
         parts.write(number, 11, 200, 300)
     parts.resolve(300)
     parts.report()
-    whole = parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30)
+    whole = parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30))
     bound = sum(span.nbytes for span in whole.spans) // 3
     ends, from_ts = [], 10
     while from_ts < 300:
-        plan = parts.planner.plan_window(IDS, [TABLE.table_id], from_ts, bound)
+        plan = parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], from_ts, bound))
         assert sum(span.nbytes for span in plan.spans) <= bound + len(IDS)
         ends.append(plan.to_ts)
         assert plan.to_ts > from_ts
         from_ts = plan.to_ts
     assert 3 <= len(ends) <= 8
-    assert parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1).to_ts == 11, "at least the first commit"
+    assert parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1)).to_ts == 11, "at least the first commit"
 
 
 def test_a_part_that_does_not_answer_holds_the_window_back_and_is_shown(parts: Parts) -> None:
@@ -145,19 +146,19 @@ def test_a_part_that_does_not_answer_holds_the_window_back_and_is_shown(parts: P
     parts.resolve(30)
     parts.report()
     parts.away = {2}
-    assert parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30).to_ts == 10
+    assert parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30)).to_ts == 10
     assert parts.planner.plan_resnapshot(IDS, [TABLE.table_id], 10).to_ts == 10
     shown = {s.span_id: s for s in parts.board.status()}
     assert {i for i in IDS if shown[i].state is CaptureState.RETRYING} == {IDS[2]}
     assert str(shown[IDS[2]].last_error) == "[STORE_UNREACHABLE] nobody answers"
     parts.away = set()
-    assert parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30).to_ts == 30
+    assert parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30)).to_ts == 30
     assert {s.state for s in parts.board.status()} == {CaptureState.PULLING}
 
 
 def test_a_span_that_nobody_has_yet_is_unknown(parts: Parts) -> None:
     with pytest.raises(PenstockError, match="SPAN_UNKNOWN"):
-        parts.planner.plan_window(IDS, [TABLE.table_id], 10, 1 << 30)
+        parts.planner.plan_window(WindowWish(IDS, [TABLE.table_id], 10, 1 << 30))
     assert parts.planner.plan_resnapshot(IDS, [TABLE.table_id], 10).to_ts == 10, "its state will be known"
 
 
