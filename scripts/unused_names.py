@@ -24,7 +24,6 @@ ALLOWED = {
     "feed/formats/storage_reader.py::register": "for users: docs/reading-changes.md",
     "feed/formats/table_reader.py::register_penstock": "for users: docs/reading-changes.md",
     "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
-    "feed/receivers.py::Receivers": "the issue on the engine wires it",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",
     "format/sheet_kernels.py::validity": "kernels read it by its place",
     "meta/records.py::REGISTERED": "a value of progress_stage, a column of the range-pull design",

@@ -74,15 +74,9 @@ class FeedPath:
         objects = ObjectSpace(self.shared.as_uri()) if self.shared is not None else None
         self.store = ColumnarEventStore(self.root / self.disk, settings_of_store, objects=objects, shared=objects is not None)
         self._services.callback(self.store.close)
-        self.flight = flight = FlightService(self.store)
+        self.flight = flight = self.open_flight()
         self._services.callback(flight.close)
-        journal = LogJournal(self.meta_url, "path")
-        self._services.callback(journal.close)
-        doubts = TableStates(self.meta_url, "path")
-        self._services.callback(doubts.close)
-        settings = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
-        needed = self._log_needed_from_ts
-        self.log = LogService(upstream, self.store, settings, journal=journal, needed_from=needed, doubts=doubts).start()
+        self.log = self.open_log(upstream, LogServiceSettings(pipeline=SpanPipelineSettings(workers=2)))
         self._services.callback(self.log.close)
         self.context = FeedContext(
             feed="f",
@@ -100,6 +94,19 @@ class FeedPath:
             source="path",
         )
         self.feed = LocalFeed(self.context, before_window=before_window)
+
+    def open_flight(self) -> FlightService:
+        """Serve the store."""
+        return FlightService(self.store)
+
+    def open_log(self, upstream: Upstream, settings: LogServiceSettings) -> LogService:
+        """Start what captures."""
+        journal = LogJournal(self.meta_url, "path")
+        self._services.callback(journal.close)
+        doubts = TableStates(self.meta_url, "path")
+        self._services.callback(doubts.close)
+        needed = self._log_needed_from_ts
+        return LogService(upstream, self.store, settings, journal=journal, needed_from=needed, doubts=doubts).start()
 
     def _log_needed_from_ts(self) -> int:
         """Return from where on the feed may read the log again: a table that joins later begins behind its checkpoint."""

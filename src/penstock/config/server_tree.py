@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.config.api_settings import ApiSettings, is_loopback
+from penstock.config.capture_settings import CaptureSettings, receiver_problems
 from penstock.config.flight_settings import FlightSettings
 from penstock.feed.spark.executors import is_one_machine
 from penstock.meta.engine import MetaSettings, sqlite_url
@@ -15,6 +17,8 @@ from penstock.puller.log_service import LogServiceSettings
 from penstock.store.settings import StoreSettings
 
 _PORT_MAX = 65_535
+_LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -120,6 +124,21 @@ class SparkConfig:
         return is_one_machine(self.master)
 
     @property
+    def cores(self) -> int | None:
+        """Return how many tasks run at once, as far as master and settings tell; None where the cluster decides."""
+        conf = self.effective_conf
+        local = _LOCAL_CORES.fullmatch(self.master)
+        if local:
+            return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+        cluster = _LOCAL_CLUSTER.fullmatch(self.master)
+        if cluster:
+            return int(cluster[1]) * int(cluster[2])
+        counted = "spark.cores.max" if self.master.startswith("spark://") else "spark.executor.instances"
+        each = "1" if self.master.startswith("spark://") else conf.get("spark.executor.cores", "1")
+        given = conf.get(counted, "")
+        return int(given) * int(each) if given.isdecimal() and each.isdecimal() else None
+
+    @property
     def effective_conf(self) -> dict[str, str]:
         """Return Spark's settings; the given ones win."""
         shared = {"spark.cores.max": str(self.cores_max)} if self.master.startswith("spark://") else {}
@@ -132,6 +151,7 @@ class SourceConfig:
 
     uri: str
     flight_port: int = 0
+    capturing: CaptureSettings = field(default_factory=CaptureSettings, metadata={"flatten": True})
 
     def __repr__(self) -> str:
         return "SourceConfig(...)"
@@ -139,7 +159,7 @@ class SourceConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
         found = [] if "://" in self.uri else [("uri", _NO_URI)]
-        return found + ([] if 0 <= self.flight_port <= _PORT_MAX else [("flight-port", _NO_PORT)])
+        return found + self.capturing.problems_with(self.uri) + ([] if 0 <= self.flight_port <= _PORT_MAX else [("flight-port", _NO_PORT)])
 
 
 _NO_URI = "must be a URI like dataserver://host:port"
@@ -162,6 +182,7 @@ class ServerConfig:
     http_port: int = 8300
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
+    capturing: CaptureSettings = field(default_factory=CaptureSettings, metadata={"flatten": True})
     flight: FlightSettings = field(default_factory=FlightSettings, metadata={"flatten": True})
     spark: SparkConfig = field(default_factory=SparkConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -191,6 +212,8 @@ class ServerConfig:
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
             )
+        found += self.capturing.problems_with(self.source)
+        found += receiver_problems(self.receivers_total, self.spark, is_shared=bool(self.store.objects))
         if self.flight.flight_plain_text and not is_loopback(self.flight_host):
             # gRPC takes a message of any size before anybody is asked for the token.
             found.append(
@@ -198,6 +221,13 @@ class ServerConfig:
             )
         found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
+
+    @property
+    def receivers_total(self) -> int:
+        """Return how many receivers all sources have together."""
+        # A source that could not be read is none, and told by itself.
+        captures = [self.capturing, *(given.capturing for given in self.sources.values() if isinstance(given, SourceConfig))]
+        return sum(given.receivers for given in captures if given.on_executors)
 
     @property
     def effective_meta_url(self) -> str:

@@ -166,9 +166,7 @@ class LogService:
                 if capture.span_id in self._captures:
                     return capture.span_id
             if span != DDL_SPAN:
-                versions = self._upstream.schema_history(span.table_id)
-                self._puller.keep_schemas(versions)
-                self._store.put_schemas(versions)
+                self._learn_versions(span)
             # The capture is known before it is pulled, so that an early failure finds it.
             with self._lock:
                 self._captures[capture.span_id] = capture
@@ -179,6 +177,12 @@ class LogService:
                     self._captures.pop(capture.span_id, None)
                 raise
         return capture.span_id
+
+    def _learn_versions(self, span: Span) -> None:
+        """Have the versions of a span's table in the store that the upstream knows now."""
+        versions = self._upstream.schema_history(span.table_id)
+        self._puller.keep_schemas(versions)
+        self._store.put_schemas(versions)
 
     def remove_span(self, span_id: int) -> None:
         """Stop capturing a span; what the store holds stays. Does nothing if it is not captured."""

@@ -12,6 +12,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.credentials import ServiceTls, make_tls
+from penstock.store.flight.places import Places
 from penstock.store.flight.server import FlightService
 
 log = logging.getLogger(__name__)
@@ -21,9 +22,14 @@ _SOCKET_PATH = re.compile(r"[A-Za-z0-9_./-]{1,100}")
 
 
 def open_flight(
-    config: ServerConfig, store: ColumnarEventStore, store_dir: Path, clock: Clock, further: int | None = None
+    config: ServerConfig,
+    store: ColumnarEventStore,
+    store_dir: Path,
+    clock: Clock,
+    further: int | None = None,
+    places: Places | None = None,
 ) -> FlightService:
-    """Serve a store to executors; ``further`` is the port of a source with a name, which is told as it is."""
+    """Serve a store to executors; ``further`` is the port of a source with a name, which is told as it is; ``places`` as the service's."""
     host, port = config.flight.advertised(config.flight_host, config.spark.conf)
     listens_on, advertised_port = (config.flight_port, port) if further is None else (further, None)
     socket = flight_socket(config, store_dir, listens_on)
@@ -31,7 +37,15 @@ def open_flight(
     if reached_here_only(config) and not config.spark.on_this_machine:
         log.warning("executors on other machines do not reach the event store: give flight-host", extra={"flight_host": host})
     return FlightService(
-        store, config.flight_host, listens_on, socket=socket, tls=tls, advertised_host=host, advertised_port=advertised_port, clock=clock
+        store,
+        config.flight_host,
+        listens_on,
+        clock=clock,
+        advertised_host=host,
+        socket=socket,
+        tls=tls,
+        advertised_port=advertised_port,
+        places=places,
     )
 
 

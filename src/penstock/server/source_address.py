@@ -8,19 +8,20 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from penstock.config.capture_settings import CaptureSettings
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedDocument
 from penstock.settings.masking import mask_uri
+from penstock.source.catalog import ONE_LOG_SCHEMES
 
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 3.0
 _DEFAULT_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
-_ONE_LOG = frozenset(_DEFAULT_PORTS)
 
 
 def check_reachable(uri: str) -> None:
@@ -55,6 +56,7 @@ class SourcePlace:
     name: str
     uri: str
     flight_port: int = 0
+    capture: CaptureSettings = field(default_factory=CaptureSettings)
 
     def __repr__(self) -> str:
         return f"SourcePlace({self.name!r})"
@@ -67,7 +69,7 @@ class SourcePlace:
     @property
     def has_one_log(self) -> bool:
         """Return whether its feeds share a log, so that one server shall have them all; known before anything is opened."""
-        return urlsplit(self.uri).scheme in _ONE_LOG
+        return urlsplit(self.uri).scheme in ONE_LOG_SCHEMES
 
 
 class SourceFeeds:

@@ -14,6 +14,8 @@ from penstock.source.contract import Finding, Upstream
 from penstock.source.dataserver.client import ClientSettings, DataServerUpstream
 
 CONNECT_TIMEOUT_S = 3.0
+ONE_LOG_SCHEMES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
+"""Sources with one log, known before anything is opened."""
 
 
 def open_upstream(uri: str) -> Upstream:

@@ -15,6 +15,7 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_MAX
 
 
 class Hint(Enum):
@@ -81,6 +82,8 @@ class WindowWish(msgspec.Struct, frozen=True):
     nbytes_max: int
     patterns: Sequence[str] = ()
     unsplit: Sequence[int] = ()
+    end_ts: int = TS_MAX
+    """Where it ends at the latest."""
 
 
 class WindowPlan(msgspec.Struct, frozen=True):

@@ -319,16 +319,18 @@ class ColumnarEventStore:
         self._check_owned()
         views = [self.view(span_id, wish.from_ts, self.resolved_ts(span_id)) for span_id in wish.span_ids]
         check_reach(views, wish.from_ts)
-        resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
+        resolved_ts = min([wish.end_ts, self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
         return plan_window(views, self._schema_log, wish, resolved_ts)
 
-    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
+    def plan_resnapshot(
+        self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = (), end_ts: int = TS_MAX
+    ) -> WindowPlan:
         """Plan a window that takes the place of lost history: it ends at a ts whose state is known, with every DDL on the way.
 
-        ``to_ts == from_ts`` means that the state is not known yet.
+        That is ``end_ts`` at the latest. ``to_ts == from_ts`` means that the state is not known yet.
         """
         self._check_owned()
-        resolved_ts = min([self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids)])
+        resolved_ts = min([end_ts, *(self.resolved_ts(s) for s in (DDL_SPAN.span_id, *span_ids))])
         views = [self.view(span_id, TS_ZERO, resolved_ts) for span_id in span_ids]
         return plan_resnapshot(views, self._schema_log, table_ids, resolved_ts, from_ts, patterns)
 

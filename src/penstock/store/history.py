@@ -42,6 +42,11 @@ class HistoryNeeds:
             for pins in self._pins.values():
                 pins.pop(name, None)
 
+    def pinned_ts(self, span_id: int) -> int:
+        """Return above which ts subscriptions need the changes of a span; ``TS_MAX`` where none pinned it."""
+        with self._lock:
+            return min(self._pins.get(span_id, {}).values(), default=TS_MAX)
+
     def pinned_from_ts(self) -> int:
         """Return the pin furthest back of all spans, no further than ``gc_ttl_seconds`` allows; ``TS_MAX`` where nothing is pinned."""
         with self._lock:

@@ -18,6 +18,7 @@ from penstock.model.rows.bag_key import is_bag
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService, SpanStatus
+from penstock.server.feeds.ports import KnownSpans
 from penstock.server.feeds.span_reads import SpanReads
 from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
@@ -40,15 +41,17 @@ class FeedCapture:
         by_job: bool,
         stream_gives_state: bool,
         reads: SpanReads | None = None,
+        known: KnownSpans | None = None,
     ) -> None:
         """``bootstrap`` is None where the feed begins without a state; ``by_job`` says whether it is used for spans that are new.
 
         ``stream_gives_state`` says whether a span that is captured from ts 0 is given its state by the upstream's change stream;
-        ``reads`` are those of all feeds of the server.
+        ``reads`` are those of all feeds of the server. ``known`` are the spans where they are not in the store.
         """
         self._start_ts = start_ts
         self._log_service = log_service
         self._store = store
+        self._known = known or store
         self._bootstrap = bootstrap
         self._by_job = by_job
         self._stream_gives_state = stream_gives_state
@@ -90,10 +93,10 @@ class FeedCapture:
 
     def _needs_state(self, dispatcher: Dispatcher) -> bool:
         begins_with_state = dispatcher.with_state or dispatcher.begin_ts == TS_ZERO
-        if not begins_with_state or self._store.base_ts(dispatcher.span.span_id) is not None:
+        if not begins_with_state or self._known.base_ts(dispatcher.span.span_id) is not None:
             return False
         # The stream of an upstream with ranges gives the state of a span that is new; one whose history was given up must be read again.
-        return self._by_job or dispatcher.span.span_id in self._store.span_ids()
+        return self._by_job or dispatcher.span.span_id in self._known.span_ids()
 
     def _read_unknown(self, bootstrap: Bootstrap, dispatchers: Sequence[Dispatcher], purged: frozenset[int]) -> bool:
         """Read the spans whose state is not known; return whether there were any. Another feed may be reading them already."""

@@ -63,6 +63,19 @@ class FeedRunFactory(Protocol):
         """Release what was kept for a feed that is removed. Called once, after its last run has stopped."""
 
 
+class KnownSpans(Protocol):
+    """What is stored of spans, wherever they are captured: an event store, or receivers. Thread safe."""
+
+    def span_ids(self) -> tuple[int, ...]:
+        """Return the ids of all spans that there are."""
+
+    def base_ts(self, span_id: int) -> int | None:
+        """Return from which ts on the state of a span is known; None where it is not, or the span is unknown."""
+
+    def resolved_ts(self, span_id: int) -> int:
+        """Return the span's resolved ts; raises ``SPAN_UNKNOWN``."""
+
+
 class SourceInUse(Protocol):
     """A source that is open."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, JobTasks
+from penstock.feed.receivers.receivers import Receivers
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import Jobs
 from penstock.feed.window.assignment import Dispatcher, FeedContext
@@ -28,12 +29,11 @@ from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_b
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.first_tables import begin_with_tables_of_now
 from penstock.server.feeds.keeper import foreign_error
-from penstock.server.feeds.ports import RunStatus, SnapshotStatus
+from penstock.server.feeds.ports import KnownSpans, RunStatus, SnapshotStatus
 from penstock.server.feeds.span_reads import SpanReads
 from penstock.server.source_address import same_source, source_name
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
-from penstock.store.contract import EventStore
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
 from penstock.target.storage import Guard
@@ -52,7 +52,7 @@ class CapturedFeedRun:
         meta: MetaDatabase,
         capture: FeedCapture,
         log_service: LogService,
-        store: EventStore,
+        known: KnownSpans,
         upstream: Upstream,
     ) -> None:
         self._run = run
@@ -61,7 +61,7 @@ class CapturedFeedRun:
         self._capture = capture
         self._watcher = DispatcherCapture(context, meta, log_service, capture.capture, changes=run.dispatcher_changes)
         self._log_service = log_service
-        self._store = store
+        self._known = known
         self._upstream = upstream
         self._stop = threading.Event()
         self._error: PenstockError | None = None
@@ -136,7 +136,7 @@ class CapturedFeedRun:
 
     def _resolved_ts(self, span_ids: Sequence[int]) -> int:
         try:
-            return min((self._store.resolved_ts(span_id) for span_id in span_ids), default=0)
+            return min((self._known.resolved_ts(span_id) for span_id in span_ids), default=0)
         except PenstockError:
             return 0
 
@@ -156,8 +156,9 @@ class SparkFeedRunFactory:
         address: FlightAddress,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
+        receivers: Receivers | None = None,
     ) -> None:
-        """``resolve`` gives what a named connection stands for: tasks write to that."""
+        """``resolve`` gives what a named connection stands for: tasks write to that. ``receivers`` capture the rows, if any."""
         self._jobs = jobs
         self._meta = meta
         self._meta_url = meta_url
@@ -168,6 +169,7 @@ class SparkFeedRunFactory:
         self._address = address
         self._open_target = open_target
         self._resolve = resolve
+        self._receivers = receivers
         self._reads = SpanReads()
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
@@ -178,6 +180,7 @@ class SparkFeedRunFactory:
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
         target = self._resolve(config.target)
         self._open_target(target, fence).claim(claimant(feed.name, feed.uuid))
+        taken = self._receivers.settings.cores if self._receivers is not None else 0
         context = FeedContext(
             feed=feed.name,
             epoch=epoch,
@@ -189,7 +192,7 @@ class SparkFeedRunFactory:
             dispatchers=document.dispatchers,
             settings=config.settings,
             snapshot_ts=document.snapshot_ts,
-            partitions=config.settings.partitions or self._jobs.parallelism,
+            partitions=config.settings.partitions or max(1, self._jobs.parallelism - taken),
             tables=tuple(config.tables),
             source=source_name(self._source),
             objects_options=self._store.objects.options,
@@ -201,11 +204,14 @@ class SparkFeedRunFactory:
             self._log_service,
             self._store,
             bootstrap,
-            by_job=reads_state_by_job(self._upstream, config.settings),
+            # Receivers capture spans whole: the state is there without a job.
+            by_job=reads_state_by_job(self._upstream, config.settings) and self._receivers is None,
             stream_gives_state=Capability.RANGES in self._upstream.capabilities,
             reads=self._reads,
+            known=self._receivers,
         )
-        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store, self._upstream)
+        known = self._receivers or self._store
+        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, known, self._upstream)
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)

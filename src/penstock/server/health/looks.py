@@ -18,7 +18,7 @@ from penstock.server.health.watch import ComponentHealth
 from penstock.settings.masking import mask_text
 
 _FREE_BYTES_MIN = 256 << 20
-_STORE_CODES = frozenset({"STORE_FAILED", "WAL_CORRUPT", "OBJECT_CORRUPT", "OBJECT_MISSING", "OBJECT_UNAVAILABLE"})
+_STORE_CODES = frozenset({"STORE_FAILED", "WAL_CORRUPT", "OBJECT_CORRUPT", "OBJECT_MISSING", "OBJECT_UNAVAILABLE", "STORE_UNREACHABLE"})
 _NO_EXECUTOR_S = 15.0
 """As long as Spark itself waits before it warns of a job without resources."""
 

@@ -21,6 +21,9 @@ from penstock.config.store_objects import open_objects
 from penstock.config.tree import SinkConfig
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
+from penstock.feed.receivers.received_log import ReceivedLogService
+from penstock.feed.receivers.receivers import CapturePlace, Receivers
+from penstock.feed.receivers.settings import ReceiverSettings
 from penstock.feed.spark.jobs import SparkJobs
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
@@ -108,8 +111,9 @@ class CapturedSource:
         objects = open_objects(config.store, source_name(self.uri), around.resolve)
         self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None)
         parts.callback(self.store.close)
+        self._receivers = self._open_receivers(store_dir) if self._place.capture.on_executors else None
         further = self._place.flight_port if self._place.name else None
-        self._flight = open_flight(config, self.store, store_dir, clock, further)
+        self._flight = open_flight(config, self.store, store_dir, clock, further, self._receivers)
         parts.callback(self._flight.close)
         self.address = FlightAddress(self._flight.location, self._flight.token)
         parts.callback(write_address(store_dir, self.address).unlink, missing_ok=True)
@@ -118,6 +122,9 @@ class CapturedSource:
         parts.callback(pins.stop)
         pins.start()
         self.log_service = self._open_log_service(pins)
+        if self._receivers is not None:
+            parts.callback(self._receivers.close)
+            self._receivers.start(around.jobs, self.address)
         self.look = CaptureLook(self.log_service.status, store_dir)
         moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
         self.verifier = FeedVerifier(
@@ -140,12 +147,30 @@ class CapturedSource:
             self.address,
             around.open_target,
             around.resolve,
+            self._receivers,
         )
         self.doubted = self._settle_doubts()
         self._scheduled = self._verify_on_schedule(self.doubted) if self.doubted is not None else None
 
+    def _open_receivers(self, store_dir: Path) -> Receivers:
+        """Return what captures the rows on executors; it begins later."""
+        config, shared = self._around.config, bool(self._around.config.store.objects)
+        uri = f"{self.store.objects.uri.rstrip('/')}/parts" if shared else (store_dir.resolve() / "parts").as_uri()
+        place = CapturePlace(self.uri, source_name(self.uri), uri, dict(self.store.objects.options))
+        receivers = self._place.capture.receivers
+        settings = ReceiverSettings(receivers, config.receivers_total - receivers)
+        opened = Receivers(place, self.store, settings, self._around.clock, config.log_service)
+        self._parts.callback(opened.close)
+        return opened
+
     def _open_log_service(self, pins: FeedPins) -> LogService:
         config, clock, parts = self._around.config, self._around.clock, self._parts
+        if self._receivers is not None:
+            received = ReceivedLogService(
+                self._receivers, self.upstream, self.store, config.log_service, clock, registry=CollectorRegistry()
+            )
+            parts.callback(received.close)
+            return received.start()
         name = source_name(self.uri)
         journal = LogJournal(config.effective_meta_url, name, clock=clock, meta=config.meta)
         parts.callback(journal.close)

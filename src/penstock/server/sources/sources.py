@@ -329,8 +329,8 @@ def captured_elsewhere(sources: Sources, feeds: Iterable[FeedRecord], servers: I
 
 def places_of(config: ServerConfig) -> list[SourcePlace]:
     """Return the sources of a server, the one without a name first; raise ``CONFIG_INVALID`` where two are one."""
-    default = [SourcePlace("", config.source, config.flight_port)] if config.source else []
-    places = default + [SourcePlace(name, given.uri, given.flight_port) for name, given in config.sources.items()]
+    default = [SourcePlace("", config.source, config.flight_port, config.capturing)] if config.source else []
+    places = default + [SourcePlace(name, given.uri, given.flight_port, given.capturing) for name, given in config.sources.items()]
     for at, place in enumerate(places):
         twin = next((other for other in places[:at] if same_source(place.uri, other.uri)), None)
         if twin is not None:

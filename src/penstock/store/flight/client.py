@@ -20,11 +20,13 @@ from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, BatchHeader, Ba
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_MAX
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.contract import ChangesHandle, WindowPlan, WindowWish
 from penstock.store.flight.credentials import ReaderCertificates, split_token
 from penstock.store.flight.reached_objects import StreamedObjects, reached_space
 from penstock.store.flight.server import (
+    ElsewhereEndpoint,
     Endpoint,
     MemoryEndpoint,
     ObjectEndpoint,
@@ -51,6 +53,7 @@ class FlightStoreClient:
         self._call_token, self._reader = split_token(token)
         self._storage_options = None if storage_options is None else dict(storage_options)
         self._connection: fl.FlightClient | None = None
+        self._others: dict[str, FlightStoreClient] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -63,9 +66,11 @@ class FlightStoreClient:
         """Choose where a window ends; as ``EventStore.plan_window``."""
         return decoded(self._act("plan_window", msgspec.json.encode(wish)), WindowPlan)
 
-    def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
+    def plan_resnapshot(
+        self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = (), end_ts: int = TS_MAX
+    ) -> WindowPlan:
         """Choose the ts of a state that takes the place of lost history; as ``ColumnarEventStore.plan_resnapshot``."""
-        body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts, tuple(patterns)))
+        body = msgspec.json.encode(ResnapshotRequest(tuple(span_ids), tuple(table_ids), from_ts, tuple(patterns), end_ts))
         return decoded(self._act("plan_resnapshot", body), WindowPlan)
 
     def schema_history(self, table_id: int) -> tuple[TableSchema, ...]:
@@ -83,24 +88,31 @@ class FlightStoreClient:
         statuses = decoded(self._act("span_status", b"null"), list[SpanStats])
         return {s.span_id: s for s in statuses}
 
+    def report(self, body: bytes) -> bytes:
+        """Send the report of a receiver; return the answer."""
+        return self._act("receiver_report", body)
+
     def open_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]`` of a span; as ``EventStore.collect_changes``."""
         return open_changes(self.view(span_id, from_ts, to_ts), from_ts, to_ts, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
 
     def view(self, span_id: int, from_ts: int, to_ts: int) -> SpanView:
-        """Return the picture of a span that a handle on the window needs."""
+        """Return the picture of a span that a handle on the window needs, from wherever it is served."""
         command = msgspec.json.encode(WindowRequest(span_id, from_ts, to_ts))
         with _penstock_errors():
             info = self._connect().get_flight_info(fl.FlightDescriptor.for_command(command), self._options(CALL_TIMEOUT_S))
+        told = [(decoded(endpoint.app_metadata, Endpoint), endpoint.ticket.ticket) for endpoint in info.endpoints]
+        for what, _ in told:
+            if isinstance(what, ElsewhereEndpoint):
+                return self._other(what).view(span_id, from_ts, to_ts)
         answer = decoded(info.app_metadata, WindowAnswer)
         streams: dict[tuple[BatchKind, int], bytes] = {}
         objects: dict[str, bytes] = {}
-        for endpoint in info.endpoints:
-            what = decoded(endpoint.app_metadata, Endpoint)
+        for what, ticket in told:
             if isinstance(what, MemoryEndpoint):
-                streams[what.side, what.schema_version] = endpoint.ticket.ticket
+                streams[what.side, what.schema_version] = ticket
             elif isinstance(what, ObjectEndpoint):
-                objects[what.path] = endpoint.ticket.ticket
+                objects[what.path] = ticket
         memory = _StreamedMemory(span_id, answer.state.span.table_id, streams, self.stream)
         return SpanView(answer.state, memory, self._space(answer.objects_uri, objects))
 
@@ -118,8 +130,19 @@ class FlightStoreClient:
         """Close the connection; it is made again if the client is used again."""
         with self._lock:
             connection, self._connection = self._connection, None
+            others, self._others = self._others, {}
         if connection is not None:
             connection.close()
+        for other in others.values():
+            other.close()
+
+    def _other(self, place: ElsewhereEndpoint) -> FlightStoreClient:
+        """Return the client of another service that serves a span."""
+        with self._lock:
+            other = self._others.get(place.location)
+            if other is None:
+                other = self._others[place.location] = FlightStoreClient(place.location, place.token, self._storage_options)
+            return other
 
     def _space(self, uri: str, tickets: Mapping[str, bytes]) -> ObjectSpace:
         """Read objects directly, unless they are out of reach: files of another machine or user, a bucket without options."""
@@ -168,10 +191,11 @@ class _StreamedMemory:
             yield ChangeBatch(header, records)
 
 
-def _certificates(reader: ReaderCertificates | None) -> dict[str, bytes]:
+def _certificates(reader: ReaderCertificates | None) -> dict[str, bytes | str]:
     if reader is None:
         return {}
-    return {"tls_root_certs": reader.ca.encode(), "cert_chain": reader.certificate.encode(), "private_key": reader.key.encode()}
+    known_by = {"override_hostname": reader.name} if reader.name else {}
+    return {"tls_root_certs": reader.ca.encode(), "cert_chain": reader.certificate.encode(), "private_key": reader.key.encode(), **known_by}
 
 
 @contextlib.contextmanager

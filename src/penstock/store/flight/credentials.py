@@ -30,11 +30,15 @@ _VALID_DAYS = 3650
 
 
 class ReaderCertificates(msgspec.Struct, frozen=True):
-    """What a reader needs for the handshake, all as PEM text: by what it knows the service, and what it shows itself. Holds a key."""
+    """What a reader needs for the handshake, all as PEM text: by what it knows the service, and what it shows itself. Holds a key.
+
+    ``name`` is the one in the service's certificate where that is not its address: nobody else has a certificate of this authority.
+    """
 
     ca: str
     certificate: str
     key: str
+    name: str = ""
 
     def __repr__(self) -> str:
         return "ReaderCertificates(...)"

@@ -27,10 +27,12 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_MAX
 from penstock.store.changes.changes import SpanState, SpanView, drain, open_changes, side_handles
 from penstock.store.contract import WindowPlan, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.credentials import ServiceTls, join_token
+from penstock.store.flight.places import Places
 from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
 from penstock.store.memory import MemoryRows
 
@@ -54,6 +56,7 @@ class ResnapshotRequest(msgspec.Struct, frozen=True):
     table_ids: tuple[int, ...]
     from_ts: int
     patterns: tuple[str, ...] = ()
+    end_ts: int = TS_MAX
 
 
 class MemoryEndpoint(msgspec.Struct, frozen=True, tag="memory"):
@@ -69,7 +72,17 @@ class ObjectEndpoint(msgspec.Struct, frozen=True, tag="object"):
     path: str
 
 
-Endpoint = MemoryEndpoint | ObjectEndpoint
+class ElsewhereEndpoint(msgspec.Struct, frozen=True, tag="elsewhere"):
+    """Says who serves the span: the caller asks there. Holds a secret."""
+
+    location: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"ElsewhereEndpoint({self.location!r})"
+
+
+Endpoint = MemoryEndpoint | ObjectEndpoint | ElsewhereEndpoint
 
 
 class WindowAnswer(msgspec.Struct, frozen=True):
@@ -93,15 +106,18 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         socket: Path | None = None,
         tls: ServiceTls | None = None,
         advertised_port: int | None = None,
+        places: Places | None = None,
     ) -> None:
         """Listen at once; with port 0 on a free one. What is advertised is how others reach it, where that differs.
 
         With ``socket``, listen there and on no port; it lies where only this user comes. With ``tls``, callers need a certificate of it.
+        With ``places``, others serve the spans: they are planned there, and readers are told where.
         """
         secret = secret or secrets.token_bytes(32)
         calls = call_token(secret)
         self.token = join_token(calls, tls.reader if tls else None)
         self._store = store
+        self._places = places
         self._host = advertised_host or host
         self._port = advertised_port
         self._socket = socket
@@ -125,6 +141,11 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
             request = decoded(descriptor.command or b"", WindowRequest)
+            elsewhere = self._places.address_of(request.span_id) if self._places is not None else None
+            if elsewhere is not None:
+                told = msgspec.json.encode(ElsewhereEndpoint(elsewhere.location, elsewhere.token))
+                there = fl.FlightEndpoint(b"", [elsewhere.location], app_metadata=told)
+                return fl.FlightInfo(OBJECT_STREAM_SCHEMA, descriptor, [there], -1, -1)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
             self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
@@ -164,6 +185,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             fl.ActionType("schema_history", "the versions of a table"),
             fl.ActionType("changed_histories", "the versions of tables that have others than the known ones"),
             fl.ActionType("span_status", "resolved ts and sizes of all spans"),
+            fl.ActionType("receiver_report", "what a receiver captures, answered with its orders"),
         ]
 
     def _act(self, name: str, body: bytes) -> bytes:
@@ -172,7 +194,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
             for span_id in wish.span_ids if wish.from_ts else ():
                 self._store.needs.pin_until(span_id, wish.from_ts, self._signer.expires_ms())
-            return msgspec.json.encode(self._store.plan_window(wish))
+            return msgspec.json.encode((self._places or self._store).plan_window(wish))
         if name == "plan_resnapshot":
             return msgspec.json.encode(self._plan_resnapshot(decoded(body, ResnapshotRequest)))
         if name == "schema_history":
@@ -180,8 +202,9 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         if name == "changed_histories":
             return msgspec.json.encode(self._changed_histories(decoded(body, dict[int, tuple[int, int]])))
         if name == "span_status":
-            spans = self._store.stats().spans
-            return msgspec.json.encode(spans)
+            return msgspec.json.encode(self._places.span_stats() if self._places is not None else self._store.stats().spans)
+        if name == "receiver_report" and self._places is not None:
+            return self._places.report(body)
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
     def _changed_histories(self, known: Mapping[int, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
@@ -189,7 +212,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         return [(table_id, v) for table_id, v, mark in found if mark != (len(v), v[-1].version if v else 0)]
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:
-        plan = self._store.plan_resnapshot(*msgspec.structs.astuple(request))
+        plan = (self._places or self._store).plan_resnapshot(*msgspec.structs.astuple(request))
         # The window is read again after a crash, so its state may not leave before it is committed.
         for span_id in request.span_ids if plan.to_ts > request.from_ts else ():
             self._store.needs.pin_until(span_id, plan.to_ts, self._signer.expires_ms())
