@@ -15,6 +15,7 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.credentials import ReaderCertificates, join_token, make_tls, split_token
@@ -117,7 +118,7 @@ def test_a_reader_without_the_files_streams_objects(
 
 def test_plans_are_those_of_the_store(store: ColumnarEventStore, client: FlightStoreClient) -> None:
     for nbytes_max in (1, 500, 1 << 30):
-        assert client.plan_window([SPAN_ID], [7], 5, nbytes_max) == store.plan_window([SPAN_ID], [7], 5, nbytes_max)
+        assert client.plan_window(WindowWish([SPAN_ID], [7], 5, nbytes_max)) == store.plan_window(WindowWish([SPAN_ID], [7], 5, nbytes_max))
 
 
 def test_calls_without_the_token_are_refused(service: FlightService) -> None:
