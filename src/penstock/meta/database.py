@@ -17,7 +17,11 @@ import msgspec
 import sqlalchemy as sa
 
 from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.lives import FeedLives
 from penstock.meta.records import (
+    NOBODY,
+    Actor,
+    Counted,
     DispatcherRecord,
     FeedProgress,
     FeedRecord,
@@ -27,11 +31,12 @@ from penstock.meta.records import (
     RetryRecord,
     ServerRecord,
     SubscribeRecord,
+    TableProgress,
 )
 from penstock.meta.sealing import Seal
 from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
-from penstock.meta.transactions import dispatchers, ownership, reports, retries, servers, windows
+from penstock.meta.transactions import audit, dispatchers, ownership, reports, retries, servers, windows
 from penstock.meta.transactions.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
@@ -47,8 +52,10 @@ class MetaDatabase:
         self._clock = clock or SystemClock()
         self._engine = MetaEngine(url, settings or MetaSettings())
         self._seal = Seal(url, os.environ)
-        # Of a feed this never changes, and it is by far the largest of its columns: lists are read every second.
+        # Of a feed this rarely changes, and it is by far the largest of its columns: lists are read every second.
         self._configs: dict[_Created, str] = {}
+        self.lives = FeedLives(self._engine, self._clock)
+        """What is asked of feeds and what they reached, with who asked."""
 
     def __repr__(self) -> str:
         return f"MetaDatabase({self._engine.shown_url})"
@@ -65,7 +72,13 @@ class MetaDatabase:
 
     # Feeds
 
-    def create_feed(self, record: FeedRecord, tables: Sequence[SubscribeRecord], first: Sequence[DispatcherRecord] = ()) -> FeedRecord:
+    def create_feed(
+        self,
+        record: FeedRecord,
+        tables: Sequence[SubscribeRecord],
+        first: Sequence[DispatcherRecord] = (),
+        actor: Actor = NOBODY,
+    ) -> FeedRecord:
         """Add a feed, its tables and its first dispatchers, all or nothing; raise ``FEED_EXISTS``.
 
         Owner, epoch, times and totals of the record are set here.
@@ -91,6 +104,7 @@ class MetaDatabase:
                 rows = [_columns(msgspec.structs.replace(table, subscribe_name=record.name)) for table in tables]
                 connection.execute(subscribe.insert(), rows)
             dispatchers.add(connection, record.name, first)
+            audit.write(connection, record.name, now_ms, "create", actor, new=created.requested_state.value)
         return created
 
     def get_feed(self, name: str) -> FeedRecord:
@@ -123,6 +137,36 @@ class MetaDatabase:
         values["reached_state"] = ReachedState(values["reached_state"])
         return FeedRecord(**values)
 
+    def change_config(self, before: FeedRecord, config: str, what: str, actor: Actor, old: str, new: str) -> int | None:
+        """Give a feed another configuration; return from which checkpoint on it holds, None where it was changed meanwhile.
+
+        That is the end of the window on record, which is finished under the one before, or else the checkpoint. The run under way is
+        fenced, so nothing begins under the one before any more. Raises ``FEED_ENDED``.
+        """
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            return self.lives.change_config(connection, before, sealed, what, actor, old, new)
+
+    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord]) -> None:
+        """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced. Only between two windows."""
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            row = ownership.fenced_feed(connection, name, epoch)
+            if row.checkpoint_ts != ts or windows.pending(connection, name) is not None:
+                raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not between two windows at ts {ts}")
+            if ts:
+                dispatchers.alter(connection, name, ts, wanted)
+            else:
+                dispatchers.replace_first(connection, name, wanted)
+            values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": self._clock.now_ms()}
+            connection.execute(feed.update().where(feed.c.name == name).values(**values))
+            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {ts} on")
+
+    def former_dispatchers(self, name: str) -> list[DispatcherRecord]:
+        """Return the dispatchers of a feed that ended, the oldest first."""
+        with self._engine.read() as connection:
+            return dispatchers.ended(connection, name)
+
     def feed_tables(self, name: str) -> list[SubscribeRecord]:
         """Return the tables of a feed by name; empty where there is no such feed."""
         query = sa.select(subscribe).where(subscribe.c.subscribe_name == name).order_by(subscribe.c.db_name, subscribe.c.table_name)
@@ -144,67 +188,20 @@ class MetaDatabase:
             connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
             reports.remove(connection, name)
             retries.clear(connection, name)
+            now_ms = self._clock.now_ms()
+            audit.write(connection, name, now_ms, "state", Actor(row.owner), row.reached_state, "gone")
             connection.execute(feed.delete().where(feed.c.name == name))
-
-    # States
-
-    def set_requested_state(self, name: str, expected: RequestedState, new: RequestedState) -> bool:
-        """Change what is asked of a feed; return False where it was not in the expected state (any more)."""
-        with self._engine.write() as connection:
-            changed = connection.execute(
-                feed.update()
-                .where(feed.c.name == name, feed.c.requested_state == expected.value)
-                .values(requested_state=new.value, updated_ms=self._clock.now_ms())
-            ).rowcount
-            if new is RequestedState.REMOVED and changed:
-                connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(cancel=1))
-        return changed == 1
-
-    def set_reached_state(self, name: str, epoch: int, expected: ReachedState, new: ReachedState) -> bool:
-        """Record where a feed is; return False where it was not in the expected state. Fenced. RUNNING clears the error."""
-        values: dict[str, Any] = {"reached_state": new.value, "updated_ms": self._clock.now_ms()}
-        if new is ReachedState.RUNNING:
-            values |= {"error_code": "", "error_text": ""}
-        with self._engine.write() as connection:
-            row = ownership.fenced_feed(connection, name, epoch)
-            if row.reached_state != expected.value:
-                return False
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-            if new is not ReachedState.RETRYING:
-                retries.clear(connection, name)
-        return True
+            audit.forget_gone(connection, now_ms)
 
     def record_error(self, name: str, epoch: int, code: str, text: str, retry: RetryRecord | None = None) -> None:
         """Record why a feed failed: for good, or until it is tried again as ``retry`` says. Fenced. The caller has masked the text."""
         state = ReachedState.FAILED if retry is None else ReachedState.RETRYING
         with self._engine.write() as connection:
-            ownership.fenced_feed(connection, name, epoch)
-            if retry is None:
-                retries.clear(connection, name)
-            else:
+            row = ownership.fenced_feed(connection, name, epoch)
+            if retry is not None:
                 retries.record(connection, name, retry)
-            connection.execute(
-                feed.update()
-                .where(feed.c.name == name)
-                .values(
-                    reached_state=state.value,
-                    error_code=code,
-                    error_text=text[:_ERROR_TEXT_CHARS_MAX],
-                    updated_ms=self._clock.now_ms(),
-                )
-            )
-
-    def resume(self, name: str) -> bool:
-        """Let a feed that failed for good be claimed again; return False where it had not. Raises ``FEED_UNKNOWN``."""
-        with self._engine.write() as connection:
-            row = ownership.locked_feed(connection, name)
-            if row is None:
-                raise _unknown(name)
-            if row.reached_state != ReachedState.FAILED.value:
-                return False
-            values = {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": "", "updated_ms": self._clock.now_ms()}
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-        return True
+            values = {"reached_state": state.value, "error_code": code, "error_text": text[:_ERROR_TEXT_CHARS_MAX]}
+            self.lives.note(connection, row, why=code, **values, updated_ms=self._clock.now_ms())
 
     def retries(self) -> dict[str, RetryRecord]:
         """Return the feeds that are tried again after a failure."""
@@ -266,10 +263,11 @@ class MetaDatabase:
         with self._engine.write() as connection:
             return windows.begin_resnapshot(connection, wanted)
 
-    def resnapshots(self, name: str) -> int:
-        """Return how often a feed began to deliver what differed from a new snapshot, because its history was gone."""
+    def resnapshots(self, name: str, since_ts: int = 0) -> int:
+        """Return how often a feed began to deliver what differed from a new snapshot, from a checkpoint at or above a ts."""
+        mine = (resnapshot.c.feed == name, resnapshot.c.from_ts >= since_ts)
         with self._engine.read() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).where(resnapshot.c.feed == name)).scalar_one())
+            return int(connection.execute(sa.select(sa.func.count()).where(*mine)).scalar_one())
 
     def pending_window(self, name: str) -> PendingWindow | None:
         """Return the recorded window of a feed, or None."""
@@ -293,10 +291,11 @@ class MetaDatabase:
         nbytes: int = 0,
         files: int = 0,
         followers: Sequence[DispatcherRecord] | None = None,
+        counts: Mapping[str, Counted] | None = None,
     ) -> bool:
         """Make a window's end the checkpoint, with the positions of its dispatchers, in one transaction. Fenced.
 
-        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them.
+        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them; ``counts`` what each did.
         Returns False, and changes nothing, where the checkpoint is already there. Raises ``WINDOW_OUT_OF_ORDER`` unless the window is the
         recorded one. Call it only after everything of the window is durable in the target.
         """
@@ -304,7 +303,8 @@ class MetaDatabase:
         reach("progress:before")
         with self._engine.write() as connection:
             now_ms = self._clock.now_ms()
-            moved = windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
+            total = {"rows": rows, "nbytes": nbytes, "files": files, "now_ms": now_ms}
+            moved = windows.commit(connection, window, positions, **total, followers=followers, counts=counts)
         reach("progress:after")
         return moved
 
@@ -325,6 +325,11 @@ class MetaDatabase:
         if found is None:
             raise _unknown(name)
         return found
+
+    def table_progress(self, name: str | None = None) -> list[TableProgress]:
+        """Return what was delivered of the tables that feeds have now: of all feeds, or of one."""
+        with self._engine.read() as connection:
+            return windows.read_tables(connection, name)
 
     def checkpoint_ts(self, name: str) -> int:
         """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""
@@ -392,12 +397,12 @@ class MetaDatabase:
         return self._clock.now_ms() if told_ms is None else told_ms
 
 
-_Created = tuple[str, str, int]
-"""Which creation of a feed: its name may be given again."""
+_Created = tuple[str, str, int, int]
+"""Which configuration of which creation of a feed: its name may be given again."""
 
 
 def _created(row: sa.Row[Any]) -> _Created:
-    return row.name, row.uuid, row.created_ms
+    return row.name, row.uuid, row.created_ms, row.config_version
 
 
 def _unknown(name: str) -> PenstockError:

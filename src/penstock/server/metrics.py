@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -9,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, RetryRecord
+from penstock.meta.records import FeedRecord, RetryRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -38,6 +39,12 @@ CORRECTIONS = "penstock_corrections"
 VERIFIED_RANGES = "penstock_verified_ranges"
 VERIFIED_ROWS = "penstock_verified_rows"
 DIFFERENCES = "penstock_table_differences"
+TABLE_ROWS = "penstock_table_rows"
+TABLE_BYTES = "penstock_table_bytes"
+TABLE_FILES = "penstock_table_files"
+TABLE_DELIVERED_TS = "penstock_table_delivered_ts"
+TABLES_MAX = 1_000
+"""A feed with more tables than this shows no metrics of each."""
 
 
 class FeedCollector(Collector):
@@ -57,10 +64,11 @@ class FeedCollector(Collector):
             feeds = self._meta.list_feeds()
             resnapshots = {feed.name: self._meta.resnapshots(feed.name) for feed in feeds}
             retries = self._meta.retries()
+            tables = self._meta.table_progress()
         except PenstockError:
             return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
         up = GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1)
-        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots)]
+        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots), *_of_tables(tables)]
 
     def _retrying(self, retries: Mapping[str, RetryRecord]) -> list[Metric]:
         seconds = GaugeMetricFamily(FEED_RETRYING_SECONDS, "For how long a feed has been tried again.", labels=["feed"])
@@ -96,6 +104,26 @@ def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> li
         windows.add_metric([feed.name], feed.windows_total)
         taken.add_metric([feed.name], resnapshots[feed.name])
     return [rows, nbytes, files, windows, taken]
+
+
+def _of_tables(tables: Sequence[TableProgress]) -> list[Metric]:
+    """Return what was delivered of each table, of feeds that have no more of them than a metrics store bears."""
+    labels = ["feed", "table"]
+    rows = CounterMetricFamily(TABLE_ROWS, "Rows delivered of a table.", labels=labels)
+    nbytes = CounterMetricFamily(TABLE_BYTES, "Bytes delivered of a table.", labels=labels)
+    files = CounterMetricFamily(TABLE_FILES, "Files published of a table.", labels=labels)
+    delivered = GaugeMetricFamily(TABLE_DELIVERED_TS, "The end of the last window in which a table had changes.", labels=labels)
+    count = Counts(one.feed for one in tables)
+    merged: dict[tuple[str, str], list[TableProgress]] = {}
+    for one in tables:
+        if count[one.feed] <= TABLES_MAX:
+            merged.setdefault((one.feed, f"{one.db_name}.{one.table_name}"), []).append(one)
+    for (feed, table), parts in merged.items():
+        rows.add_metric([feed, table], sum(one.counted.rows for one in parts))
+        nbytes.add_metric([feed, table], sum(one.counted.nbytes for one in parts))
+        files.add_metric([feed, table], sum(one.counted.files for one in parts))
+        delivered.add_metric([feed, table], max(one.delivered_ts for one in parts))
+    return [rows, nbytes, files, delivered]
 
 
 class HealthCollector(Collector):

@@ -1,10 +1,12 @@
-"""The verb ``feed``: create, list, show, resume and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
+"""The verb ``feed``: create, list and show feeds at a server.
+
+What changes them is in ``feed_control.py``, their tables in ``feed_table.py``. Runs anywhere.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.feeds.feed_control import COMMANDS
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, read_options, read_settings
 from penstock.cli.server_client import DEFAULT_URL, ServerClient
@@ -27,12 +30,11 @@ _server_option = click.option(
 _output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
 )
-_POLL_S = 0.2
 
 
 @click.group()
 def feed() -> None:
-    """Create, list, show, resume and remove feeds.
+    """Create, list, show, pause, resume and remove feeds.
 
     \b
     A feed delivers every change of its tables to one target:
@@ -44,6 +46,8 @@ def feed() -> None:
 
 
 feed.add_command(table_group)
+for _command in COMMANDS:
+    feed.add_command(_command)
 
 
 @feed.command()
@@ -54,6 +58,7 @@ feed.add_command(table_group)
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
+@click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
 @_server_option
 @_output_option
@@ -63,6 +68,7 @@ def create(
     sink: str | None,
     source: str | None,
     config_file: Path | None,
+    until_ts: int | None,
     assignments: tuple[str, ...],
     server_url: str,
     output: str,
@@ -79,7 +85,7 @@ def create(
     if isinstance(tree.get("sink"), str):
         tree["sink"] = {"uri": tree["sink"]}
     tree = merge(tree, read_options(assignments))
-    given = {"name": name, "tables": list(tables), "sink": {"uri": sink} if sink else None, "source": source}
+    given = {"name": name, "tables": list(tables), "sink": {"uri": sink} if sink else None, "source": source, "until-ts": until_ts}
     tree = merge(tree, {key: value for key, value in given.items() if value})
     _require_json(tree)
     with ServerClient(server_url) as client:
@@ -133,48 +139,6 @@ def show(name: str, server_url: str, output: str) -> None:
     Console().print(table)
 
 
-@feed.command()
-@click.argument("name")
-@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it has stopped.")
-@_server_option
-@_output_option
-def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
-    """Stop a feed and remove it. The files that it delivered stay where they are."""
-    clock, never = SystemClock(), threading.Event()
-    with ServerClient(server_url) as client:
-        client.remove_feed(name)
-        deadline_s = clock.monotonic_s() + timeout_s
-        while _exists(client, name):
-            if clock.monotonic_s() > deadline_s:
-                raise PenstockError("CANCELLED", f"feed {name} is still being stopped", "It goes on in the server; look again later.")
-            clock.wait(never, _POLL_S)
-    click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
-
-
-@feed.command()
-@click.argument("name")
-@_server_option
-@_output_option
-def resume(name: str, server_url: str, output: str) -> None:
-    """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
-    with ServerClient(server_url) as client:
-        answer = client.resume_feed(name)
-    if output == "json":
-        click.echo(json.dumps(answer))
-        return
-    click.echo(f"feed {name} resumed" if answer["resumed"] else f"feed {name} had not failed; it is {answer['state']}")
-
-
-def _exists(client: ServerClient, name: str) -> bool:
-    try:
-        client.show_feed(name)
-    except PenstockError as error:
-        if error.code != "FEED_UNKNOWN":
-            raise
-        return False
-    return True
-
-
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("name", found["name"]),
@@ -190,6 +154,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found.get("snapshot"):
         read = found["snapshot"]
         rows.append(("snapshot", f"reading: {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"))
+    if found["state"] != "running" and found.get("history"):
+        rows.append(("history", _kept(found["history"])))
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
@@ -202,9 +168,15 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):
         rows.append(("retrying", _retrying(found["retry"])))
-    elif found["state"] == "failed":
+    elif found["state"] in {"failed", "paused"}:
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _kept(history: dict[str, Any]) -> str:
+    until = dt.datetime.fromtimestamp(history["kept_until_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
+    left = dt.timedelta(seconds=round(history["remaining_s"]))
+    return f"kept until {until}, {left} left" if left else f"was kept until {until}: on-stale-read says what happens then"
 
 
 def _source(found: dict[str, Any]) -> str:

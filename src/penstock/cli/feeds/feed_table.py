@@ -20,6 +20,7 @@ _server_option = click.option(
 _output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
 )
+_reason_option = click.option("--reason", default="", metavar="TEXT", help="Why: it stands in the feed's history.")
 
 
 @click.group("table")
@@ -41,20 +42,23 @@ def table_group() -> None:
 @_server_option
 @_output_option
 def list_tables(feed_name: str, server_url: str, output: str) -> None:
-    """List the tables: state, since when, why, and when they are tried again."""
+    """List the tables: state, what was delivered, lag; of those in doubt since when, why, and when they are tried again."""
     with ServerClient(server_url) as client:
         tables = client.list_tables(feed_name)
     if output == "json":
         click.echo(json.dumps(tables, indent=2))
         return
     shown = Table(box=None, pad_edge=False)
-    for title in ("TABLE", "STATE", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"):
-        shown.add_column(title, overflow="fold")
+    for title in ("TABLE", "STATE", "ROWS", "FILES", "LAG", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"):
+        shown.add_column(title, overflow="fold", justify="right" if title in {"ROWS", "FILES", "LAG"} else "left")
     for one in tables:
-        code = f"[{one['code']}] " if one.get("code") else ""
+        code, done = f"[{one['code']}] " if one.get("code") else "", one["progress"]
         columns = (
             one["name"],
-            one["state"],
+            "joining" if done["joining"] and one["state"] == "ok" else one["state"],
+            f"{done['rows']:,}",
+            f"{done['files']:,}",
+            "-" if done["lag_s"] is None else f"{done['lag_s']:.1f} s",
             _time(one.get("since_ms")),
             code + one.get("reason", ""),
             _time(one.get("next_attempt_ms")),
@@ -68,44 +72,48 @@ def list_tables(feed_name: str, server_url: str, output: str) -> None:
 @table_group.command()
 @click.argument("feed_name", metavar="FEED")
 @click.argument("table")
+@_reason_option
 @_server_option
 @_output_option
-def retry(feed_name: str, table: str, server_url: str, output: str) -> None:
+def retry(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table that is in doubt again now, rather than when its pause is over."""
-    _ask(feed_name, table, "retry", server_url, output)
+    _ask(feed_name, table, "retry", reason, server_url, output)
 
 
 @table_group.command()
 @click.argument("feed_name", metavar="FEED")
 @click.argument("table")
+@_reason_option
 @_server_option
 @_output_option
-def resnapshot(feed_name: str, table: str, server_url: str, output: str) -> None:
+def resnapshot(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table again and deliver what differs, deletes included. Every feed of the server that has the table gets it."""
-    _ask(feed_name, table, "resnapshot", server_url, output)
+    _ask(feed_name, table, "resnapshot", reason, server_url, output)
 
 
 @table_group.command()
 @click.argument("feed_name", metavar="FEED")
 @click.argument("table")
+@_reason_option
 @_server_option
 @_output_option
-def exclude(feed_name: str, table: str, server_url: str, output: str) -> None:
+def exclude(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Leave a table out from now on, while the others go on; what is in the target stays.
 
     The checkpoint does not cover it then. It stays so through restarts, until a TRUNCATE or `include`.
     """
-    _ask(feed_name, table, "exclude", server_url, output, "is left out from now on")
+    _ask(feed_name, table, "exclude", reason, server_url, output, "is left out from now on")
 
 
 @table_group.command()
 @click.argument("feed_name", metavar="FEED")
 @click.argument("table")
+@_reason_option
 @_server_option
 @_output_option
-def include(feed_name: str, table: str, server_url: str, output: str) -> None:
+def include(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Have an excluded table again: it is read, what differs is delivered, deletes included, and its changes follow."""
-    _ask(feed_name, table, "retry", server_url, output)
+    _ask(feed_name, table, "include", reason, server_url, output)
 
 
 def table_line(table: dict[str, Any]) -> str:
@@ -137,9 +145,9 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, done: str = "will be read again") -> None:
+def _ask(feed_name: str, table: str, what: str, reason: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
-        found = client.ask_for_table(feed_name, table, what)
+        found = client.ask_for_table(feed_name, table, what, reason)
     click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
