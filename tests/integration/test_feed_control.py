@@ -193,12 +193,26 @@ class TestAlter:
         path.verify().check()
         assert [e.new for e in path.meta.lives.history("f") if e.what == "altered"] == [f"holds from ts {left.to_ts} on"]
 
+    def test_what_changes_no_file_holds_for_the_window_on_record_too(self, path: ControlledPath) -> None:
+        path.wait_resolved(path.write({"d.a": {1: "x"}}))
+        path.run_window(commit=False)
+        published, checkpoint_ts = digests(path.target), path.meta.checkpoint_ts("f")
+        assert path.do("alter", changes={"flush-interval": "2s", "sink": {"flush-concurrency": 3}})["effective_ts"] == checkpoint_ts
+        path.begin_run()
+        assert (path.context.settings.flush_interval_s, path.context.sink_options["flush-concurrency"]) == (2.0, "3")
+        assert path.meta.pending_window("f") is not None
+        path.drain()
+        assert digests(path.target) == published
+        path.verify().check()
+
     def test_a_feed_that_has_not_begun_begins_with_other_tables(self, tmp_path: Path) -> None:
         with contextlib.closing(ControlledPath(tmp_path, SETUP, tables=("d.a",))) as path:
-            path.write({"d.a": {1: "x"}, "d.c": {1: "x"}})
-            path.do("alter", changes={"tables": ["d.c"]})
+            path.write({"d.a": {1: "x"}, "d.b": {1: "gone"}, "d.c": {1: "x"}})
+            path.upstream.execute_ddl("TRUNCATE TABLE d.b")
+            path.write({"d.b": {2: "x"}})
+            path.do("alter", changes={"tables": ["d.b", "d.c"]})
             path.drain()
-            assert path.live_tables().keys() == {"d.c"}
+            assert path.live_tables().keys() == {"d.b", "d.c"}
             path.verify().check()
             assert delivered(path, "d.a") == set()
 
@@ -212,6 +226,7 @@ class TestAlter:
             {"sink": {"protocol": "canal-json"}},
             {"sink": {"csv": {"delimiter": ";"}}},
             {"flush-interval": "1h"},
+            {"until-ts": 7},
             {"tables": []},
             {"tabels": ["d.a"]},
         ],

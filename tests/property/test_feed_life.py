@@ -10,11 +10,13 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.meta.records import ReachedState, RequestedState
+from penstock.model.errors import PenstockError
 from testing.checks.target_audit import checkpoint_of, digests, numbering_problems
 from testing.paths.controlled_path import ControlledPath
 
@@ -111,9 +113,12 @@ class FeedLife(RuleBasedStateMachine):
         self.note("alter", changed=answer["changed"])
         self.tables = set(tables)
 
-    @precondition(lambda self: self.its.meta.checkpoint_ts("f") > 0)
     @rule(to=st.sampled_from(["now", "snapshot"]))
     def reset(self, to: str) -> None:
+        if not self.its.meta.checkpoint_ts("f"):
+            with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+                self.its.do("reset", to=to)
+            return
         self.its.do("reset", to=to)
         self.note("reset", changed=True)
         # What was left out is in the target only after a snapshot that comes later.
@@ -162,5 +167,9 @@ class FeedLife(RuleBasedStateMachine):
 
 TestFeedLife = FeedLife.TestCase
 TestFeedLife.settings = settings(
-    max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=6,
+    stateful_step_count=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

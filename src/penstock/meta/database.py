@@ -137,26 +137,32 @@ class MetaDatabase:
         values["reached_state"] = ReachedState(values["reached_state"])
         return FeedRecord(**values)
 
-    def change_config(self, before: FeedRecord, config: str, what: str, actor: Actor, old: str, new: str) -> int | None:
+    def change_config(
+        self, before: FeedRecord, config: str, what: str, actor: Actor, old: str, new: str, *, at_once: bool = False
+    ) -> int | None:
         """Give a feed another configuration; return from which checkpoint on it holds, None where it was changed meanwhile.
 
-        That is the end of the window on record, which is finished under the one before, or else the checkpoint. The run under way is
-        fenced, so nothing begins under the one before any more. Raises ``FEED_ENDED``.
+        That is the end of the window on record, which is finished under the one before, or else, and with ``at_once``, the checkpoint. The
+        run under way is fenced, so nothing begins under the one before any more. Raises ``FEED_ENDED``.
         """
         sealed = self._seal.close(config)
         with self._engine.write() as connection:
-            return self.lives.change_config(connection, before, sealed, what, actor, old, new)
+            return self.lives.change_config(connection, before, sealed, what, actor, old, new, at_once=at_once)
 
-    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord]) -> None:
-        """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced. Only between two windows."""
+    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None) -> None:
+        """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced.
+
+        Only between two windows, unless the dispatchers stay (None).
+        """
         sealed = self._seal.close(config)
         with self._engine.write() as connection:
             row = ownership.fenced_feed(connection, name, epoch)
-            if row.checkpoint_ts != ts or windows.pending(connection, name) is not None:
+            under_way = wanted is not None and windows.pending(connection, name) is not None
+            if row.checkpoint_ts != ts or under_way:
                 raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not between two windows at ts {ts}")
-            if ts:
+            if wanted is not None and ts:
                 dispatchers.alter(connection, name, ts, wanted)
-            else:
+            elif wanted is not None:
                 dispatchers.replace_first(connection, name, wanted)
             values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": self._clock.now_ms()}
             connection.execute(feed.update().where(feed.c.name == name).values(**values))

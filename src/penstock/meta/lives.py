@@ -96,7 +96,7 @@ class FeedLives:
         return moved
 
     def change_config(
-        self, connection: sa.Connection, before: FeedRecord, sealed: str, what: str, actor: Actor, old: str, new: str
+        self, connection: sa.Connection, before: FeedRecord, sealed: str, what: str, actor: Actor, old: str, new: str, *, at_once: bool
     ) -> int | None:
         """Do ``MetaDatabase.change_config`` in a transaction of the caller's."""
         name, row, now_ms = before.name, self._locked(connection, before.name), self._clock.now_ms()
@@ -104,7 +104,7 @@ class FeedLives:
             return None
         if row.requested_state in _OVER:
             raise PenstockError("FEED_ENDED", f"feed {name} is {row.requested_state}")
-        window = windows.pending(connection, name)
+        window = None if at_once else windows.pending(connection, name)
         values = {"config": sealed, "config_version": row.config_version + 1, "owner": "", "lease_until_ms": 0, "updated_ms": now_ms}
         if row.reached_state in {ReachedState.FAILED.value, ReachedState.FINISHED.value}:
             values |= {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": ""}

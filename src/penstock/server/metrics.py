@@ -17,9 +17,11 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.watch import ComponentHealth
+from penstock.store.event_store import StoreSettings
 
 FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
 FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"
+FEED_KEPT_SECONDS = "penstock_feed_history_left_seconds"
 FEED_STATE = "penstock_feed_state"
 FEED_ROWS = "penstock_feed_rows"
 FEED_BYTES = "penstock_feed_bytes"
@@ -50,9 +52,11 @@ TABLES_MAX = 1_000
 class FeedCollector(Collector):
     """Turns the rows of the meta database into metrics."""
 
-    def __init__(self, meta: MetaDatabase, clock: Clock) -> None:
+    def __init__(self, meta: MetaDatabase, clock: Clock, kept_s: int = StoreSettings.gc_ttl_seconds) -> None:
+        """``kept_s`` is for how long history is kept for a feed that does not get on."""
         self._meta = meta
         self._clock = clock
+        self._kept_s = kept_s
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read the database."""
@@ -82,13 +86,16 @@ class FeedCollector(Collector):
         checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
         lag = GaugeMetricFamily(FEED_LAG_SECONDS, "How far the checkpoint is behind the clock.", labels=["feed"])
         state = GaugeMetricFamily(FEED_STATE, "1 for the state that the feed is in.", labels=["feed", "state"])
+        kept = GaugeMetricFamily(FEED_KEPT_SECONDS, "For how long the history that a feed needs next is still kept.", labels=["feed"])
         for feed in feeds:
             checkpoint.add_metric([feed.name], feed.checkpoint_ts)
             # A feed that has delivered nothing yet is as late as it is old, so that an alert on lag sees it.
             waited_s = max(0, self._clock.now_ms() - feed.created_ms) / 1000
             lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock) if feed.checkpoint_ts else waited_s)
             state.add_metric([feed.name, feed.reached_state.value], 1)
-        return [checkpoint, lag, state]
+            if feed.checkpoint_ts and not feed.is_over:
+                kept.add_metric([feed.name], max(0.0, self._kept_s - lag_seconds(feed.checkpoint_ts, self._clock)))
+        return [checkpoint, lag, state, kept]
 
 
 def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> list[Metric]:

@@ -271,7 +271,7 @@ class ServerProcess:
     def _open_metrics(self, meta: MetaDatabase, sources: Sources) -> CollectorRegistry:
         metrics = CollectorRegistry()
         metrics.register(SourceCollector(sources.registries))
-        metrics.register(FeedCollector(meta, self._clock))
+        metrics.register(FeedCollector(meta, self._clock, self._config.store.gc_ttl_seconds))
         metrics.register(SinkMetricsCollector(meta.sink_reports))
         return metrics
 

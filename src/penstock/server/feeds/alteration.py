@@ -33,7 +33,7 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.settings.loader import Problems, merge
 from penstock.settings.masking import mask_tree
 from penstock.sink.contract import SinkMaintainer
-from penstock.source.contract import Upstream
+from penstock.source.contract import Capability, Upstream
 from penstock.target.settings import from_uri
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,17 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
     return config
 
 
+def holds_at_once(document: FeedDocument) -> bool:
+    """Return whether an alteration may hold for the window on record too: it changes no byte of it, nor what follows from it.
+
+    So what keeps that window from being delivered, such as credentials that ran out, can be mended.
+    """
+    before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
+    old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
+    cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
+    return before.tables == after.tables and cuts[0] == cuts[1]
+
+
 def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
     """Return the document of a feed that is to have another configuration."""
     return msgspec.structs.replace(document, next=dump_feed_config(config))
@@ -107,11 +118,13 @@ class Adoption:
     def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
         document = FeedDocument.of(feed)
-        if document.next is None or self._meta.pending_window(feed.name) is not None:
+        if document.next is None or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
             return feed
+        if holds_at_once(document):
+            return self._hold(feed, epoch, document)
         config, ts = load_feed_config(document.next), self._meta.checkpoint_ts(feed.name)
         before = dispatchers_of(self._meta, feed.name, document)
-        after = self._dispatchers(feed.name, config, before, ts)
+        after = self._dispatchers(feed.name, config, before, ts) if ts else self._first(config, before, document.snapshot_ts)
         self._tell_target(feed, config, after, ts, epoch)
         changed = msgspec.structs.replace(document, config=document.next, next=None)
         if ts == TS_ZERO:
@@ -120,28 +133,46 @@ class Adoption:
         log.info("feed is altered", extra={"feed": feed.name, "ts": ts, "dispatchers": len(after)})
         return self._meta.get_feed(feed.name)
 
+    def _hold(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
+        """Let settings hold that change neither tables nor files."""
+        changed = msgspec.structs.replace(document, config=document.next or document.config, next=None)
+        self._meta.adopt_config(feed.name, epoch, self._meta.checkpoint_ts(feed.name), changed.to_json(), None)
+        return self._meta.get_feed(feed.name)
+
     def _dispatchers(self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int) -> tuple[Dispatcher, ...]:
         """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in."""
         patterns = TablePatterns(config.tables)
         kept = [d for d in before if patterns.match(d.schema, d.table)]
         known = {d.id.table_id for d in kept}
-        tables = [t for t in self._tables_at(ts) if t.table_id not in known and patterns.match(t.schema, t.table)]
-        if ts == TS_ZERO:
-            coming = assign_dispatchers(tables, self._upstream, config.settings.spans_per_table)
-            return tuple(sorted(first_dispatchers([*kept, *coming]), key=lambda d: d.id))
+        tables = [t for t in self._tables_at(ts, patterns) if t.table_id not in known]
         former = self._former(name)
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
         coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
         return tuple(sorted([*kept, *coming], key=lambda d: d.id))
 
-    def _tables_at(self, ts: int) -> list[TableSchema]:
-        """Return the tables that the source has, under the names that they had at a ts: a rename that comes after it brings its own."""
-        tables = []
-        for table in self._upstream.list_tables():
+    def _first(self, config: FeedConfig, before: Sequence[Dispatcher], snapshot_ts: int) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers that a feed begins with which has not begun; a table that is made after its snapshot comes by its DDL."""
+        patterns = TablePatterns(config.tables)
+        kept = [d for d in before if patterns.match(d.schema, d.table)]
+        known = {d.id.table_id for d in kept}
+        there = [t for t in self._tables_at(snapshot_ts, patterns) if not snapshot_ts or t.version <= snapshot_ts]
+        coming = assign_dispatchers([t for t in there if t.table_id not in known], self._upstream, config.settings.spans_per_table)
+        return tuple(sorted(first_dispatchers([*kept, *coming]), key=lambda d: d.id))
+
+    def _tables_at(self, ts: int, patterns: TablePatterns) -> list[TableSchema]:
+        """Return the tables of the source that patterns match, and that did so at a ts: a rename that comes after it brings its own."""
+        tables = [t for t in self._upstream.list_tables() if patterns.match(t.schema, t.table)]
+        if Capability.RANGES not in self._upstream.capabilities:
+            # A log's versions are learned with capture, which begins behind the ts: no name is known from before.
+            return tables
+        found = []
+        for table in tables:
             before = [version for version in self._upstream.schema_history(table.table_id) if version.version <= ts]
-            tables.append(before[-1] if before else table)
-        return tables
+            then = before[-1] if before else table
+            if patterns.match(then.schema, then.table):
+                found.append(then)
+        return found
 
     def _former(self, name: str) -> dict[int, tuple[Dispatcher, ...]]:
         """Return the dispatchers that tables had when they were last in the feed."""
@@ -161,7 +192,7 @@ class Adoption:
         former = self._meta.former_dispatchers(feed.name)
         fresh, names = coming - {one.table_id for one in former}, {(one.db_name, one.table_name) for one in former}
         # One that is made after the ts is told of by its own DDL.
-        there = [t for t in self._tables_at(ts) if t.version <= ts]
+        there = [t for t in self._tables_at(ts, TablePatterns(config.tables)) if t.version <= ts]
         tables = [t for t in there if t.table_id in fresh and (t.schema, t.table) in names]
         if tables:
             target = self._open_target(feed, config, epoch)

@@ -18,7 +18,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState, ServerState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.server.feeds.alteration import altered, difference, with_next
+from penstock.server.feeds.alteration import altered, difference, holds_at_once, with_next
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.ports import Liveness
 from penstock.settings.loader import merge
@@ -140,11 +140,13 @@ class FeedControl:
         document = FeedDocument.of(feed)
         config = altered(document, asked.changes)
         self._creator.check_alteration(document, config)
+        if 0 < config.settings.until_ts < feed.checkpoint_ts:
+            raise PenstockError("CONFIG_INVALID", f"until-ts: everything up to {feed.checkpoint_ts} is delivered already")
         changed = with_next(document, config)
         old, new = difference(document.next or document.config, changed.next or {})
         if old == new:
             return {"changed": False, "effective_ts": feed.checkpoint_ts}
-        return self._change(feed, changed, "alter", actor, old, new)
+        return self._change(feed, changed, "alter", actor, old, new, at_once=holds_at_once(changed))
 
     def _move(self, name: str, asked: Move, actor: Actor) -> dict[str, Any]:
         servers = [s for s in self._supervisor.servers if s.state is ServerState.ACTIVE]
@@ -166,9 +168,11 @@ class FeedControl:
         made = self._creator.create(dump_feed_config(config), Actor(actor.by, actor.why or f"a clone of {name}"))
         return {"changed": True, "clone": made.name}
 
-    def _change(self, feed: FeedRecord, document: FeedDocument, what: str, actor: Actor, old: str, new: str) -> dict[str, Any]:
+    def _change(
+        self, feed: FeedRecord, document: FeedDocument, what: str, actor: Actor, old: str, new: str, *, at_once: bool = False
+    ) -> dict[str, Any]:
         """Give a feed another document; return from which ts on it holds."""
-        holds_ts = self._meta.change_config(feed, document.to_json(), what, actor, old, new)
+        holds_ts = self._meta.change_config(feed, document.to_json(), what, actor, old, new, at_once=at_once)
         if holds_ts is None:
             raise PenstockError(
                 "CONGESTED", f"feed {feed.name} was changed by somebody else meanwhile", "Look at its history, and ask again."

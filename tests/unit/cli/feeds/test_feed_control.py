@@ -129,6 +129,8 @@ def test_a_paused_feed_says_for_how_long_its_history_is_kept(
     assert run(["feed", "show", name, "--server", server.url]) == 0
     text = capsys.readouterr().out
     assert "kept until" in text
+    (left,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith("penstock_feed_history_left") and name in line]
+    assert 22 * 3_600 < float(left.split()[-1]) <= 23 * 3_600
     assert f"penstock feed resume {name}" in text
     assert run(["feed", "resume", name, "--server", server.url]) == 0
     assert capsys.readouterr().out == f"feed {name} resumed\n"
@@ -152,3 +154,15 @@ def test_who_may_only_read_changes_nothing(server: ApiServer, client: httpx.Clie
     for verb in VERBS:
         assert client.post(f"/api/v1/feeds/{tmp_path.name}/{verb}", headers=reads).status_code == 403
     assert client.get(f"/api/v1/feeds/{tmp_path.name}/history", headers=reads).status_code == 200
+
+
+def test_no_history_shows_a_secret(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+    name = tmp_path.name
+    make(server, client, tmp_path, name, "alter")
+    changes = {"sink": {"uri": f"s3://{name}/{name}?secret-access-key=hunter2"}}
+    answer = client.post(f"/api/v1/feeds/{name}/alter", json={"changes": changes, "reason": "password=hunter2"})
+    assert (answer.status_code, answer.json()["changed"]) == (202, True)
+    text = client.get(f"/api/v1/feeds/{name}/history").text
+    assert "hunter2" not in text + answer.text
+    assert "secret-access-key" in text
+    assert "hunter2" in server.meta.get_feed(name).config

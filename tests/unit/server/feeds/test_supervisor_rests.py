@@ -68,6 +68,7 @@ def test_a_pause_survives_restarts_and_the_loss_of_the_owner(meta: MetaDatabase,
     first, factory = build("a")
     first.scan()
     factory.next_run()
+    wait_until(lambda: meta.get_feed("orders").reached_state is ReachedState.RUNNING, "the feed runs", 60)
     meta.lives.request("orders", RequestedState.PAUSED, NOBODY)
     # The owner never looks again: who takes over finds that the feed rests, and runs nothing.
     second, second_factory = build("b")
