@@ -216,9 +216,9 @@ class TestAlter:
             path.verify().check()
             assert delivered(path, "d.a") == set()
 
-    @pytest.mark.parametrize(
-        "changes",
-        [
+    def test_what_must_stay_is_refused(self, path: ControlledPath) -> None:
+        before = path.meta.get_feed("f")
+        for changes in (
             {"name": "g"},
             {"start-ts": 5},
             {"spans-per-table": 3},
@@ -229,19 +229,10 @@ class TestAlter:
             {"until-ts": 7},
             {"tables": []},
             {"tabels": ["d.a"]},
-        ],
-    )
-    def test_what_must_stay_is_refused(self, path: ControlledPath, changes: dict[str, object]) -> None:
-        before = path.meta.get_feed("f")
-        with refused("CONFIG_INVALID"):
-            path.do("alter", changes=changes)
-        assert path.meta.get_feed("f") == before
-
-    def test_patterns_without_a_table_are_refused(self, path: ControlledPath) -> None:
+        ):
+            with refused("CONFIG_INVALID"):
+                path.do("alter", changes=changes)
         with refused("TABLE_UNKNOWN"):
             path.do("alter", changes={"tables": ["d.a", "nowhere.*"]})
-
-    def test_an_alteration_to_what_is_there_changes_nothing(self, path: ControlledPath) -> None:
-        before = path.meta.get_feed("f")
-        assert path.do("alter", changes={"tables": ["d.a", "d.b", "d.new*"]})["changed"] is False
+        assert path.do("alter", changes={"tables": ["d.a", "d.b", "d.new*"]})["changed"] is False, "that is what it has"
         assert path.meta.get_feed("f") == before

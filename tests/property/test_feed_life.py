@@ -167,7 +167,7 @@ class FeedLife(RuleBasedStateMachine):
 
 TestFeedLife = FeedLife.TestCase
 TestFeedLife.settings = settings(
-    max_examples=6,
+    max_examples=5,
     stateful_step_count=12,
     deadline=None,
     derandomize=True,
