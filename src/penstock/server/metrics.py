@@ -17,7 +17,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.watch import ComponentHealth
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 
 FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
 FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"

@@ -5,32 +5,22 @@ Runs anywhere.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from penstock.cli.given import URI, read_options
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import visible
+from penstock.cli.options import output_option, reason_option, server_option
+from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.tables import show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
 
 _Command = Callable[..., None]
-_server_option = click.option(
-    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
-)
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
-_reason_option = click.option("--reason", default="", metavar="TEXT", help="Why: it stands in the feed's history.")
 _timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it is so; 0: not at all."
 )
@@ -39,7 +29,7 @@ _POLL_S = 0.2
 
 def _asks(command: _Command) -> _Command:
     """Give a command what every verb takes."""
-    for option in (_output_option, _server_option, _reason_option):
+    for option in (output_option, server_option, reason_option):
         command = option(command)
     return click.argument("name")(command)
 
@@ -164,8 +154,8 @@ def remove(name: str, reason: str, server_url: str, output: str, timeout_s: floa
 
 @click.command()
 @click.argument("name")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def history(name: str, server_url: str, output: str) -> None:
     """Show what was asked of a feed and what it reached: when, by whom, why. A feed that is gone has a history for a while."""
     with ServerClient(server_url) as client:
@@ -173,14 +163,8 @@ def history(name: str, server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(entries, indent=2))
         return
-    shown = Table(box=None, pad_edge=False)
-    for title in ("TIME", "BY", "WHAT", "FROM", "TO", "WHY"):
-        shown.add_column(title, overflow="fold")
-    for one in entries:
-        time = dt.datetime.fromtimestamp(one["at_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
-        # As they are: square brackets are not markup.
-        shown.add_row(*(Text(visible(text)) for text in (time, one["by"], one["what"], one["old"], one["new"], one["why"])))
-    Console().print(shown)
+    rows = ((time_of(e["at_ms"]), e["by"], e["what"], e["old"], e["new"], e["why"]) for e in entries)
+    show_table(("TIME", "BY", "WHAT", "FROM", "TO", "WHY"), rows)
 
 
 COMMANDS = (pause, resume, alter, reset, move, clone, cancel, remove, history)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import visible
-
-_server_option = click.option(
-    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
-)
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
-_reason_option = click.option("--reason", default="", metavar="TEXT", help="Why: it stands in the feed's history.")
+from penstock.cli.options import output_option, reason_option, server_option
+from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.tables import show_table, time_of
 
 
 @click.group("table")
@@ -39,8 +29,8 @@ def table_group() -> None:
 
 @table_group.command("list")
 @click.argument("feed_name", metavar="FEED")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def list_tables(feed_name: str, server_url: str, output: str) -> None:
     """List the tables: state, what was delivered, lag; of those in doubt since when, why, and when they are tried again."""
     with ServerClient(server_url) as client:
@@ -48,55 +38,49 @@ def list_tables(feed_name: str, server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(tables, indent=2))
         return
-    shown = Table(box=None, pad_edge=False)
-    for title in ("TABLE", "STATE", "ROWS", "FILES", "LAG", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"):
-        shown.add_column(title, overflow="fold", justify="right" if title in {"ROWS", "FILES", "LAG"} else "left")
-    for one in tables:
-        code, done = f"[{one['code']}] " if one.get("code") else "", one["progress"]
-        columns = (
-            one["name"],
-            "joining" if done["joining"] and one["state"] == "ok" else one["state"],
-            f"{done['rows']:,}",
-            f"{done['files']:,}",
-            "-" if done["lag_s"] is None else f"{done['lag_s']:.1f} s",
-            _time(one.get("since_ms")),
-            code + one.get("reason", ""),
-            _time(one.get("next_attempt_ms")),
-            one.get("hint", ""),
-        )
-        # As they are: square brackets in an error are not markup.
-        shown.add_row(*(Text(visible(column)) for column in columns))
-    Console().print(shown)
+    show_table(
+        ("TABLE", "STATE", "ROWS", "FILES", "LAG", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"),
+        (_cells(table) for table in tables),
+        right=("ROWS", "FILES", "LAG"),
+    )
+
+
+def _cells(table: dict[str, Any]) -> tuple[str, ...]:
+    done = table["progress"]
+    return (
+        table["name"],
+        "joining" if done["joining"] and table["state"] == "ok" else table["state"],
+        f"{done['rows']:,}",
+        f"{done['files']:,}",
+        "-" if done["lag_s"] is None else f"{done['lag_s']:.1f} s",
+        time_of(table.get("since_ms")),
+        _reason(table),
+        time_of(table.get("next_attempt_ms")),
+        table.get("hint", ""),
+    )
+
+
+def _of_a_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the feed and the table that it is about, why it is asked for, and where."""
+    return click.argument("feed_name", metavar="FEED")(click.argument("table")(reason_option(server_option(output_option(command)))))
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_reason_option
-@_server_option
-@_output_option
+@_of_a_table
 def retry(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table that is in doubt again now, rather than when its pause is over."""
     _ask(feed_name, table, "retry", reason, server_url, output)
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_reason_option
-@_server_option
-@_output_option
+@_of_a_table
 def resnapshot(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table again and deliver what differs, deletes included. Every feed of the server that has the table gets it."""
     _ask(feed_name, table, "resnapshot", reason, server_url, output)
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_reason_option
-@_server_option
-@_output_option
+@_of_a_table
 def exclude(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Leave a table out from now on, while the others go on; what is in the target stays.
 
@@ -106,11 +90,7 @@ def exclude(feed_name: str, table: str, reason: str, server_url: str, output: st
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_reason_option
-@_server_option
-@_output_option
+@_of_a_table
 def include(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Have an excluded table again: it is read, what differs is delivered, deletes included, and its changes follow."""
     _ask(feed_name, table, "include", reason, server_url, output)
@@ -118,13 +98,12 @@ def include(feed_name: str, table: str, reason: str, server_url: str, output: st
 
 def table_line(table: dict[str, Any]) -> str:
     """Return one line about a table that is in doubt."""
-    code = f"[{table['code']}] " if table.get("code") else ""
-    line = f"{table['name']}: {table['state']} since {_time(table.get('since_ms'))}: {code}{table.get('reason', '')}"
+    line = f"{table['name']}: {table['state']} since {time_of(table.get('since_ms'))}: {_reason(table)}"
     read = table.get("reread")
     if read:
         line += f"; {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"
     if table.get("next_attempt_ms"):
-        line += f"; next attempt {_time(table['next_attempt_ms'])}"
+        line += f"; next attempt {time_of(table['next_attempt_ms'])}"
     return f"{line}. {table['hint']}" if table.get("hint") else line
 
 
@@ -151,5 +130,5 @@ def _ask(feed_name: str, table: str, what: str, reason: str, server_url: str, ou
     click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
-def _time(ms: int | None) -> str:
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds") if ms else ""
+def _reason(table: dict[str, Any]) -> str:
+    return (f"[{table['code']}] " if table.get("code") else "") + str(table.get("reason", ""))

@@ -40,6 +40,12 @@ class Share(msgspec.Struct, frozen=True):
         return self.mine > 0 and self.mine >= self.least + 2
 
 
+def is_meant_for_another(feed: FeedRecord, owner: str, servers: Sequence[ServerRecord]) -> bool:
+    """Return whether an operator chose another server for a feed, which is there to take it."""
+    wanted = feed.wanted_owner
+    return wanted not in {"", owner} and any(s.owner == wanted and s.state is ServerState.ACTIVE for s in servers)
+
+
 def share_of(
     owner: str, draining: bool, servers: Sequence[ServerRecord], feeds: Sequence[FeedRecord], kept: Collection[str], together: bool = False
 ) -> Share:

@@ -23,7 +23,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
-from penstock.server.feeds.sharing import LEFT, Share, share_of
+from penstock.server.feeds.sharing import LEFT, Share, is_meant_for_another, share_of
 from penstock.server.feeds.turns import StartTurns
 
 log = logging.getLogger(__name__)
@@ -276,15 +276,10 @@ class Supervisor:
             return self._first_scan and feed.reached_state is ReachedState.FAILED
         # A feed that those who should have it leave alone is taken by anybody: they may have no such source.
         left_alone = same_s >= (lease_s if together else lease_s / 3) + (lease_s if held else 0)
-        wanted = feed.wanted_owner == self.owner or (share.wants_more and not self._is_meant_for_another(feed))
+        wanted = feed.wanted_owner == self.owner or (share.wants_more and not is_meant_for_another(feed, self.owner, self._servers))
         if left_alone and not wanted:
             self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
         return wanted or left_alone
-
-    def _is_meant_for_another(self, feed: FeedRecord) -> bool:
-        """Return whether an operator chose another server for a feed, which is there to take it."""
-        wanted = feed.wanted_owner
-        return wanted not in {"", self.owner} and any(s.owner == wanted and s.state is ServerState.ACTIVE for s in self._servers)
 
     def _same_for_s(self, feed: FeedRecord) -> float:
         """Return for how long this server has seen a feed under the same lease, or under none."""
@@ -322,31 +317,24 @@ class Supervisor:
     def _hand_over(self, feeds: list[FeedRecord], share: Share, together: bool) -> None:
         """Stop a feed of a source that another server should have; it is released when it has stopped, and the other one takes it."""
         now_s = self._clock.monotonic_s()
-        chosen = {feed.name for feed in feeds if feed.wanted_owner == self.owner}
-        if now_s >= self._alone_until_s:
-            self._move([feed for feed in feeds if self._is_meant_for_another(feed)])
+        for feed in feeds if now_s >= self._alone_until_s else ():
+            keeper = self._keepers.get(feed.name)
+            if keeper is not None and not keeper.stopping and is_meant_for_another(feed, self.owner, self._servers):
+                log.info("feed is moved", extra={"feed": feed.name, "to": feed.wanted_owner})
+                keeper.stop()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
         whole = self.draining or (together and share.gives_away)
         # Who left feeds alone would leave those alone as well that are handed over.
         if not whole and not (rested and share.gives_away and now_s >= self._alone_until_s):
             return
-        names = {feed.name for feed in feeds} - (set() if whole else chosen)
-        running = [k for k in self._owned() if k.feed.name in names and not k.ended and not k.stopping]
+        chosen = {feed.name: feed.wanted_owner == self.owner for feed in feeds}
+        running = [k for k in self._owned() if k.feed.name in chosen and not k.ended and not k.stopping]
         if len(running) < share.mine and not whole:
             return
-        for keeper in running if whole else running[-1:]:
+        for keeper in running if whole else [k for k in running if not chosen[k.feed.name]][-1:]:
             log.info("feed is handed over", extra={"feed": keeper.feed.name, "feeds": share.mine, "fair": share.fair})
             keeper.stop()
             self._moved_s = now_s
-
-    def _move(self, feeds: list[FeedRecord]) -> None:
-        """Stop feeds that an operator wants another server to have."""
-        for feed in feeds:
-            with self._lock:
-                keeper = self._keepers.get(feed.name)
-            if keeper is not None and not keeper.ended and not keeper.stopping:
-                log.info("feed is moved", extra={"feed": feed.name, "to": feed.wanted_owner})
-                keeper.stop()
 
     def companions(self, feed: FeedRecord) -> list[str]:
         """Return the feeds that one server has together with this one, itself among them."""

@@ -39,7 +39,7 @@ from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
 from penstock.server.verify.verification import Verifies
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
 VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.files.durable_names import sync_directory
 from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 from penstock.store.objects.manifest import Manifest, decode_manifest, encode_manifest, load_manifests, manifest_prefix, seal, unseal
@@ -89,11 +90,7 @@ class Ownership:
             sink.flush()
             os.fsync(sink.fileno())
         partial.replace(directory / NOTE)
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_directory(directory)
 
     def check(self) -> None:
         """Raise ``FENCED`` where another owner has come."""
