@@ -15,6 +15,7 @@ import click
 from penstock.cli.given import URI, read_options
 from penstock.cli.options import output_option, reason_option, server_option
 from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -149,7 +150,7 @@ def remove(name: str, reason: str, server_url: str, output: str, timeout_s: floa
     with ServerClient(server_url) as client:
         client.control(name, "remove", {"reason": reason})
         _wait(lambda: not _exists(client, name), timeout_s, f"feed {name} is still being stopped")
-    click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
+    say(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
 
 
 @click.command()
@@ -161,7 +162,7 @@ def history(name: str, server_url: str, output: str) -> None:
     with ServerClient(server_url) as client:
         entries = client.feed_history(name)
     if output == "json":
-        click.echo(json.dumps(entries, indent=2))
+        say(json.dumps(entries, indent=2))
         return
     rows = ((time_of(e["at_ms"]), e["by"], e["what"], e["old"], e["new"], e["why"]) for e in entries)
     show_table(("TIME", "BY", "WHAT", "FROM", "TO", "WHY"), rows)
@@ -202,4 +203,4 @@ def _exists(client: ServerClient, name: str) -> bool:
 
 
 def _tell(answer: dict[str, Any], output: str, line: str) -> None:
-    click.echo(json.dumps(answer) if output == "json" else line)
+    say(json.dumps(answer) if output == "json" else line)
