@@ -28,6 +28,7 @@ class ScriptedFeedRun:
         self._resolved_ts = resolved_ts
         self.capture_problems: tuple[str, ...] = ()
         self.starting = False
+        self.stopped_at_once = False
         self._ended = threading.Event()
         self._error: PenstockError | None = None
 
@@ -42,8 +43,9 @@ class ScriptedFeedRun:
         if self._start_error is not None:
             raise self._start_error
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """Take note."""
+        self.stopped_at_once = at_once
         self.stopped.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -70,6 +72,10 @@ class ScriptedFeedRunFactory:
         self._start_errors = deque(start_errors)
         self._made: deque[ScriptedFeedRun] = deque()
         self._changed = threading.Condition()
+
+    def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Return it as it is."""
+        return feed
 
     def create(self, feed: FeedRecord, epoch: int) -> ScriptedFeedRun:
         """Make the next run."""

@@ -164,7 +164,7 @@ class LivingRun:
     def start(self) -> None:
         """Be there."""
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """End."""
         self._ended.set()
 
@@ -186,6 +186,10 @@ class LivingRuns:
 
     def __init__(self, patience_s: float = 0.0) -> None:
         self._patience_s = patience_s
+
+    def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Return it as it is."""
+        return feed
 
     def create(self, feed: FeedRecord, epoch: int) -> LivingRun:
         """Make a run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sqlite3
 import subprocess
@@ -19,6 +20,9 @@ import sqlalchemy as sa
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import (
+    NOBODY,
+    Actor,
+    Counted,
     DispatcherRecord,
     FeedProgress,
     FeedRecord,
@@ -28,7 +32,10 @@ from penstock.meta.records import (
     ServerRecord,
     ServerState,
     SubscribeRecord,
+    TableProgress,
 )
+from penstock.meta.tables import feed_audit
+from penstock.meta.transactions.audit import ENTRIES_MAX, GONE_MS_MAX
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from testing.servers.loopback_server import mariadb, postgres
@@ -154,11 +161,11 @@ class TestFeeds:
     def test_states_change_by_compare_and_set(self, meta: MetaDatabase) -> None:
         make(meta)
         epoch = claimed(meta)
-        assert meta.set_reached_state("orders", epoch, ReachedState.CREATED, ReachedState.RUNNING)
-        assert not meta.set_reached_state("orders", epoch, ReachedState.CREATED, ReachedState.STOPPED)
+        assert meta.lives.reach("orders", epoch, ReachedState.CREATED, ReachedState.RUNNING)
+        assert not meta.lives.reach("orders", epoch, ReachedState.CREATED, ReachedState.STOPPED)
         assert meta.get_feed("orders").reached_state is ReachedState.RUNNING
-        assert meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
-        assert not meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+        assert meta.lives.request("orders", RequestedState.REMOVED, NOBODY)
+        assert not meta.lives.request("orders", RequestedState.REMOVED, NOBODY)
         assert all(t.cancel == 1 for t in meta.feed_tables("orders"))
 
     def test_running_clears_the_error(self, meta: MetaDatabase) -> None:
@@ -167,7 +174,7 @@ class TestFeeds:
         meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(5_000, 6_000, 1))
         found = meta.get_feed("orders")
         assert (found.reached_state, found.error_code, found.error_text) == (ReachedState.RETRYING, "SINK_UNAVAILABLE", "no answer")
-        assert meta.set_reached_state("orders", epoch, ReachedState.RETRYING, ReachedState.RUNNING)
+        assert meta.lives.reach("orders", epoch, ReachedState.RETRYING, ReachedState.RUNNING)
         assert meta.get_feed("orders").error_code == ""
         assert meta.retries() == {}
 
@@ -179,19 +186,191 @@ class TestFeeds:
             # Twice the same, which MySQL must not take for a row that is not there.
             meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(7_000, 9_000, 2))
         assert meta.retries() == {"orders": RetryRecord(5_000, 9_000, 2)}
-        assert not meta.resume("orders"), "it has not failed for good"
+        assert not meta.lives.request("orders", RequestedState.RUNNING, NOBODY), "it has not failed for good"
         meta.record_error("orders", epoch, "SINK_UNWRITABLE", "no")
         assert (meta.get_feed("orders").reached_state, meta.retries()) == (ReachedState.FAILED, {})
 
     def test_a_failed_feed_is_resumed_once(self, meta: MetaDatabase) -> None:
         make(meta)
         meta.record_error("orders", claimed(meta), "SINK_UNWRITABLE", "no")
-        assert meta.resume("orders")
+        assert meta.lives.request("orders", RequestedState.RUNNING, NOBODY)
         found = meta.get_feed("orders")
         assert (found.reached_state, found.error_code, found.error_text) == (ReachedState.STOPPED, "", "")
-        assert not meta.resume("orders")
+        assert not meta.lives.request("orders", RequestedState.RUNNING, NOBODY)
         with refused("FEED_UNKNOWN"):
-            meta.resume("nothing")
+            meta.lives.request("nothing", RequestedState.RUNNING, NOBODY)
+
+
+class TestLives:
+    def test_what_is_asked_and_what_is_reached_have_their_entries(self, meta: MetaDatabase) -> None:
+        meta.create_feed(FeedRecord("orders", "u", "{}"), tables("orders", "orders"), actor=Actor("ada"))
+        epoch = claimed(meta)
+        meta.lives.reach("orders", epoch, ReachedState.CREATED, ReachedState.RUNNING)
+        assert meta.lives.request("orders", RequestedState.PAUSED, Actor("ada", "the lake moves"))
+        assert not meta.lives.request("orders", RequestedState.PAUSED, Actor("bob"))
+        assert meta.get_feed("orders").reached_state is ReachedState.RUNNING, "its run may still be under way"
+        assert meta.lives.rest("orders", epoch) is ReachedState.PAUSED
+        assert meta.lives.rest("orders", epoch) is ReachedState.PAUSED
+        assert meta.release("orders", "a", epoch)
+        assert meta.lives.request("orders", RequestedState.RUNNING, Actor("bob"))
+        assert meta.lives.request("orders", RequestedState.PAUSED, Actor("bob"))
+        assert meta.get_feed("orders").reached_state is ReachedState.PAUSED, "nobody has it, so nothing runs"
+        meta.lives.request("orders", RequestedState.REMOVED, Actor("bob", "not needed"))
+        meta.remove_feed("orders")
+        entries = meta.lives.history("orders")
+        assert [(e.by, e.what, e.why, e.old, e.new) for e in entries] == [
+            ("ada", "create", "", "", "running"),
+            ("a", "state", "", "running, created", "running, running"),
+            ("ada", "pause", "the lake moves", "running, running", "paused, running"),
+            ("a", "state", "", "paused, running", "paused, paused"),
+            ("bob", "resume", "", "paused, paused", "running, stopped"),
+            ("bob", "pause", "", "running, stopped", "paused, paused"),
+            ("bob", "remove", "not needed", "paused, paused", "removed, paused"),
+            ("", "state", "", "paused", "gone"),
+        ]
+        assert [e.seq for e in entries] == list(range(1, 9))
+        assert all(0 < first.at_ms <= second.at_ms for first, second in itertools.pairwise(entries))
+        make(meta)
+        assert [e.what for e in meta.lives.history("orders")][-1] == "create", "who had the name before is still known"
+        with refused("FEED_UNKNOWN"):
+            meta.lives.history("nothing")
+
+    @pytest.mark.parametrize(
+        ("asked", "refuses"),
+        [
+            (RequestedState.RUNNING, ()),
+            (RequestedState.PAUSED, ()),
+            (RequestedState.CANCELLED, (RequestedState.RUNNING, RequestedState.PAUSED)),
+            (RequestedState.REMOVED, (RequestedState.RUNNING, RequestedState.PAUSED, RequestedState.CANCELLED)),
+        ],
+    )
+    def test_what_ended_for_good_is_not_asked_for_again(
+        self, meta: MetaDatabase, asked: RequestedState, refuses: tuple[RequestedState, ...]
+    ) -> None:
+        make(meta)
+        meta.lives.request("orders", asked, NOBODY)
+        before = meta.get_feed("orders")
+        for wanted in refuses:
+            with refused("FEED_ENDED"):
+                meta.lives.request("orders", wanted, NOBODY)
+        assert meta.get_feed("orders") == before
+        assert not meta.lives.request("orders", asked, NOBODY)
+
+    @pytest.mark.parametrize("asked", [RequestedState.PAUSED, RequestedState.CANCELLED])
+    def test_a_feed_that_shall_not_run_moves_no_progress(self, meta: MetaDatabase, asked: RequestedState) -> None:
+        make(meta)
+        epoch = claimed(meta)
+        meta.begin_window("orders", epoch, 0, 10, "{}")
+        meta.commit_window("orders", epoch, 0, 10, {"100-0": POSITION})
+        recorded = meta.begin_window("orders", epoch, 10, 20, "{}")
+        meta.lives.request("orders", asked, NOBODY)
+        before = meta.progress("orders")
+        calls = [
+            lambda: meta.commit_window("orders", epoch, 10, 20, {"100-0": {"x": 4}}),
+            lambda: meta.begin_window("orders", epoch, 10, 20, "{}"),
+            lambda: meta.begin_resnapshot("orders", epoch, 10, 30, "{}"),
+        ]
+        for call in calls:
+            with refused("FEED_PAUSED"):
+                call()
+        assert (meta.progress("orders"), meta.pending_window("orders")) == (before, recorded)
+        assert not meta.commit_window("orders", epoch, 0, 10, {}), "what was committed before stays so"
+        if asked is RequestedState.PAUSED:
+            meta.lives.request("orders", RequestedState.RUNNING, NOBODY)
+            assert meta.commit_window("orders", epoch, 10, 20, {})
+
+    def test_progress_stands_still_from_the_answer_to_a_pause_on(self, meta: MetaDatabase) -> None:
+        make(meta)
+        epoch, moving, ended = claimed(meta), threading.Event(), []
+
+        def deliver() -> None:
+            try:
+                for ts in range(10_000):
+                    meta.begin_window("orders", epoch, ts, ts + 1, "{}")
+                    meta.commit_window("orders", epoch, ts, ts + 1, {})
+                    moving.set()
+            except PenstockError as error:
+                ended.append(error.code)
+
+        worker = threading.Thread(target=deliver)
+        worker.start()
+        assert moving.wait(60)
+        meta.lives.request("orders", RequestedState.PAUSED, NOBODY)
+        told = meta.progress("orders")
+        worker.join(60)
+        assert (ended, meta.progress("orders")) == (["FEED_PAUSED"], told)
+
+    def test_a_configuration_changes_by_compare_and_set_and_everybody_sees_it(self, meta: MetaDatabase, url: str) -> None:
+        made = make(meta)
+        epoch = claimed(meta)
+        with MetaDatabase(url) as other:
+            assert [f.config for f in other.list_feeds()] == ["{}"]
+            held = meta.get_feed("orders")
+            assert meta.change_config(held, '{"a": 1}', "alter", Actor("ada"), "old", "new") == 0
+            assert meta.change_config(held, '{"a": 2}', "alter", Actor("bob"), "old", "new") is None
+            assert [f.config for f in other.list_feeds()] == [meta.get_feed("orders").config] == ['{"a": 1}']
+        found = meta.get_feed("orders")
+        assert (found.config_version, found.owner, found.uuid) == (held.config_version + 1, "", made.uuid)
+        with refused("FENCED"):
+            meta.begin_window("orders", epoch, 0, 10, "{}")
+        epoch = claimed(meta, "b", 2_000)
+        meta.begin_window("orders", epoch, 0, 10, "{}")
+        assert meta.change_config(meta.get_feed("orders"), '{"a": 3}', "alter", NOBODY, "", "") == 10, "the window is finished before"
+        epoch = claimed(meta, "b", 3_000)
+        with refused("WINDOW_OUT_OF_ORDER"):
+            meta.adopt_config("orders", epoch, 0, '{"a": 4}', [])
+        meta.commit_window("orders", epoch, 0, 10, {})
+        meta.adopt_config("orders", epoch, 10, '{"a": 4}', [])
+        assert meta.get_feed("orders").config == '{"a": 4}'
+        meta.lives.request("orders", RequestedState.CANCELLED, NOBODY)
+        with refused("FEED_ENDED"):
+            meta.change_config(meta.get_feed("orders"), "{}", "alter", NOBODY, "", "")
+        entries = [(e.by, e.what, e.new) for e in meta.lives.history("orders")]
+        assert entries[1:4] == [
+            ("ada", "alter", "new, from ts 0 on"),
+            ("", "alter", ", from ts 10 on"),
+            ("b", "altered", "holds from ts 10 on"),
+        ]
+
+    def test_so_many_entries_are_kept(self, tmp_path: Path) -> None:
+        clock = SimulatedClock()
+        with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as meta:
+            make(meta)
+            make(meta, "gone")
+            make(meta, "other")
+            with meta._engine.write() as connection:
+                row = {"feed": "orders", "at_ms": 1, "changed_by": "", "what": "state", "why": "", "old": "", "new": ""}
+                connection.execute(feed_audit.insert(), [row | {"seq": seq} for seq in range(2, ENTRIES_MAX + 1)])
+            for wanted in (RequestedState.PAUSED, RequestedState.RUNNING):
+                meta.lives.request("orders", wanted, NOBODY)
+            kept = meta.lives.history("orders")
+            assert [e.seq for e in kept] == list(range(3, ENTRIES_MAX + 3))
+            assert [e.what for e in kept[-2:]] == ["pause", "resume"]
+            meta.remove_feed("gone")
+            assert meta.lives.history("gone")
+            clock.advance(GONE_MS_MAX / 1000 + 1)
+            meta.remove_feed("other")
+            with refused("FEED_UNKNOWN"):
+                meta.lives.history("gone")
+            assert len(meta.lives.history("orders")) == ENTRIES_MAX, "old entries of a feed that is there stay"
+            assert [e.new for e in meta.lives.history("other")] == ["gone"]
+
+    def test_a_database_of_the_first_version_is_brought_up(self, url: str) -> None:
+        with MetaDatabase(url) as meta:
+            made = make(meta)
+            with meta._engine.write() as connection:
+                added = {"feed": ("config_version", "wanted_owner"), "progress": ("rows_total", "nbytes_total", "files_total")}
+                for table, column in ((table, column) for table, columns in added.items() for column in columns):
+                    connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+                connection.exec_driver_sql("DROP TABLE feed_audit")
+                connection.exec_driver_sql("UPDATE meta_version SET version = 1")
+        for _ in range(2):
+            with MetaDatabase(url) as meta:
+                assert meta.get_feed("orders") == made
+        with MetaDatabase(url) as meta:
+            assert meta.lives.request("orders", RequestedState.PAUSED, Actor("ada"))
+            assert [e.what for e in meta.lives.history("orders")] == ["pause"]
+            make(meta, "new")
 
 
 class TestServers:
@@ -296,6 +475,22 @@ class TestWindows:
         assert meta.progress("orders") == FeedProgress(25, expected, windows=2, rows=8, nbytes=75, files=3)
         assert meta.get_feed("orders").checkpoint_ts == 25
 
+    def test_what_was_delivered_of_each_table_adds_up(self, meta: MetaDatabase) -> None:
+        records = [DispatcherRecord(f"{t}-{i}", t, "shop", f"t{t}", "{}") for t, i in ((100, 0), (100, 1), (101, 0))]
+        meta.create_feed(FeedRecord("orders", "u", "{}"), tables("orders", "orders", "items"), records)
+        meta.create_feed(FeedRecord("other", "u", "{}"), [], records[2:])
+        epoch = claimed(meta)
+        delivered = [{"100-0": Counted(1, 10, 1), "100-1": Counted(2, 20, 1)}, {"100-1": Counted(4, 40, 2)}, {"101-0": Counted()}]
+        for at, counts in enumerate(delivered):
+            meta.begin_window("orders", epoch, at, at + 1, "{}")
+            meta.commit_window("orders", epoch, at, at + 1, {name: {"n": at} for name in counts}, counts=counts)
+        found = [
+            TableProgress("orders", 100, "shop", "t100", Counted(7, 70, 4), 2),
+            TableProgress("orders", 101, "shop", "t101", Counted(), 3),
+        ]
+        assert meta.table_progress("orders") == meta.table_progress() == found
+        assert meta.table_progress("other") == []
+
     def test_replay_gets_the_recorded_end(self, meta: MetaDatabase) -> None:
         make(meta)
         first = claimed(meta, "a", 1_000)
@@ -346,7 +541,8 @@ class TestWindows:
             lambda: meta.begin_window("orders", old, 0, 10, "{}"),
             lambda: meta.commit_window("orders", old, 0, 10, {"100-0": POSITION}),
             lambda: meta.record_error("orders", old, "INTERNAL", "x"),
-            lambda: meta.set_reached_state("orders", old, ReachedState.CREATED, ReachedState.RUNNING),
+            lambda: meta.lives.reach("orders", old, ReachedState.CREATED, ReachedState.RUNNING),
+            lambda: meta.lives.rest("orders", old),
         ]
         for call in calls:
             with refused("FENCED"):

@@ -93,7 +93,7 @@ def test_sources_begin_end_and_fail_by_themselves(shop: tuple[str, ExitStack], c
         assert shown["error"]["code"] == "UPSTREAM_UNREACHABLE"
         waiting.until("health says so", lambda: not health(server)["upstream:shop"]["ok"])
         assert not stores["shop"].exists()
-        client.remove_feed("crm")
+        client.control("crm", "remove", {})
         waiting.until("the slot is given back", lambda: crm.sql("SELECT slot_name FROM pg_replication_slots") == [])
         waiting.until("its source is ended", lambda: not stores["crm"].exists())
 

@@ -12,3 +12,4 @@ server_option = click.option(
 output_option = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
 )
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Why: it stands in the feed's history.")

@@ -66,13 +66,14 @@ class ServerClient:
         """Return everything that may be shown of a feed."""
         return self._call("GET", f"/feeds/{quote(name, safe='')}")
 
-    def remove_feed(self, name: str) -> dict[str, Any]:
-        """Ask for a feed's removal; it is gone when ``show_feed`` raises ``FEED_UNKNOWN``."""
-        return self._call("DELETE", f"/feeds/{quote(name, safe='')}")
+    def control(self, name: str, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Ask something of a feed, by one of the server's verbs; answers before it is reached."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/{verb}", arguments)
 
-    def resume_feed(self, name: str) -> dict[str, Any]:
-        """Ask for a feed to be tried again at once."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/resume")
+    def feed_history(self, name: str) -> list[dict[str, Any]]:
+        """Return what was asked of a feed and what it reached, oldest first."""
+        entries: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/history")["history"]
+        return entries
 
     def drain(self, method: str = "GET") -> dict[str, Any]:
         """Begin to drain the server (POST), end that (DELETE), or ask which feeds are left (GET)."""
@@ -92,9 +93,9 @@ class ServerClient:
         tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/tables")["tables"]
         return tables
 
-    def ask_for_table(self, name: str, table: str, what: str) -> dict[str, Any]:
-        """Ask for something to be done with a table of a feed: ``retry``, ``resnapshot``, ``exclude``; answers before it is."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}")
+    def ask_for_table(self, name: str, table: str, what: str, reason: str = "") -> dict[str, Any]:
+        """Ask for something to be done with a table of a feed, by one of the server's verbs for tables; answers before it is."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}", {"reason": reason})
 
     def create_token(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Make a token; the answer is the only place that ever shows it."""

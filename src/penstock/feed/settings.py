@@ -25,6 +25,7 @@ class FeedSettings:
         partitions: Spark tasks per window; 0 takes the session's parallelism.
         start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still
             has them.
+        until_ts: everything up to this ts is delivered, and then the feed is finished; 0 for no end.
         bootstrap: how the state that a feed begins with is read: ``auto`` from the stream of a source that gives it there, otherwise by
             Spark tasks; ``job`` always by Spark tasks.
         bootstrap_tasks: how many of these tasks run at once.
@@ -45,6 +46,7 @@ class FeedSettings:
     spans_per_table: int = 1
     partitions: int = 0
     start_ts: int = 0
+    until_ts: int = 0
     bootstrap: Literal["auto", "job"] = "auto"
     bootstrap_tasks: int = 4
     bootstrap_rows_per_second: int = 0
@@ -81,6 +83,7 @@ class FeedSettings:
             found.append(("partitions", "must be between 0 (automatic) and 10000"))
         if self.start_ts < 0:
             found.append(("start-ts", "must not be negative"))
+        found += [("until-ts", "must be 0 (no end) or above start-ts")] if self.until_ts and self.until_ts <= self.start_ts else []
         if not 1 <= self.bootstrap_tasks <= 1000:
             found.append(("bootstrap-tasks", "must be between 1 and 1000"))
         if self.bootstrap_rows_per_second < 0:

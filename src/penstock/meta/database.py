@@ -15,8 +15,11 @@ import msgspec
 import sqlalchemy as sa
 
 from penstock.meta.engine import MetaSettings
+from penstock.meta.lives import FeedLives
 from penstock.meta.progress import ProgressDatabase, unknown_feed
 from penstock.meta.records import (
+    NOBODY,
+    Actor,
     DispatcherRecord,
     FeedRecord,
     ReachedState,
@@ -27,7 +30,7 @@ from penstock.meta.records import (
 )
 from penstock.meta.sealing import Seal
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
-from penstock.meta.transactions import dispatchers, ownership, reports, retries, servers
+from penstock.meta.transactions import audit, dispatchers, ownership, reports, retries, servers, windows
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 
@@ -40,12 +43,20 @@ class MetaDatabase(ProgressDatabase):
     def __init__(self, url: str, clock: Clock | None = None, settings: MetaSettings | None = None) -> None:
         super().__init__(url, clock, settings)
         self._seal = Seal(url, os.environ)
-        # Of a feed this never changes, and it is by far the largest of its columns: lists are read every second.
+        # Of a feed this rarely changes, and it is by far the largest of its columns: lists are read every second.
         self._configs: dict[_Created, str] = {}
+        self.lives = FeedLives(self._engine, self._clock)
+        """What is asked of feeds and what they reached, with who asked."""
 
     # Feeds
 
-    def create_feed(self, record: FeedRecord, tables: Sequence[SubscribeRecord], first: Sequence[DispatcherRecord] = ()) -> FeedRecord:
+    def create_feed(
+        self,
+        record: FeedRecord,
+        tables: Sequence[SubscribeRecord],
+        first: Sequence[DispatcherRecord] = (),
+        actor: Actor = NOBODY,
+    ) -> FeedRecord:
         """Add a feed, its tables and its first dispatchers, all or nothing; raise ``FEED_EXISTS``.
 
         Owner, epoch, times and totals of the record are set here.
@@ -71,6 +82,7 @@ class MetaDatabase(ProgressDatabase):
                 rows = [_columns(msgspec.structs.replace(table, subscribe_name=record.name)) for table in tables]
                 connection.execute(subscribe.insert(), rows)
             dispatchers.add(connection, record.name, first)
+            audit.write(connection, record.name, now_ms, "create", actor, new=created.requested_state.value)
         return created
 
     def get_feed(self, name: str) -> FeedRecord:
@@ -103,6 +115,42 @@ class MetaDatabase(ProgressDatabase):
         values["reached_state"] = ReachedState(values["reached_state"])
         return FeedRecord(**values)
 
+    def change_config(
+        self, before: FeedRecord, config: str, what: str, actor: Actor, old: str, new: str, *, at_once: bool = False
+    ) -> int | None:
+        """Give a feed another configuration; return from which checkpoint on it holds, None where it was changed meanwhile.
+
+        That is the end of the window on record, which is finished under the one before, or else, and with ``at_once``, the checkpoint. The
+        run under way is fenced, so nothing begins under the one before any more. Raises ``FEED_ENDED``.
+        """
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            return self.lives.change_config(connection, before, sealed, what, actor, old, new, at_once=at_once)
+
+    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None) -> None:
+        """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced.
+
+        Only between two windows, unless the dispatchers stay (None).
+        """
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            row = ownership.fenced_feed(connection, name, epoch)
+            under_way = wanted is not None and windows.pending(connection, name) is not None
+            if row.checkpoint_ts != ts or under_way:
+                raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not between two windows at ts {ts}")
+            if wanted is not None and ts:
+                dispatchers.alter(connection, name, ts, wanted)
+            elif wanted is not None:
+                dispatchers.replace_first(connection, name, wanted)
+            values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": self._clock.now_ms()}
+            connection.execute(feed.update().where(feed.c.name == name).values(**values))
+            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {ts} on")
+
+    def former_dispatchers(self, name: str) -> list[DispatcherRecord]:
+        """Return the dispatchers of a feed that ended, the oldest first."""
+        with self._engine.read() as connection:
+            return dispatchers.ended(connection, name)
+
     def feed_tables(self, name: str) -> list[SubscribeRecord]:
         """Return the tables of a feed by name; empty where there is no such feed."""
         query = sa.select(subscribe).where(subscribe.c.subscribe_name == name).order_by(subscribe.c.db_name, subscribe.c.table_name)
@@ -124,67 +172,20 @@ class MetaDatabase(ProgressDatabase):
             connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
             reports.remove(connection, name)
             retries.clear(connection, name)
+            now_ms = self._clock.now_ms()
+            audit.write(connection, name, now_ms, "state", Actor(row.owner), row.reached_state, "gone")
             connection.execute(feed.delete().where(feed.c.name == name))
-
-    # States
-
-    def set_requested_state(self, name: str, expected: RequestedState, new: RequestedState) -> bool:
-        """Change what is asked of a feed; return False where it was not in the expected state (any more)."""
-        with self._engine.write() as connection:
-            changed = connection.execute(
-                feed.update()
-                .where(feed.c.name == name, feed.c.requested_state == expected.value)
-                .values(requested_state=new.value, updated_ms=self._clock.now_ms())
-            ).rowcount
-            if new is RequestedState.REMOVED and changed:
-                connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(cancel=1))
-        return changed == 1
-
-    def set_reached_state(self, name: str, epoch: int, expected: ReachedState, new: ReachedState) -> bool:
-        """Record where a feed is; return False where it was not in the expected state. Fenced. RUNNING clears the error."""
-        values: dict[str, Any] = {"reached_state": new.value, "updated_ms": self._clock.now_ms()}
-        if new is ReachedState.RUNNING:
-            values |= {"error_code": "", "error_text": ""}
-        with self._engine.write() as connection:
-            row = ownership.fenced_feed(connection, name, epoch)
-            if row.reached_state != expected.value:
-                return False
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-            if new is not ReachedState.RETRYING:
-                retries.clear(connection, name)
-        return True
+            audit.forget_gone(connection, now_ms)
 
     def record_error(self, name: str, epoch: int, code: str, text: str, retry: RetryRecord | None = None) -> None:
         """Record why a feed failed: for good, or until it is tried again as ``retry`` says. Fenced. The caller has masked the text."""
         state = ReachedState.FAILED if retry is None else ReachedState.RETRYING
         with self._engine.write() as connection:
-            ownership.fenced_feed(connection, name, epoch)
-            if retry is None:
-                retries.clear(connection, name)
-            else:
+            row = ownership.fenced_feed(connection, name, epoch)
+            if retry is not None:
                 retries.record(connection, name, retry)
-            connection.execute(
-                feed.update()
-                .where(feed.c.name == name)
-                .values(
-                    reached_state=state.value,
-                    error_code=code,
-                    error_text=text[:_ERROR_TEXT_CHARS_MAX],
-                    updated_ms=self._clock.now_ms(),
-                )
-            )
-
-    def resume(self, name: str) -> bool:
-        """Let a feed that failed for good be claimed again; return False where it had not. Raises ``FEED_UNKNOWN``."""
-        with self._engine.write() as connection:
-            row = ownership.locked_feed(connection, name)
-            if row is None:
-                raise unknown_feed(name)
-            if row.reached_state != ReachedState.FAILED.value:
-                return False
-            values = {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": "", "updated_ms": self._clock.now_ms()}
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-        return True
+            values = {"reached_state": state.value, "error_code": code, "error_text": text[:_ERROR_TEXT_CHARS_MAX]}
+            self.lives.note(connection, row, why=code, **values, updated_ms=self._clock.now_ms())
 
     def retries(self) -> dict[str, RetryRecord]:
         """Return the feeds that are tried again after a failure."""
@@ -238,12 +239,12 @@ class MetaDatabase(ProgressDatabase):
         return self._clock.now_ms() if told_ms is None else told_ms
 
 
-_Created = tuple[str, str, int]
-"""Which creation of a feed: its name may be given again."""
+_Created = tuple[str, str, int, int]
+"""Which configuration of which creation of a feed: its name may be given again."""
 
 
 def _created(row: sa.Row[Any]) -> _Created:
-    return row.name, row.uuid, row.created_ms
+    return row.name, row.uuid, row.created_ms, row.config_version
 
 
 def _columns(record: msgspec.Struct) -> dict[str, Any]:

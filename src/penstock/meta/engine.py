@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from penstock.files.private_files import create_private
 from penstock.meta import tables
+from penstock.meta.transactions import upgrades
 from penstock.model.errors import PenstockError
 
 _WRITE = "penstock_write"
@@ -180,7 +181,7 @@ class MetaEngine:
             row = connection.execute(sa.select(tables.meta_version.c.version)).first()
             if row is None:
                 connection.execute(tables.meta_version.insert().values(id=1, version=tables.META_VERSION, epoch_floor=0))
-            elif row.version != tables.META_VERSION:
+            elif not upgrades.upgrade(connection, row.version):
                 raise PenstockError(
                     "META_INCOMPATIBLE", f"{self.shown_url} has version {row.version}, this Penstock speaks {tables.META_VERSION}"
                 )

@@ -7,14 +7,14 @@ planned or committed, where it is opened anew from its URL, and in the server, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 import sqlalchemy as sa
 
 from penstock.meta.engine import MetaEngine, MetaSettings
-from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow
+from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, TableProgress
 from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import feed, resnapshot
 from penstock.meta.transactions import dispatchers, ownership, reports, windows
@@ -63,10 +63,11 @@ class ProgressDatabase:
         with self._engine.write() as connection:
             return windows.begin_resnapshot(connection, wanted)
 
-    def resnapshots(self, name: str) -> int:
-        """Return how often a feed began to deliver what differed from a new snapshot, because its history was gone."""
+    def resnapshots(self, name: str, since_ts: int = 0) -> int:
+        """Return how often a feed began to deliver what differed from a new snapshot, from a checkpoint at or above a ts."""
+        mine = (resnapshot.c.feed == name, resnapshot.c.from_ts >= since_ts)
         with self._engine.read() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).where(resnapshot.c.feed == name)).scalar_one())
+            return int(connection.execute(sa.select(sa.func.count()).where(*mine)).scalar_one())
 
     def pending_window(self, name: str) -> PendingWindow | None:
         """Return the recorded window of a feed, or None."""
@@ -90,10 +91,11 @@ class ProgressDatabase:
         nbytes: int = 0,
         files: int = 0,
         followers: Sequence[DispatcherRecord] | None = None,
+        counts: Mapping[str, Counted] | None = None,
     ) -> bool:
         """Make a window's end the checkpoint, with the positions of its dispatchers, in one transaction. Fenced.
 
-        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them.
+        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them; ``counts`` what each did.
         Returns False, and changes nothing, where the checkpoint is already there. Raises ``WINDOW_OUT_OF_ORDER`` unless the window is the
         recorded one. Call it only after everything of the window is durable in the target.
         """
@@ -101,7 +103,8 @@ class ProgressDatabase:
         reach("progress:before")
         with self._engine.write() as connection:
             now_ms = self._clock.now_ms()
-            moved = windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
+            total = {"rows": rows, "nbytes": nbytes, "files": files, "now_ms": now_ms}
+            moved = windows.commit(connection, window, positions, **total, followers=followers, counts=counts)
         reach("progress:after")
         return moved
 
@@ -122,6 +125,11 @@ class ProgressDatabase:
         if found is None:
             raise unknown_feed(name)
         return found
+
+    def table_progress(self, name: str | None = None) -> list[TableProgress]:
+        """Return what was delivered of the tables that feeds have now: of all feeds, or of one."""
+        with self._engine.read() as connection:
+            return windows.read_tables(connection, name)
 
     def checkpoint_ts(self, name: str) -> int:
         """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""

@@ -16,6 +16,9 @@ class RequestedState(StrEnum):
     """What the operator asked for."""
 
     RUNNING = "running"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    """It ends for good; what it delivered stays, and so does its record."""
     REMOVED = "removed"
 
 
@@ -27,6 +30,33 @@ class ReachedState(StrEnum):
     RETRYING = "retrying"
     FAILED = "failed"
     STOPPED = "stopped"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    FINISHED = "finished"
+    """It has delivered everything up to its end ts."""
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who asks for something, and why."""
+
+    by: str = ""
+    why: str = ""
+
+
+NOBODY = Actor()
+
+
+class AuditRecord(msgspec.Struct, frozen=True):
+    """One change of a feed: what it was, and what it came to be. Holds no secrets."""
+
+    seq: int
+    at_ms: int
+    by: str
+    what: str
+    """The verb of an operator, or ``state`` where a server says what the feed reached."""
+    why: str
+    old: str
+    new: str
 
 
 class ProgressStage(IntEnum):
@@ -57,6 +87,15 @@ class FeedRecord(msgspec.Struct, frozen=True):
     rows_total: int = 0
     nbytes_total: int = 0
     files_total: int = 0
+    config_version: int = 0
+    """Grows with every change of the configuration."""
+    wanted_owner: str = ""
+    """The server that shall have the feed while it lives; empty where any may."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the feed delivers nothing any more, so that nothing is kept for it."""
+        return self.requested_state is RequestedState.CANCELLED or self.reached_state is ReachedState.FINISHED
 
     def __repr__(self) -> str:
         return (
@@ -118,6 +157,25 @@ class DispatcherRecord(msgspec.Struct, frozen=True):
     """The dispatcher as the feed knows it, as JSON."""
     begin_ts: int = 0
     end_ts: int = 0
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What one dispatcher delivered in a window, or a table in all of them."""
+
+    rows: int = 0
+    nbytes: int = 0
+    files: int = 0
+
+
+class TableProgress(msgspec.Struct, frozen=True):
+    """What a feed delivered of one table; ``delivered_ts`` is the end of the last window in which it had work."""
+
+    feed: str
+    table_id: int
+    db_name: str
+    table_name: str
+    counted: Counted
+    delivered_ts: int
 
 
 class PendingWindow(msgspec.Struct, frozen=True):

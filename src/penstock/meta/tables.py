@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-META_VERSION = 1
+META_VERSION = 2
 """Grows with every change that an older Penstock could not read."""
 
 metadata = sa.MetaData()
@@ -50,6 +50,22 @@ feed = sa.Table(
     sa.Column("rows_total", sa.BigInteger, nullable=False),
     sa.Column("nbytes_total", sa.BigInteger, nullable=False),
     sa.Column("files_total", sa.BigInteger, nullable=False),
+    sa.Column("config_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("wanted_owner", _NAME, nullable=False, server_default=""),
+)
+
+feed_audit = sa.Table(
+    "feed_audit",
+    metadata,
+    sa.Column("feed", _NAME, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+    sa.Column("changed_by", _NAME, nullable=False),
+    sa.Column("what", sa.String(32), nullable=False),
+    sa.Column("why", _TEXT, nullable=False),
+    sa.Column("old", _TEXT, nullable=False),
+    sa.Column("new", _TEXT, nullable=False),
+    comment="What was asked of a feed and what it reached: who, when, what, why. Stays a while after the feed is gone.",
 )
 
 feed_retry = sa.Table(
@@ -104,6 +120,9 @@ progress = sa.Table(
     sa.Column("checkpoint_ts", sa.BigInteger, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("position", _TEXT, nullable=False),
+    sa.Column("rows_total", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("nbytes_total", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("files_total", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("progress_by_name", "subscribe_name", "range_id", unique=True),
     comment="range_id is the dispatcher, as text.",
 )

@@ -169,6 +169,26 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
+    "FEED_PAUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The feed was paused or cancelled, so the window under way is not committed.",
+        "`penstock feed resume` lets a paused feed go on: the window is done again, with the same files.",
+    ),
+    "FEED_ALTERED": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "The feed was altered, and its window under the configuration before is done.",
+        "Nothing to do: it goes on with the new one.",
+    ),
+    "FEED_FINISHED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The feed has delivered everything up to its until-ts.",
+        "Nothing to do; what it delivered stays. A later until-ts lets it go on.",
+    ),
+    "FEED_ENDED": CodeEntry(
+        ErrorKind.INVALID,
+        "The feed has ended for good, or shall be removed.",
+        "Create another one, or `penstock feed clone` it into a target of its own.",
+    ),
     "FEED_FAILED": CodeEntry(
         ErrorKind.TRANSIENT,
         "A run of the feed ended with an error that is none of Penstock's own: something that Spark, a driver or the machine said.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.model.clock import Clock, SystemClock
@@ -26,6 +27,7 @@ class _Point:
     action: str
     only_pass: int | None
     passes: int = 0
+    call: Callable[[], None] | None = None
 
 
 class Failpoints:
@@ -40,6 +42,10 @@ class Failpoints:
     def arm(self, script: str) -> None:
         """Arm the points of a script and disarm all others."""
         self._points = dict(_parse(part) for part in script.split(",") if part.strip())
+
+    def call(self, name: str, act: Callable[[], None]) -> None:
+        """Have a function called the next time that a point is reached, and disarm all others: a test acts in the middle of a step."""
+        self._points = {name: _Point("call", 1, call=act)}
 
     def reach(self, name: str) -> None:
         """Do what the script says of this point, if anything."""
@@ -56,7 +62,9 @@ class Failpoints:
             point.passes += 1
             if point.only_pass is not None and point.passes != point.only_pass:
                 return
-        if point.action == "kill":
+        if point.call is not None:
+            point.call()
+        elif point.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif point.action == "raise":
             raise PenstockError("FAILPOINT", f"{name}, pass {point.passes}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -9,16 +10,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, RetryRecord
+from penstock.meta.records import FeedRecord, RetryRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.watch import ComponentHealth
+from penstock.store.settings import StoreSettings
 
 FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
 FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"
+FEED_KEPT_SECONDS = "penstock_feed_history_left_seconds"
 FEED_STATE = "penstock_feed_state"
 FEED_ROWS = "penstock_feed_rows"
 FEED_BYTES = "penstock_feed_bytes"
@@ -38,14 +41,22 @@ CORRECTIONS = "penstock_corrections"
 VERIFIED_RANGES = "penstock_verified_ranges"
 VERIFIED_ROWS = "penstock_verified_rows"
 DIFFERENCES = "penstock_table_differences"
+TABLE_ROWS = "penstock_table_rows"
+TABLE_BYTES = "penstock_table_bytes"
+TABLE_FILES = "penstock_table_files"
+TABLE_DELIVERED_TS = "penstock_table_delivered_ts"
+TABLES_MAX = 1_000
+"""A feed with more tables than this shows no metrics of each."""
 
 
 class FeedCollector(Collector):
     """Turns the rows of the meta database into metrics."""
 
-    def __init__(self, meta: MetaDatabase, clock: Clock) -> None:
+    def __init__(self, meta: MetaDatabase, clock: Clock, kept_s: int = StoreSettings.gc_ttl_seconds) -> None:
+        """``kept_s`` is for how long history is kept for a feed that does not get on."""
         self._meta = meta
         self._clock = clock
+        self._kept_s = kept_s
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read the database."""
@@ -57,10 +68,11 @@ class FeedCollector(Collector):
             feeds = self._meta.list_feeds()
             resnapshots = {feed.name: self._meta.resnapshots(feed.name) for feed in feeds}
             retries = self._meta.retries()
+            tables = self._meta.table_progress()
         except PenstockError:
             return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
         up = GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1)
-        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots)]
+        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots), *_of_tables(tables)]
 
     def _retrying(self, retries: Mapping[str, RetryRecord]) -> list[Metric]:
         seconds = GaugeMetricFamily(FEED_RETRYING_SECONDS, "For how long a feed has been tried again.", labels=["feed"])
@@ -74,13 +86,16 @@ class FeedCollector(Collector):
         checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
         lag = GaugeMetricFamily(FEED_LAG_SECONDS, "How far the checkpoint is behind the clock.", labels=["feed"])
         state = GaugeMetricFamily(FEED_STATE, "1 for the state that the feed is in.", labels=["feed", "state"])
+        kept = GaugeMetricFamily(FEED_KEPT_SECONDS, "For how long the history that a feed needs next is still kept.", labels=["feed"])
         for feed in feeds:
             checkpoint.add_metric([feed.name], feed.checkpoint_ts)
             # A feed that has delivered nothing yet is as late as it is old, so that an alert on lag sees it.
             waited_s = max(0, self._clock.now_ms() - feed.created_ms) / 1000
             lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock) if feed.checkpoint_ts else waited_s)
             state.add_metric([feed.name, feed.reached_state.value], 1)
-        return [checkpoint, lag, state]
+            if feed.checkpoint_ts and not feed.is_over:
+                kept.add_metric([feed.name], max(0.0, self._kept_s - lag_seconds(feed.checkpoint_ts, self._clock)))
+        return [checkpoint, lag, state, kept]
 
 
 def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> list[Metric]:
@@ -96,6 +111,26 @@ def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> li
         windows.add_metric([feed.name], feed.windows_total)
         taken.add_metric([feed.name], resnapshots[feed.name])
     return [rows, nbytes, files, windows, taken]
+
+
+def _of_tables(tables: Sequence[TableProgress]) -> list[Metric]:
+    """Return what was delivered of each table, of feeds that have no more of them than a metrics store bears."""
+    labels = ["feed", "table"]
+    rows = CounterMetricFamily(TABLE_ROWS, "Rows delivered of a table.", labels=labels)
+    nbytes = CounterMetricFamily(TABLE_BYTES, "Bytes delivered of a table.", labels=labels)
+    files = CounterMetricFamily(TABLE_FILES, "Files published of a table.", labels=labels)
+    delivered = GaugeMetricFamily(TABLE_DELIVERED_TS, "The end of the last window in which a table had changes.", labels=labels)
+    count = Counts(one.feed for one in tables)
+    merged: dict[tuple[str, str], list[TableProgress]] = {}
+    for one in tables:
+        if count[one.feed] <= TABLES_MAX:
+            merged.setdefault((one.feed, f"{one.db_name}.{one.table_name}"), []).append(one)
+    for (feed, table), parts in merged.items():
+        rows.add_metric([feed, table], sum(one.counted.rows for one in parts))
+        nbytes.add_metric([feed, table], sum(one.counted.nbytes for one in parts))
+        files.add_metric([feed, table], sum(one.counted.files for one in parts))
+        delivered.add_metric([feed, table], max(one.delivered_ts for one in parts))
+    return [rows, nbytes, files, delivered]
 
 
 class HealthCollector(Collector):

@@ -30,7 +30,7 @@ from penstock.feed.spark.session import SparkSettings, close_session, jvm_exit_c
 from penstock.feed.spark.warming import warm
 from penstock.meta.api_tokens import ApiTokens
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord
+from penstock.meta.records import Actor, FeedRecord
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.server.data_directory import DataDirectory
@@ -106,7 +106,7 @@ class ServerProcess:
         """Create a feed for whoever configured this server: any target will do."""
         if self._creator is None or self._supervisor is None:
             raise InvariantError("the server is not started")
-        self._creator.create(tree, configured=True)
+        self._creator.create(tree, Actor("configuration"), configured=True)
         self._supervisor.wake()
 
     def check_spark(self) -> None:
@@ -200,7 +200,8 @@ class ServerProcess:
         answers = FeedAnswers(sources, meta, config, clock)
         parts.callback(answers.close)
         callers = self._open_callers(directory)
-        app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, answers.doubted, answers.verification, callers)
+        shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds)
+        app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, *shown)
         self._listen(app, callers, directory)
         owner, keeps = supervisor.owner, supervisor.keeps
         sources.follow(
@@ -270,7 +271,7 @@ class ServerProcess:
     def _open_metrics(self, meta: MetaDatabase, sources: Sources) -> CollectorRegistry:
         metrics = CollectorRegistry()
         metrics.register(SourceCollector(sources.registries))
-        metrics.register(FeedCollector(meta, self._clock))
+        metrics.register(FeedCollector(meta, self._clock, self._config.store.gc_ttl_seconds))
         metrics.register(SinkMetricsCollector(meta.sink_reports))
         return metrics
 

@@ -1,15 +1,18 @@
-"""The verb ``feed``: create, list, show, resume and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
+"""The verb ``feed``: create, list and show feeds at a server.
+
+What changes them is in ``feed_control.py``, their tables in ``feed_table.py``. Runs anywhere.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import click
 
+from penstock.cli.feeds.feed_control import COMMANDS
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, read_tree
 from penstock.cli.options import output_option, server_option
@@ -19,12 +22,10 @@ from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 
-_POLL_S = 0.2
-
 
 @click.group()
 def feed() -> None:
-    """Create, list, show, resume and remove feeds.
+    """Create, list, show, pause, resume and remove feeds.
 
     \b
     A feed delivers every change of its tables to one target:
@@ -36,6 +37,8 @@ def feed() -> None:
 
 
 feed.add_command(table_group)
+for _command in COMMANDS:
+    feed.add_command(_command)
 
 
 @feed.command()
@@ -46,6 +49,7 @@ feed.add_command(table_group)
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
+@click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
 @server_option
 @output_option
@@ -55,6 +59,7 @@ def create(
     sink: str | None,
     source: str | None,
     config_file: Path | None,
+    until_ts: int | None,
     assignments: tuple[str, ...],
     server_url: str,
     output: str,
@@ -68,7 +73,7 @@ def create(
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
     given = {"name": name, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None, "source": source or None}
-    tree = read_tree(config_file, assignments, given)
+    tree = read_tree(config_file, assignments, given | {"until-ts": until_ts})
     _require_json(tree)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
@@ -110,48 +115,6 @@ def show(name: str, server_url: str, output: str) -> None:
     show_facts(_rows(found))
 
 
-@feed.command()
-@click.argument("name")
-@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it has stopped.")
-@server_option
-@output_option
-def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
-    """Stop a feed and remove it. The files that it delivered stay where they are."""
-    clock, never = SystemClock(), threading.Event()
-    with ServerClient(server_url) as client:
-        client.remove_feed(name)
-        deadline_s = clock.monotonic_s() + timeout_s
-        while _exists(client, name):
-            if clock.monotonic_s() > deadline_s:
-                raise PenstockError("CANCELLED", f"feed {name} is still being stopped", "It goes on in the server; look again later.")
-            clock.wait(never, _POLL_S)
-    click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
-
-
-@feed.command()
-@click.argument("name")
-@server_option
-@output_option
-def resume(name: str, server_url: str, output: str) -> None:
-    """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
-    with ServerClient(server_url) as client:
-        answer = client.resume_feed(name)
-    if output == "json":
-        click.echo(json.dumps(answer))
-        return
-    click.echo(f"feed {name} resumed" if answer["resumed"] else f"feed {name} had not failed; it is {answer['state']}")
-
-
-def _exists(client: ServerClient, name: str) -> bool:
-    try:
-        client.show_feed(name)
-    except PenstockError as error:
-        if error.code != "FEED_UNKNOWN":
-            raise
-        return False
-    return True
-
-
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("name", found["name"]),
@@ -167,6 +130,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found.get("snapshot"):
         read = found["snapshot"]
         rows.append(("snapshot", f"reading: {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"))
+    if found["state"] != "running" and found.get("history"):
+        rows.append(("history", _kept(found["history"])))
     settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
     rows.append(("config", json.dumps(settings)))
     rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
@@ -179,9 +144,15 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):
         rows.append(("retrying", _retrying(found["retry"])))
-    elif found["state"] == "failed":
+    elif found["state"] in {"failed", "paused"}:
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _kept(history: dict[str, Any]) -> str:
+    until = time_of(history["kept_until_ms"])
+    left = dt.timedelta(seconds=round(history["remaining_s"]))
+    return f"kept until {until}, {left} left" if left else f"was kept until {until}: on-stale-read says what happens then"
 
 
 def _source(found: dict[str, Any]) -> str:

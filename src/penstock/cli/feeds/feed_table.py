@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import output_option, server_option
+from penstock.cli.options import output_option, reason_option, server_option
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_table, time_of
@@ -33,53 +33,68 @@ def table_group() -> None:
 @server_option
 @output_option
 def list_tables(feed_name: str, server_url: str, output: str) -> None:
-    """List the tables: state, since when, why, and when they are tried again."""
+    """List the tables: state, what was delivered, lag; of those in doubt since when, why, and when they are tried again."""
     with ServerClient(server_url) as client:
         tables = client.list_tables(feed_name)
     if output == "json":
         click.echo(json.dumps(tables, indent=2))
         return
-    rows = (
-        (t["name"], t["state"], time_of(t.get("since_ms")), _reason(t), time_of(t.get("next_attempt_ms")), t.get("hint", ""))
-        for t in tables
+    show_table(
+        ("TABLE", "STATE", "ROWS", "FILES", "LAG", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"),
+        (_cells(table) for table in tables),
+        right=("ROWS", "FILES", "LAG"),
     )
-    show_table(("TABLE", "STATE", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"), rows)
+
+
+def _cells(table: dict[str, Any]) -> tuple[str, ...]:
+    done = table["progress"]
+    return (
+        table["name"],
+        "joining" if done["joining"] and table["state"] == "ok" else table["state"],
+        f"{done['rows']:,}",
+        f"{done['files']:,}",
+        "-" if done["lag_s"] is None else f"{done['lag_s']:.1f} s",
+        time_of(table.get("since_ms")),
+        _reason(table),
+        time_of(table.get("next_attempt_ms")),
+        table.get("hint", ""),
+    )
 
 
 def _of_a_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the feed and the table that it is about, and where to ask."""
-    return click.argument("feed_name", metavar="FEED")(click.argument("table")(server_option(output_option(command))))
+    """Give a verb the feed and the table that it is about, why it is asked for, and where."""
+    return click.argument("feed_name", metavar="FEED")(click.argument("table")(reason_option(server_option(output_option(command)))))
 
 
 @table_group.command()
 @_of_a_table
-def retry(feed_name: str, table: str, server_url: str, output: str) -> None:
+def retry(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table that is in doubt again now, rather than when its pause is over."""
-    _ask(feed_name, table, "retry", server_url, output)
+    _ask(feed_name, table, "retry", reason, server_url, output)
 
 
 @table_group.command()
 @_of_a_table
-def resnapshot(feed_name: str, table: str, server_url: str, output: str) -> None:
+def resnapshot(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Read a table again and deliver what differs, deletes included. Every feed of the server that has the table gets it."""
-    _ask(feed_name, table, "resnapshot", server_url, output)
+    _ask(feed_name, table, "resnapshot", reason, server_url, output)
 
 
 @table_group.command()
 @_of_a_table
-def exclude(feed_name: str, table: str, server_url: str, output: str) -> None:
+def exclude(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Leave a table out from now on, while the others go on; what is in the target stays.
 
     The checkpoint does not cover it then. It stays so through restarts, until a TRUNCATE or `include`.
     """
-    _ask(feed_name, table, "exclude", server_url, output, "is left out from now on")
+    _ask(feed_name, table, "exclude", reason, server_url, output, "is left out from now on")
 
 
 @table_group.command()
 @_of_a_table
-def include(feed_name: str, table: str, server_url: str, output: str) -> None:
+def include(feed_name: str, table: str, reason: str, server_url: str, output: str) -> None:
     """Have an excluded table again: it is read, what differs is delivered, deletes included, and its changes follow."""
-    _ask(feed_name, table, "retry", server_url, output)
+    _ask(feed_name, table, "include", reason, server_url, output)
 
 
 def table_line(table: dict[str, Any]) -> str:
@@ -110,9 +125,9 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, done: str = "will be read again") -> None:
+def _ask(feed_name: str, table: str, what: str, reason: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
-        found = client.ask_for_table(feed_name, table, what)
+        found = client.ask_for_table(feed_name, table, what, reason)
     say(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 

@@ -25,7 +25,8 @@ class Dispatcher(msgspec.Struct, frozen=True):
     """One dispatcher: its id, the span it delivers, and the table's name after the last DDL that changed it.
 
     It lives from the checkpoint ``begin_ts`` on. With ``with_state`` the table had rows before it came into the feed: the dispatcher takes
-    no part in windows until the state of its span is known, and the first that it takes part in delivers that state.
+    no part in windows until the state of its span is known, and the first that it takes part in delivers that state. With ``returns`` the
+    target has rows of it from before, so that it delivers what differs from those.
     """
 
     id: DispatcherId
@@ -34,6 +35,7 @@ class Dispatcher(msgspec.Struct, frozen=True):
     table: str
     begin_ts: int = 0
     with_state: bool = False
+    returns: bool = False
 
 
 class FeedContext(msgspec.Struct, frozen=True):
@@ -60,6 +62,15 @@ class FeedContext(msgspec.Struct, frozen=True):
 
     objects_options: dict[str, str] = {}
     """How tasks reach the event store's objects where those are on shared storage; see ``files/buckets.py``."""
+
+    skip_until_ts: int = 0
+    """Changes up to this ts are left out, because an operator reset the feed to it; DDLs are followed all the same."""
+
+    resnapshot_from_ts: int | None = None
+    """Where an operator asked for a new snapshot: the checkpoint by then. One that began there or later fulfils it."""
+
+    altered: bool = False
+    """Whether the feed has another configuration from the end of the recorded window on: the run ends there."""
 
     def __repr__(self) -> str:
         return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"

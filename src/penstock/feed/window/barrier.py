@@ -15,7 +15,7 @@ from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
-from penstock.meta.records import PendingWindow
+from penstock.meta.records import Counted, PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import TS_ZERO
@@ -73,6 +73,7 @@ def commit_recorded_window(
             nbytes=sum(r.nbytes for r in results),
             files=len(files),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
+            counts={str(r.dispatcher): Counted(r.rows, r.nbytes, len(r.files)) for r in results},
         )
     publish_committed(context, meta, maintainer, followers)
     if reports or affected:

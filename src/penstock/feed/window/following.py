@@ -80,7 +80,8 @@ def first_dispatchers(dispatchers: Sequence[Dispatcher]) -> tuple[Dispatcher, ..
 def joined(dispatchers: Sequence[Dispatcher], span_ids: Iterable[int]) -> tuple[Dispatcher, ...]:
     """Return the dispatchers after a window over these spans: those that delivered their state in it are like all others from then on."""
     taken = frozenset(span_ids)
-    return tuple(msgspec.structs.replace(d, with_state=False) if d.with_state and d.span.span_id in taken else d for d in dispatchers)
+    begun = {"with_state": False, "returns": False}
+    return tuple(msgspec.structs.replace(d, **begun) if d.with_state and d.span.span_id in taken else d for d in dispatchers)
 
 
 def written_parts(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> list[DdlEvent]:

@@ -44,6 +44,7 @@ class WindowPlanner:
         # What was just written or read, and what only the commit of this run's own window changes.
         self._recorded: PendingWindow | None = None
         self._known: tuple[int, tuple[Dispatcher, ...]] | None = None
+        self._snapshot_begun = False
         self.dispatcher_changes = 0
         """How often this run changed which dispatchers there are."""
 
@@ -73,7 +74,9 @@ class WindowPlanner:
 
     def next_window_end(self, from_ts: int) -> int:
         """Return where the window that starts here ends; the start itself while nothing is resolved beyond it."""
-        feed = self._context.feed
+        feed, until_ts = self._context.feed, self._context.settings.until_ts
+        if until_ts and from_ts >= until_ts:
+            raise PenstockError("FEED_FINISHED", f"feed {feed} has delivered everything up to {from_ts}")
         if from_ts != TS_ZERO and not self._pace.looks(from_ts):
             # A window on record is looked for as well: of this process there is none while it is asked, and a new one looks at once.
             return from_ts
@@ -81,16 +84,22 @@ class WindowPlanner:
         self._recorded = None
         if pending is not None and pending.from_ts == from_ts:
             return self._go_on(pending)
-        if from_ts == TS_ZERO:
-            return self._begin_snapshot()
+        if self._context.altered:
+            raise PenstockError("FEED_ALTERED", f"feed {feed} has another configuration from ts {from_ts} on")
+        return self._begin_snapshot() if from_ts == TS_ZERO else self._begin_changes(from_ts)
+
+    def _begin_changes(self, from_ts: int) -> int:
+        if self._snapshot_is_asked():
+            return self._resnapshot_anyway(from_ts, PenstockError("SNAPSHOT_DUE", "an operator asked for it"))
         try:
-            plan = self._plan(from_ts, self._context.settings.window_bytes_max)
+            skips = from_ts < self._context.skip_until_ts
+            plan = self._plan_skip(from_ts) if skips else self._plan(from_ts, self._context.settings.window_bytes_max)
         except PenstockError as error:
             return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts or not self._pace.begins(plan):
             return from_ts
         encoded = msgspec.json.encode(without_idle_spans(plan)).decode()
-        self._recorded = self._meta.begin_window(feed, self._context.epoch, from_ts, plan.to_ts, encoded)
+        self._recorded = self._meta.begin_window(self._context.feed, self._context.epoch, from_ts, plan.to_ts, encoded)
         return self._recorded.to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
@@ -113,7 +122,7 @@ class WindowPlanner:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
             table, position = self._table(dispatcher, start_ts, to_ts), positions.get(str(dispatcher.id), {})
             work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
-            item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs else None)
+            item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs or dispatcher.returns else None)
             items.append((size.nbytes, (size.nbytes, item)))
         groups = pack_by_bytes(items, tasks_for([nbytes for nbytes, _ in items], self._context.partitions))
         return [PlannedPartition(tuple(item for _, item in group), sum(nbytes for nbytes, _ in group)) for group in groups]
@@ -162,8 +171,10 @@ class WindowPlanner:
         """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""
         plan = decoded(pending.plan, WindowPlan)
         of_state = pending.from_ts == TS_ZERO or is_resnapshot(plan)
+        idle = not of_state and not plan.spans and not plan.inner_ddls
         try:
-            reached = self._resnapshots.readable(plan) if of_state else self._reached(pending)
+            # One without rows needs nothing of the store; it may even leave out rows that the store has no more.
+            reached = idle or (self._resnapshots.readable(plan) if of_state else self._reached(pending))
         except PenstockError as error:
             if error.code == "SPAN_UNKNOWN":
                 return pending.from_ts
@@ -175,8 +186,25 @@ class WindowPlanner:
         """Plan a window that takes the place of the history that is gone; raise the error where it says something else."""
         if not self._resnapshots.allowed(error):
             raise error
+        return self._resnapshot_anyway(from_ts, error)
+
+    def _resnapshot_anyway(self, from_ts: int, error: PenstockError) -> int:
         live = [d for d in live_dispatchers(self._context, self._meta, from_ts) if not d.with_state]
         return self._resnapshots.begin(from_ts, live, error)
+
+    def _snapshot_is_asked(self) -> bool:
+        """Return whether an operator asked for a new snapshot that did not begin yet."""
+        asked_ts = self._context.resnapshot_from_ts
+        if asked_ts is not None and not self._snapshot_begun:
+            self._snapshot_begun = self._meta.resnapshots(self._context.feed, asked_ts) > 0
+        return asked_ts is not None and not self._snapshot_begun
+
+    def _plan_skip(self, from_ts: int) -> WindowPlan:
+        """Plan a window that leaves all rows out, up to the ts that the feed was reset to; each DDL on the way ends one."""
+        tables = sorted({d.id.table_id for d in self._dispatchers(from_ts)})
+        nbytes_max = self._context.settings.window_bytes_max
+        plan = self._store.plan_window(WindowWish((), tables, from_ts, nbytes_max, self._context.patterns.patterns, ()))
+        return ended_at(plan, self._context.skip_until_ts)
 
     def _reached(self, pending: PendingWindow) -> bool:
         """Return whether the store has everything of a recorded window."""
@@ -200,9 +228,18 @@ class WindowPlanner:
             if error.code != "SPAN_UNKNOWN":
                 raise
             return None
+        if self._context.settings.until_ts:
+            plan = ended_at(plan, self._context.settings.until_ts)
         # The state at a DDL is one in the table's new version, which the target does not know before the window ends: it joins later.
         changed = frozenset().union(*(d.table_ids for d in plan.ddls))
-        return self._with_joining(plan, [d.span.span_id for d in dispatchers if d.with_state and d.id.table_id not in changed])
+        joining = [d for d in dispatchers if d.with_state and d.id.table_id not in changed]
+        self._learn_versions(d.id.table_id for d in joining)
+        return self._with_joining(plan, [d.span.span_id for d in joining if self._exists(d, plan.to_ts)])
+
+    def _exists(self, dispatcher: Dispatcher, ts: int) -> bool:
+        """Return whether a table is known to exist at a ts: one that an operator brought in may have been made since."""
+        history = self._histories.get(dispatcher.id.table_id)
+        return history is None or not history.versions() or history.versions()[0].version <= ts
 
     def _dispatchers(self, ts: int) -> tuple[Dispatcher, ...]:
         """Return the dispatchers while the checkpoint is this ts. Before the first window others may still come in their place."""
@@ -247,3 +284,11 @@ class WindowPlanner:
             return history.at(as_of)
         except PenstockError as error:
             raise PenstockError("STALE_READ", f"{dispatcher.schema}.{dispatcher.table}: {error.detail}") from error
+
+
+def ended_at(plan: WindowPlan, ts: int) -> WindowPlan:
+    """Return a plan of changes that ends at a ts at the latest."""
+    if plan.to_ts <= ts:
+        return plan
+    inner = tuple(ddl for ddl in plan.inner_ddls if ddl.commit_ts <= ts)
+    return msgspec.structs.replace(plan, to_ts=ts, ddls=(), inner_ddls=inner)

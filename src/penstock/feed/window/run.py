@@ -24,6 +24,8 @@ from penstock.sink.catalog import open_maintainer
 from penstock.store.flight.client import FlightStoreClient
 
 log = logging.getLogger(__name__)
+GRACE_S = 5.0
+"""For how long a window under way may end when its run is stopped."""
 _CANCEL_AGAIN_S = 0.2
 """A job that was just being submitted is not among those that are cancelled, so they are cancelled until the run has ended."""
 
@@ -51,7 +53,7 @@ class FeedWindows:
         self._clean_up.start()
         log.info("feed run started", extra={"feed": self._context.feed, "epoch": self._context.epoch})
 
-    def stop(self, grace_s: float = 5.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """End the run.
 
         A window under way may end within the grace time; otherwise its job is cancelled, and the next run does it again, with the same

@@ -80,7 +80,27 @@ def follow(connection: sa.Connection, name: str, ts: int, wanted: Sequence[Dispa
     _follow_tables(connection, name, [r for r in wanted if r.end_ts == 0])
 
 
-def _end(connection: sa.Connection, name: str, ts: int, ended: Sequence[tuple[str, int]]) -> None:
+def alter(connection: sa.Connection, name: str, ts: int, wanted: Sequence[DispatcherRecord]) -> None:
+    """Do as ``follow``, because an operator asked for other tables: where ended ones stand is kept, for they may come back."""
+    # What came and went at this very ts never lived, and may come again.
+    connection.execute(dispatcher.delete().where(dispatcher.c.feed == name, dispatcher.c.begin_ts == ts, dispatcher.c.end_ts == ts))
+    before = {(r.range_id, r.begin_ts) for r in live_at(connection, name, ts)}
+    _end(connection, name, ts, sorted(before - {(r.range_id, r.begin_ts) for r in wanted}), keep_progress=True)
+    add(connection, name, [r for r in wanted if (r.range_id, r.begin_ts) not in before])
+    _follow_tables(connection, name, wanted)
+
+
+def ended(connection: sa.Connection, name: str) -> list[DispatcherRecord]:
+    """Return the dispatchers of a feed that ended, the oldest first."""
+    query = (
+        sa.select(*(dispatcher.c[field] for field in DispatcherRecord.__struct_fields__))
+        .where(dispatcher.c.feed == name, dispatcher.c.end_ts != 0)
+        .order_by(dispatcher.c.end_ts, dispatcher.c.begin_ts, dispatcher.c.table_id, dispatcher.c.range_id)
+    )
+    return [DispatcherRecord(*row) for row in connection.execute(query)]
+
+
+def _end(connection: sa.Connection, name: str, ts: int, ended: Sequence[tuple[str, int]], *, keep_progress: bool = False) -> None:
     """End dispatchers at a ts. Rows are named by their whole keys, so that no gap between them is locked."""
     begun: dict[int, list[str]] = defaultdict(list)
     for range_id, begin_ts in ended:
@@ -89,7 +109,7 @@ def _end(connection: sa.Connection, name: str, ts: int, ended: Sequence[tuple[st
         for part in batched(range_ids):
             its_rows = (dispatcher.c.feed == name, dispatcher.c.begin_ts == begin_ts, dispatcher.c.range_id.in_(part))
             connection.execute(dispatcher.update().where(*its_rows).values(end_ts=ts))
-    for part in batched([range_id for range_id, _ in ended]):
+    for part in () if keep_progress else batched([range_id for range_id, _ in ended]):
         # Where they stood is of no use any more: under the same id a new one would begin from nothing.
         connection.execute(progress.delete().where(progress.c.subscribe_name == name, progress.c.range_id.in_(part)))
 

@@ -1,8 +1,9 @@
 """Windows and progress: the transaction that makes delivery exactly-once.
 
 Invariants: a feed has at most one recorded window, it starts at the feed's checkpoint, and once recorded its end never changes until it
-is committed; the checkpoint, the positions of the dispatchers and the removal of the window move in one transaction, and only for the
-epoch that holds the lease. Every function runs inside the caller's transaction. Runs where windows are planned and committed.
+is committed; neither happens while the feed shall not run. The checkpoint, the positions of the dispatchers and the removal of the window
+move in one transaction, and only for the epoch that holds the lease. Every function runs inside the caller's transaction. Runs where
+windows are planned and committed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta.records import DispatcherRecord, FeedProgress, PendingWindow, ProgressStage
-from penstock.meta.tables import feed, pending_window, progress, resnapshot, subscribe
+from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, ProgressStage, RequestedState, TableProgress
+from penstock.meta.tables import dispatcher, feed, pending_window, progress, resnapshot, subscribe
 from penstock.meta.transactions import dispatchers
 from penstock.meta.transactions.ownership import fenced_feed
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 
 Positions = Mapping[str, Mapping[str, int]]
+_COUNTED = {"rows_total": "rows", "nbytes_total": "nbytes", "files_total": "files"}
+_HALTED = frozenset({RequestedState.PAUSED.value, RequestedState.CANCELLED.value})
 
 
 def pending(connection: sa.Connection, name: str) -> PendingWindow | None:
@@ -34,6 +37,7 @@ def begin(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
     if wanted.to_ts <= wanted.from_ts:
         raise InvariantError(f"feed {wanted.feed}: window ({wanted.from_ts}, {wanted.to_ts}] is empty")
     row = fenced_feed(connection, wanted.feed, wanted.epoch)
+    _check_asked(row)
     if row.checkpoint_ts != wanted.from_ts:
         raise PenstockError(
             "WINDOW_OUT_OF_ORDER",
@@ -72,21 +76,24 @@ def commit(
     files: int,
     now_ms: int,
     followers: Sequence[DispatcherRecord] | None = None,
+    counts: Mapping[str, Counted] | None = None,
 ) -> bool:
     """Move the checkpoint to the window's end; return False where that was done before.
 
-    ``followers`` are the dispatchers from then on, where a DDL at the end changed them.
+    ``followers`` are the dispatchers from then on, where a DDL at the end changed them; ``counts`` what each of those with a position
+    delivered.
     """
     row = fenced_feed(connection, window.feed, window.epoch)
     if row.checkpoint_ts >= window.to_ts:
         return False
+    _check_asked(row)
     recorded = pending(connection, window.feed)
     if recorded is None or (recorded.from_ts, recorded.to_ts) != (window.from_ts, window.to_ts):
         found = "none" if recorded is None else f"({recorded.from_ts}, {recorded.to_ts}]"
         raise PenstockError(
             "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: window ({window.from_ts}, {window.to_ts}] is not the recorded one: {found}"
         )
-    _write_positions(connection, window, positions)
+    _write_positions(connection, window, positions, counts or {})
     if followers is not None:
         dispatchers.follow(connection, window.feed, window.to_ts, followers)
     connection.execute(
@@ -103,6 +110,12 @@ def commit(
     )
     connection.execute(pending_window.delete().where(pending_window.c.feed == window.feed))
     return True
+
+
+def _check_asked(row: sa.Row[Any]) -> None:
+    """Raise ``FEED_PAUSED`` where the feed shall not go on: who asked for that was told so, and progress stands still from then on."""
+    if row.requested_state in _HALTED:
+        raise PenstockError("FEED_PAUSED", f"feed {row.name} is {row.requested_state}: its window stays on record")
 
 
 def read_progress(connection: sa.Connection, name: str) -> FeedProgress | None:
@@ -125,7 +138,28 @@ def read_positions(connection: sa.Connection, name: str, of: Collection[str]) ->
     return found
 
 
-def _write_positions(connection: sa.Connection, window: PendingWindow, positions: Positions) -> None:
+def read_tables(connection: sa.Connection, name: str | None = None) -> list[TableProgress]:
+    """Return what was delivered of the tables that feeds have now: of all feeds, or of one."""
+    total = [sa.func.sum(progress.c[column]).label(column) for column in _COUNTED]
+    key = (dispatcher.c.feed, dispatcher.c.table_id, dispatcher.c.db_name, dispatcher.c.table_name)
+    same = sa.and_(progress.c.subscribe_name == dispatcher.c.feed, progress.c.range_id == dispatcher.c.range_id)
+    query = sa.select(*key, *total, sa.func.max(progress.c.checkpoint_ts).label("ts")).select_from(dispatcher.join(progress, same))
+    query = query.where(dispatcher.c.end_ts == 0).group_by(*key).order_by(*key)
+    rows = connection.execute(query if name is None else query.where(dispatcher.c.feed == name))
+    return [
+        TableProgress(
+            row.feed,
+            row.table_id,
+            row.db_name,
+            row.table_name,
+            Counted(int(row.rows_total), int(row.nbytes_total), int(row.files_total)),
+            int(row.ts),
+        )
+        for row in rows
+    ]
+
+
+def _write_positions(connection: sa.Connection, window: PendingWindow, positions: Positions, counts: Mapping[str, Counted]) -> None:
     """Upsert one row per dispatcher, without a dialect's own upsert: the feed's row is locked, so nobody else inserts meanwhile.
 
     Only the rows of these dispatchers are looked at, many by one statement: a feed may have ten thousand more.
@@ -138,10 +172,21 @@ def _write_positions(connection: sa.Connection, window: PendingWindow, positions
         created += [dispatcher for dispatcher in part if dispatcher not in known]
         if known:
             text = sa.case({dispatcher: texts[dispatcher] for dispatcher in part if dispatcher in known}, value=progress.c.range_id)
-            connection.execute(progress.update().where(*mine).values(**_moved(window), position=text))
+            more = {column: progress.c[column] + _by_dispatcher(counts, field, part) for column, field in _COUNTED.items()}
+            connection.execute(progress.update().where(*mine).values(**_moved(window), position=text, **more))
     if created:
         names = _table_names(connection, window.feed)
-        connection.execute(progress.insert(), [_created(window, dispatcher, texts[dispatcher], names) for dispatcher in created])
+        rows = [_created(window, dispatcher, texts[dispatcher], names) | _counted(counts.get(dispatcher)) for dispatcher in created]
+        connection.execute(progress.insert(), rows)
+
+
+def _by_dispatcher(counts: Mapping[str, Counted], field: str, part: Sequence[str]) -> sa.ColumnElement[int]:
+    known = {dispatcher: getattr(counts[dispatcher], field) for dispatcher in part if dispatcher in counts}
+    return sa.case(known, value=progress.c.range_id, else_=0) if known else sa.literal(0)
+
+
+def _counted(count: Counted | None) -> dict[str, int]:
+    return {column: getattr(count or Counted(), field) for column, field in _COUNTED.items()}
 
 
 def _moved(window: PendingWindow) -> dict[str, Any]:

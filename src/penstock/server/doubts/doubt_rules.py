@@ -58,5 +58,5 @@ class FeedDoubtRules:
         return any(one.table_id == table_id for name in self._configs() for one in self._meta.dispatchers(name) or [])
 
     def _configs(self) -> dict[str, FeedConfig]:
-        documents = {feed.name: FeedDocument.of(feed) for feed in self._meta.list_feeds()}
+        documents = {feed.name: FeedDocument.of(feed) for feed in self._meta.list_feeds() if not feed.is_over}
         return {name: d.feed_config() for name, d in documents.items() if same_source(d.source, self._source)}

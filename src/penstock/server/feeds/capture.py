@@ -147,7 +147,7 @@ def _key(dispatcher: Dispatcher) -> tuple[DispatcherId, int]:
 def needed_spans(meta: MetaDatabase, without: str, source: str) -> dict[int, int]:
     """Return the spans that the feeds of a source other than this one need, each with its table; other sources may have the same ids."""
     needed: dict[int, int] = {}
-    for feed, document in [(f, FeedDocument.of(f)) for f in meta.list_feeds() if f.name != without]:
+    for feed, document in [(f, FeedDocument.of(f)) for f in meta.list_feeds() if f.name != without and not f.is_over]:
         if not source or same_source(document.source, source):
             needed |= {d.span.span_id: d.id.table_id for d in dispatchers_of(meta, feed.name, document)}
     return needed

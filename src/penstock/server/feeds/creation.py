@@ -21,7 +21,7 @@ from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
 from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.meta.records import NOBODY, Actor, FeedRecord, SubscribeRecord
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
@@ -45,6 +45,12 @@ class FeedDocument(msgspec.Struct, frozen=True):
     source: str
     dispatchers: tuple[Dispatcher, ...]
     snapshot_ts: int
+    next: dict[str, Any] | None = None
+    """The configuration that the feed was altered to and that does not hold yet."""
+    skip_until_ts: int = 0
+    """The ts that an operator reset the feed to."""
+    resnapshot_from_ts: int | None = None
+    """The checkpoint at which an operator asked for a new snapshot."""
 
     def __repr__(self) -> str:
         return f"FeedDocument(dispatchers={len(self.dispatchers)}, snapshot_ts={self.snapshot_ts})"
@@ -85,7 +91,7 @@ class FeedCreator:
         self._open_target = open_target
         self._policy = policy or SinkPolicy()
 
-    def create(self, tree: Mapping[str, Any], *, configured: bool = False) -> FeedRecord:
+    def create(self, tree: Mapping[str, Any], actor: Actor = NOBODY, *, configured: bool = False) -> FeedRecord:
         """Create a feed from its configuration, or raise and leave nothing behind.
 
         ``configured`` says that whoever configured the server asks for it, and no caller: then any target will do.
@@ -95,9 +101,21 @@ class FeedCreator:
             self._policy.check(config.target)
         source_uri = self._sources.choose(config.source)
         with self._sources.using(source_uri) as source:
-            return self._create(config, source_uri, source.upstream)
+            return self._create(config, source_uri, source.upstream, actor)
 
-    def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream) -> FeedRecord:
+    def check_alteration(self, document: FeedDocument, config: FeedConfig) -> None:
+        """Raise where a feed must not have another configuration: its target is forbidden, or a pattern matches no table."""
+        self._policy.check(config.target)
+        if tuple(config.tables) != tuple(document.feed_config().tables):
+            with self._sources.using(self._sources.choose(document.source)) as source:
+                match_tables(config.tables, source.upstream.list_tables())
+
+    def current_ts(self, source_uri: str) -> int:
+        """Return a ts of a source that is larger than that of every commit so far."""
+        with self._sources.using(self._sources.choose(source_uri)) as source:
+            return source.upstream.current_ts()
+
+    def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
@@ -105,7 +123,9 @@ class FeedCreator:
         # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
         target = self._open_target(config.target, unfenced)
         target.check(claimant(config.name, uid))
-        start_ts = config.settings.start_ts
+        start_ts, until_ts = config.settings.start_ts, config.settings.until_ts
+        if 0 < until_ts <= (start_ts or snapshot_ts):
+            raise PenstockError("CONFIG_INVALID", f"until-ts: must be above {start_ts or snapshot_ts}, with which the feed begins")
         document = FeedDocument(
             config=dump_feed_config(config),
             source=source_uri,
@@ -115,7 +135,7 @@ class FeedCreator:
         )
         record = FeedRecord(config.name, uid, document.to_json(), checkpoint_ts=start_ts)
         subscriptions = {table.full_name: _subscription(config, table, source_uri) for table in tables}
-        created = self._meta.create_feed(record, list(subscriptions.values()), [to_record(d) for d in document.dispatchers])
+        created = self._meta.create_feed(record, list(subscriptions.values()), [to_record(d) for d in document.dispatchers], actor)
         try:
             target.claim(claimant(config.name, uid))
         except BaseException:

@@ -1,10 +1,10 @@
-"""Pins the history that the feeds of this server still need, whether they run, wait for a restart, or have failed.
+"""Pins the history that the feeds of this server still need, whether they run, wait for a restart, are paused, or have failed.
 
 Every few seconds each feed's checkpoint is pinned in the event store for all spans that the feed reads, so that nothing above it leaves
 while the feed is away, up to ``gc-ttl``. The same holds for the upstream's own log, which a server that takes over reads again; a feed
 that has no checkpoint yet holds back all of it.
-Invariants: a pin follows the checkpoint and never leads it; a feed that is removed is let go; where the meta database does not answer,
-pins stay as they are. One thread. Runs in the server.
+Invariants: a pin follows the checkpoint and never leads it; a feed that is removed, or over for good, is let go; where the meta database
+does not answer, pins stay as they are. One thread. Runs in the server.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FeedPins:
     def refresh(self) -> None:
         """Move all pins to where the feeds are."""
         try:
-            feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds()]
+            feeds = [(f, FeedDocument.of(f)) for f in self._meta.list_feeds() if not f.is_over]
             mine = [(f, d) for f, d in feeds if same_source(d.source, self._source)]
             # One question for all feeds; the dispatchers of a feed are read where they changed.
             marks = self._meta.dispatcher_marks()

@@ -34,6 +34,9 @@ _SOUND_S = 10.0
 """A run that has lasted so long counts as sound, also where there is nothing to deliver."""
 _START_S_MAX = 30.0
 """A run that is still starting by then no longer keeps others from it."""
+_FINISHED = "FEED_FINISHED"
+_ASKED = frozenset({"FEED_PAUSED", "FEED_ALTERED", _FINISHED})
+"""How a run ends that was asked to: nothing is wrong."""
 _CAUSE = (": ", "Caused by:")
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -65,6 +68,7 @@ class FeedKeeper:
         self._backoff = Backoff(settings.backoff_s, settings.backoff_max_s)
         self._again = threading.Event()
         self._last_code = ""
+        self._at_once = False
         self._stop = threading.Event()
         self._fenced = threading.Event()
         self._run: FeedRun | None = None
@@ -74,8 +78,9 @@ class FeedKeeper:
         """Start the keeper's thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ask the keeper to stop its run; ``join`` waits for it."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the keeper to stop its run; ``join`` waits for it. ``at_once`` gives a window under way no time to end."""
+        self._at_once = self._at_once or at_once
         self._stop.set()
         self._again.set()
 
@@ -86,7 +91,7 @@ class FeedKeeper:
     def fence(self) -> None:
         """Stop at once, because another owner has the feed or may have it: nothing more is written about it."""
         self._fenced.set()
-        self.stop()
+        self.stop(at_once=True)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the keeper's thread; return whether it has ended."""
@@ -119,10 +124,11 @@ class FeedKeeper:
         return run.status() if run is not None else None
 
     def _keep(self) -> None:
-        failures, last_checkpoint_ts = 0, -1
+        failures, last_checkpoint_ts, finished = 0, -1, False
         while not self._stop.is_set():
             error = self._attempt(failures)
-            if error is None or self._stop.is_set():
+            finished = error is not None and error.code == _FINISHED
+            if error is None or self._stop.is_set() or error.code in _ASKED:
                 break
             if not self._able():
                 return
@@ -136,7 +142,7 @@ class FeedKeeper:
                 return
             if not self._stop.is_set():
                 self._clock.wait(self._again, pause_s)
-        self._reach(ReachedState.STOPPED)
+        self._rest(finished)
 
     def _attempt(self, failures: int) -> PenstockError | None:
         """Run until the end; return why it ended, or None where it was asked to."""
@@ -145,8 +151,9 @@ class FeedKeeper:
                 with self._turns.turn(self._stop) as mine:
                     if not mine:
                         return None
+                    self.feed = self._factory.prepare(self.feed, self.epoch)
                     run = self._run = self._factory.create(self.feed, self.epoch)
-                    parts.callback(run.stop)
+                    parts.callback(lambda: run.stop(at_once=self._at_once))
                     run.start()
                     self._await_start(run)
                 return self._watch(run, failures)
@@ -204,12 +211,23 @@ class FeedKeeper:
             return False
         try:
             before = self._meta.get_feed(self.feed.name).reached_state
-            return self._meta.set_reached_state(self.feed.name, self.epoch, before, state)
+            return self._meta.lives.reach(self.feed.name, self.epoch, before, state)
         except PenstockError as error:
             if error.kind is not ErrorKind.TRANSIENT:
                 self.fence()
             log.info("state of feed not recorded", extra={"feed": self.feed.name, "state": state.value, "code": error.code})
             return False
+
+    def _rest(self, finished: bool) -> None:
+        """Record that nothing runs any more, as paused or otherwise: what is asked of the feed decides."""
+        if self._fenced.is_set():
+            return
+        try:
+            self._meta.lives.rest(self.feed.name, self.epoch, finished=finished)
+        except PenstockError as error:
+            if error.kind is not ErrorKind.TRANSIENT:
+                self.fence()
+            log.info("end of feed not recorded", extra={"feed": self.feed.name, "code": error.code})
 
     def _checkpoint_ts(self) -> int:
         try:

@@ -40,8 +40,11 @@ class FeedRun(Protocol):
     def start(self) -> None:
         """Begin. Raises where it cannot; then ``stop`` is called still."""
 
-    def stop(self) -> None:
-        """End, and return when nothing of the run works any more. May be called twice, and after the run ended by itself."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End, and return when nothing of the run works any more. May be called twice, and after the run ended by itself.
+
+        A window under way may end within some seconds, unless ``at_once`` says that it could not be committed anyway.
+        """
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the run has ended by itself, at most the given seconds; return whether it has."""
@@ -55,6 +58,9 @@ class FeedRun(Protocol):
 
 class FeedRunFactory(Protocol):
     """Makes runs. Called by many threads."""
+
+    def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Return a feed as it is to be run: where it was altered, and can be, with the new configuration. Called before ``create``."""
 
     def create(self, feed: FeedRecord, epoch: int) -> FeedRun:
         """Return a run that is not started; may raise what also ``start`` may raise."""
@@ -105,6 +111,9 @@ class Liveness(Protocol):
 
     def drain(self, draining: bool) -> None:
         """Hand all feeds over and take none, or take feeds again."""
+
+    def companions(self, feed: FeedRecord) -> list[str]:
+        """Return the feeds that one server has together with this one, itself among them."""
 
     @property
     def owner(self) -> str:

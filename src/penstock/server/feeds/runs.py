@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from penstock.config.tree import SinkConfig
+from penstock.config.tree import FeedConfig, SinkConfig
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, JobTasks
 from penstock.feed.receivers.receivers import Receivers
 from penstock.feed.settings import FeedSettings
@@ -17,13 +17,14 @@ from penstock.feed.spark.jobs import Jobs
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import live_dispatchers
-from penstock.feed.window.run import FeedWindows
+from penstock.feed.window.run import GRACE_S, FeedWindows
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
+from penstock.server.feeds.alteration import Adoption
 from penstock.server.feeds.capture import DispatcherCapture, needed_spans
 from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
@@ -71,14 +72,14 @@ class CapturedFeedRun:
         """Begin: start the windows and capture the spans. That goes on after this returns."""
         self._beginning.start()
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """Stop what is under way. The spans stay captured, for the next run."""
         self._stop.set()
         self._capture.cancel()
         if self._beginning.ident is not None:
             self._beginning.join()
         self._watcher.stop()
-        self._run.stop()
+        self._run.stop(0.0 if at_once else GRACE_S)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the run has ended by itself; return whether it has."""
@@ -172,14 +173,24 @@ class SparkFeedRunFactory:
         self._receivers = receivers
         self._reads = SpanReads()
 
+    def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Let the configuration hold that a feed was altered to, and capture no more what no feed has any more."""
+        prepared = Adoption(self._meta, self._upstream, self._maintainer).adopt(feed, epoch)
+        if prepared is not feed:
+            self._let_go()
+        return prepared
+
+    def _maintainer(self, feed: FeedRecord, config: FeedConfig, epoch: int) -> SinkMaintainer:
+        fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
+        return self._open_target(self._resolve(config.target), fence)
+
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""
         document = FeedDocument.of(feed)
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
-        fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
+        self._maintainer(feed, config, epoch).claim(claimant(feed.name, feed.uuid))
         target = self._resolve(config.target)
-        self._open_target(target, fence).claim(claimant(feed.name, feed.uuid))
         taken = self._receivers.settings.cores if self._receivers is not None else 0
         context = FeedContext(
             feed=feed.name,
@@ -196,6 +207,9 @@ class SparkFeedRunFactory:
             tables=tuple(config.tables),
             source=source_name(self._source),
             objects_options=self._store.objects.options,
+            skip_until_ts=document.skip_until_ts,
+            resnapshot_from_ts=document.resnapshot_from_ts,
+            altered=document.next is not None,
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
@@ -220,7 +234,13 @@ class SparkFeedRunFactory:
 
     def forget(self, feed: FeedRecord) -> None:
         """Stop capturing the spans that no other feed needs; with the last feed, give back what was made at the upstream."""
-        needed = needed_spans(self._meta, feed.name, self._source)
+        self._let_go(feed.name)
+        if not any(same_source(FeedDocument.of(f).source, self._source) for f in self._meta.list_feeds() if not f.is_over):
+            self._log_service.release_upstream()
+
+    def _let_go(self, without: str = "") -> None:
+        """Stop capturing the spans that no feed needs, one left out."""
+        needed = needed_spans(self._meta, without, self._source)
         # Of tables that came later nothing is on record any more, so all that is captured is looked at.
         for span in self._log_service.status():
             if span.span_id not in needed and span.span_id != DDL_SPAN.span_id:
@@ -231,5 +251,3 @@ class SparkFeedRunFactory:
             # Nobody is left who could ask whether it was settled.
             if state.table_id and state.table_id not in left:
                 self._log_service.forget_table(state.table_id)
-        if not any(same_source(FeedDocument.of(f).source, self._source) for f in self._meta.list_feeds()):
-            self._log_service.release_upstream()

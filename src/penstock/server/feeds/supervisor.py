@@ -4,7 +4,8 @@ Invariants: a feed runs here only while no other server has its lease; leases ar
 does not answer takes no feed away: nobody else could have claimed it, and what a run writes is fenced by its epoch. When it answers again,
 servers leave held feeds to their owners for a third of a lease. What one feed does never stops another. One thread scans; each feed has
 its keeper's thread. Feeds that failed are left alone until they are resumed, except right after the start, because restarting a server is
-a way to say that the cause is gone. Runs in the server.
+a way to say that the cause is gone. A feed that is paused or cancelled is run by nobody, also after a restart or a takeover. Runs in the
+server.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from collections.abc import Callable
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
+from penstock.meta.lives import resting
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
-from penstock.server.feeds.sharing import Share, share_of
+from penstock.server.feeds.sharing import LEFT, Share, is_meant_for_another, share_of
 from penstock.server.feeds.turns import StartTurns
 
 log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 60.0
+_AT_REST = frozenset({RequestedState.PAUSED, RequestedState.CANCELLED})
+"""What is asked of feeds that no server runs."""
 _MISTRUST_LEASES = 10
 """For how many leases nothing is handed over to servers that left a feed alone."""
 
@@ -234,13 +238,19 @@ class Supervisor:
     def _look_at(self, feed: FeedRecord, share: Share, together: bool) -> None:
         with self._lock:
             keeper = self._keepers.get(feed.name)
-        removed = feed.requested_state is RequestedState.REMOVED
+        asked = feed.requested_state
         if keeper is not None:
             self._leases.pop(feed.name, None)
-            if removed:
-                keeper.stop()
+            if asked is not RequestedState.RUNNING:
+                # What a paused or cancelled feed delivers now would not be committed.
+                keeper.stop(at_once=asked is not RequestedState.REMOVED)
+            elif feed.config_version != keeper.feed.config_version:
+                # Who changed the configuration took the lease, so that nothing more happens under the one before.
+                keeper.fence()
             return
-        if not removed and not self._wants(feed, share, together):
+        if asked in _AT_REST and feed.reached_state is resting(asked):
+            return
+        if asked is RequestedState.RUNNING and not self._wants(feed, share, together):
             return
         try:
             epoch = self._meta.claim(feed.name, self.owner, self._lease_ms)
@@ -251,7 +261,7 @@ class Supervisor:
 
     def _is_loose(self, feed: FeedRecord) -> bool:
         """Return whether nobody has a feed that shall run, or who has it may be gone."""
-        if feed.name in self._keepers or feed.reached_state is ReachedState.FAILED:
+        if feed.name in self._keepers or feed.requested_state in _AT_REST or feed.reached_state in LEFT:
             return False
         return not feed.owner or self._same_for_s(feed) > self._settings.lease_s / 2
 
@@ -262,13 +272,14 @@ class Supervisor:
             return False
         if held and (feed.lease_until_ms > self._now_ms or self._clock.monotonic_s() < self._trusted_s):
             return False
-        if feed.reached_state is ReachedState.FAILED:
-            return self._first_scan
+        if feed.reached_state in LEFT:
+            return self._first_scan and feed.reached_state is ReachedState.FAILED
         # A feed that those who should have it leave alone is taken by anybody: they may have no such source.
         left_alone = same_s >= (lease_s if together else lease_s / 3) + (lease_s if held else 0)
-        if left_alone and not share.wants_more:
+        wanted = feed.wanted_owner == self.owner or (share.wants_more and not is_meant_for_another(feed, self.owner, self._servers))
+        if left_alone and not wanted:
             self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
-        return share.wants_more or left_alone
+        return wanted or left_alone
 
     def _same_for_s(self, feed: FeedRecord) -> float:
         """Return for how long this server has seen a feed under the same lease, or under none."""
@@ -280,6 +291,11 @@ class Supervisor:
     def _take(self, feed: FeedRecord, epoch: int) -> None:
         if feed.requested_state is RequestedState.REMOVED:
             self._remove(feed)
+            return
+        if feed.requested_state in _AT_REST:
+            # Whoever had it is gone, so it rests already: that has to be said, and no more.
+            self._meta.lives.rest(feed.name, epoch)
+            self._give_back(self._meta.get_feed(feed.name), epoch)
             return
         log.info("feed claimed", extra={"feed": feed.name, "epoch": epoch, "owner": self.owner})
         keeper = FeedKeeper(
@@ -301,19 +317,31 @@ class Supervisor:
     def _hand_over(self, feeds: list[FeedRecord], share: Share, together: bool) -> None:
         """Stop a feed of a source that another server should have; it is released when it has stopped, and the other one takes it."""
         now_s = self._clock.monotonic_s()
+        for feed in feeds if now_s >= self._alone_until_s else ():
+            keeper = self._keepers.get(feed.name)
+            if keeper is not None and not keeper.stopping and is_meant_for_another(feed, self.owner, self._servers):
+                log.info("feed is moved", extra={"feed": feed.name, "to": feed.wanted_owner})
+                keeper.stop()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
         whole = self.draining or (together and share.gives_away)
         # Who left feeds alone would leave those alone as well that are handed over.
         if not whole and not (rested and share.gives_away and now_s >= self._alone_until_s):
             return
-        names = {feed.name for feed in feeds}
-        running = [k for k in self._owned() if k.feed.name in names and not k.ended and not k.stopping]
+        chosen = {feed.name: feed.wanted_owner == self.owner for feed in feeds}
+        running = [k for k in self._owned() if k.feed.name in chosen and not k.ended and not k.stopping]
         if len(running) < share.mine and not whole:
             return
-        for keeper in running if whole else running[-1:]:
+        for keeper in running if whole else [k for k in running if not chosen[k.feed.name]][-1:]:
             log.info("feed is handed over", extra={"feed": keeper.feed.name, "feeds": share.mine, "fair": share.fair})
             keeper.stop()
             self._moved_s = now_s
+
+    def companions(self, feed: FeedRecord) -> list[str]:
+        """Return the feeds that one server has together with this one, itself among them."""
+        source = self._source_of(feed)
+        if source is None or not self._together(source):
+            return [feed.name]
+        return [other.name for other in self._meta.list_feeds() if self._source_of(other) == source]
 
     def _renew_leases(self) -> None:
         """Renew what is due; raise where the meta database does not answer, which takes nothing away."""
@@ -342,20 +370,30 @@ class Supervisor:
         if keeper.fenced:
             return
         try:
-            if self._meta.get_feed(name).requested_state is RequestedState.REMOVED:
+            feed = self._meta.get_feed(name)
+            if feed.requested_state is RequestedState.REMOVED:
                 self._remove(keeper.feed)
             else:
-                self._meta.release(name, self.owner, keeper.epoch)
+                self._give_back(feed, keeper.epoch)
         except PenstockError as error:
             log.warning("lease not released", extra={"feed": name, "code": error.code})
+
+    def _give_back(self, feed: FeedRecord, epoch: int) -> None:
+        """Release the lease of a feed, and what was kept for it where it is over."""
+        if feed.is_over:
+            self._forget(feed)
+        self._meta.release(feed.name, self.owner, epoch)
 
     def _remove(self, feed: FeedRecord) -> None:
         self._meta.remove_feed(feed.name)
         log.info("feed removed", extra={"feed": feed.name})
+        self._forget(feed)
+
+    def _forget(self, feed: FeedRecord) -> None:
         try:
             self._factory.forget(feed)
         except PenstockError as error:
-            log.warning("leftovers of a removed feed", extra={"feed": feed.name, "code": error.code})
+            log.warning("leftovers of a feed that is over", extra={"feed": feed.name, "code": error.code})
 
     def _owned(self) -> list[FeedKeeper]:
         with self._lock:

@@ -19,9 +19,10 @@ from starlette.exceptions import HTTPException
 
 import penstock
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import RequestedState
+from penstock.meta.records import Actor
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
 from penstock.server.health.report import ServerHealth
@@ -29,6 +30,8 @@ from penstock.server.http.answers import error_answer
 from penstock.server.http.bodies import checked_tree
 from penstock.server.http.call_pool import CallPool
 from penstock.server.http.callers import Callers
+from penstock.server.http.control_routes import add_control_routes
+from penstock.server.http.guard import caller_name
 from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import DoubtedOf, add_table_routes, table_views
@@ -36,6 +39,7 @@ from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import feed_detail, feed_summary, verdict_body
 from penstock.server.metrics import render
 from penstock.server.verify.verification import Verifies
+from penstock.store.settings import StoreSettings
 
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
 VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
@@ -53,10 +57,12 @@ def build_api(
     doubted: DoubtedOf = lambda _: None,
     verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
     callers: Callers | None = None,
+    kept_s: int = StoreSettings.gc_ttl_seconds,
 ) -> FastAPI:
     """Return the application; ``doubted`` gives the doubted tables of a feed's source, None where they are never in doubt.
 
-    ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call.
+    ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call; ``kept_s`` is for how long
+    history is kept for a feed that does not get on.
     """
     # No page of its own: the ones that FastAPI has load scripts from elsewhere.
     app = FastAPI(
@@ -68,7 +74,8 @@ def build_api(
         redirect_slashes=False,
     )
     _answer_errors(app)
-    add_table_routes(app, meta, doubted)
+    add_table_routes(app, meta, doubted, clock)
+    add_control_routes(app, FeedControl(meta, creator, supervisor))
     add_operation_routes(app, meta, supervisor)
     add_health_routes(app, health)
     if callers is not None:
@@ -85,28 +92,21 @@ def build_api(
         }
 
     @app.post("/api/v1/feeds", status_code=201)
-    async def create_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+    async def create_feed(request: Request, tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         def create() -> dict[str, Any]:
-            feed = creator.create(checked_tree(tree))
+            feed = creator.create(checked_tree(tree), Actor(caller_name(request.scope)))
             supervisor.wake()
-            return feed_detail(feed, meta.feed_tables(feed.name), None, clock)
+            return feed_detail(feed, meta.feed_tables(feed.name), None, clock, kept_s=kept_s)
 
         return await creations.run(create)
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         feed, retry = meta.get_feed(name), meta.retries().get(name)
-        views = table_views(meta, feed, doubted(feed))
+        views = table_views(meta, feed, doubted(feed), clock)
         status, problem = supervisor.status(name), health.problem(name)
-        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem)
+        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem, kept_s)
         return shown | {"verification": verification(name)}
-
-    @app.delete("/api/v1/feeds/{name}", status_code=202)
-    def remove_feed(name: str) -> dict[str, Any]:
-        meta.get_feed(name)
-        meta.set_requested_state(name, RequestedState.RUNNING, RequestedState.REMOVED)
-        supervisor.wake()
-        return {"name": name, "requested_state": RequestedState.REMOVED.value}
 
     @app.post("/api/v1/feeds/{name}/verify")
     async def verify_feed(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,6 +32,7 @@ _BODY_S_MAX = 30.0
 _READING = frozenset({"GET", "HEAD"})
 _SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _UNSUPPORTED_MEDIA, _BAD_REQUEST = 415, 400
+_CALLER = "penstock.caller"
 _REPEATED_CHARS_MAX = 200
 """How much of what a stranger sent an answer repeats."""
 
@@ -86,6 +87,7 @@ class ApiGuard:
                     f"{_short(method)} {_short(path)} needs the role {needed.value}; {caller.name} has {caller.role.value}",
                 )
             )
+        scope[_CALLER] = caller.name if caller else ""
         if caller is not None and method not in _READING:
             log.info("api call", extra={"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client})
         handed_on = await self._bounded(headers, receive)
@@ -149,6 +151,11 @@ class _RefusedError(Exception):
         super().__init__(error)
         self.error = error
         self.status = status
+
+
+def caller_name(scope: Mapping[str, Any]) -> str:
+    """Return who made a call that the guard let through, for the record."""
+    return str(scope.get(_CALLER, ""))
 
 
 def needed_role(method: str, path: str) -> Role:

@@ -1,4 +1,4 @@
-"""The part of the HTTP API with which an operator acts: resuming feeds, and draining a server. Runs in the server."""
+"""The part of the HTTP API with which an operator acts on servers: listing and draining them. Runs in the server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from penstock.server.feeds.ports import Liveness
 
 def add_operation_routes(app: FastAPI, meta: MetaDatabase, supervisor: Liveness) -> None:
     """Add the routes."""
-
-    @app.post("/api/v1/feeds/{name}/resume", status_code=202)
-    def resume_feed(name: str) -> dict[str, Any]:
-        resumed = meta.resume(name)
-        supervisor.retry_now(name)
-        return {"name": name, "resumed": resumed, "state": meta.get_feed(name).reached_state.value}
 
     @app.get("/api/v1/servers")
     def list_servers() -> dict[str, Any]:

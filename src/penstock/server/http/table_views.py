@@ -6,17 +6,19 @@ in the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
 from penstock.feed.window.coverage import DELIVERING
-from penstock.meta.records import DispatcherRecord, SubscribeRecord
+from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
+from penstock.model.timestamp import lag_seconds
 from penstock.settings.masking import mask_text
 
 _WORST_FIRST = (TableCondition.QUARANTINED, TableCondition.REREADING, TableCondition.DOUBTFUL, TableCondition.OK)
@@ -91,6 +93,24 @@ def table_view(
             "reread": None if done is None else msgspec.to_builtins(done),
         }
     return view
+
+
+def progress_view(
+    feed: FeedRecord, table: FeedTable, delivered: Mapping[int, TableProgress], joining: Collection[int], clock: Clock
+) -> dict[str, Any]:
+    """Return how far a table is: all tables of a feed have its checkpoint, but for those whose state is still being read."""
+    mine = [delivered[table_id] for table_id in table.table_ids if table_id in delivered]
+    joins = any(table_id in joining for table_id in table.table_ids)
+    checkpoint_ts = 0 if joins else feed.checkpoint_ts
+    return {
+        "rows": sum(one.counted.rows for one in mine),
+        "bytes": sum(one.counted.nbytes for one in mine),
+        "files": sum(one.counted.files for one in mine),
+        "delivered_ts": max((one.delivered_ts for one in mine), default=0),
+        "checkpoint_ts": checkpoint_ts,
+        "lag_s": round(lag_seconds(checkpoint_ts, clock), 3) if checkpoint_ts else None,
+        "joining": joins,
+    }
 
 
 def uncovered(views: Sequence[dict[str, Any]], checkpoint_ts: int) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.meta.records import DispatcherRecord, FeedRecord, RetryRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.timestamp import lag_seconds, to_datetime
+from penstock.model.timestamp import lag_seconds, physical_ms, to_datetime
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
 from penstock.server.health.feed_watch import FeedProblem
@@ -59,8 +59,12 @@ def feed_detail(
     table_views: Sequence[dict[str, Any]] | None = None,
     retry: RetryRecord | None = None,
     problem: FeedProblem | None = None,
+    kept_s: int | None = None,
 ) -> dict[str, Any]:
-    """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now."""
+    """Return everything that may be shown of one feed; ``dispatchers`` are those that it has now.
+
+    ``kept_s`` says for how long history is kept for it while it does not get on.
+    """
     document = FeedDocument.of(feed)
     shown = [table_view(t, ()) for t in feed_tables(tables, dispatchers)] if table_views is None else list(table_views)
     return feed_summary(feed, status, clock, retry, problem) | {
@@ -72,7 +76,16 @@ def feed_detail(
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": shown,
         "uncovered": uncovered(shown, feed.checkpoint_ts),
+        "history": _kept(feed, clock, kept_s),
     }
+
+
+def _kept(feed: FeedRecord, clock: Clock, kept_s: int | None) -> dict[str, Any] | None:
+    """Return until when the history is kept that a feed needs next; None where nothing is kept, or it has no checkpoint yet."""
+    if kept_s is None or not feed.checkpoint_ts or feed.is_over:
+        return None
+    until_ms = physical_ms(feed.checkpoint_ts) + kept_s * 1000
+    return {"kept_until_ms": until_ms, "remaining_s": max(0, until_ms - clock.now_ms()) / 1000}
 
 
 def verdict_body(verdict: Verdict) -> dict[str, Any]:

@@ -299,6 +299,10 @@ class SourcedRuns:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
+    def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Return a feed as it is to be run; raises where its source cannot be opened."""
+        return self._sources.begin(self._uri(feed)).runs.prepare(feed, epoch)
+
     def create(self, feed: FeedRecord, epoch: int) -> FeedRun:
         """Return a run of a feed; raises where its source cannot be opened."""
         return self._sources.begin(self._uri(feed)).runs.create(feed, epoch)
@@ -317,7 +321,7 @@ class SourcedRuns:
 
 def needed_sources(sources: Sources, feeds: Iterable[FeedRecord], owner: str, keeps: Callable[[str], bool]) -> set[str]:
     """Return the URIs of the sources of which this server, or nobody, has a feed; ``keeps`` says which it has not let go of yet."""
-    mine = [feed for feed in feeds if feed.owner in {"", owner} or keeps(feed.name)]
+    mine = [feed for feed in feeds if (feed.owner in {"", owner} and not feed.is_over) or keeps(feed.name)]
     return {uri for feed in mine if (uri := sources.uri_of(feed)) is not None}
 
 

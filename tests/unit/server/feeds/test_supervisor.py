@@ -11,7 +11,7 @@ import pytest
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaSettings, sqlite_url
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState
+from penstock.meta.records import NOBODY, FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
 from testing.paths.feed_run import ScriptedFeedRunFactory
@@ -223,7 +223,7 @@ def test_removal_stops_the_run_then_deletes(meta: MetaDatabase, build: Build) ->
     supervisor, factory = build()
     supervisor.scan()
     run = factory.next_run()
-    meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+    meta.lives.request("orders", RequestedState.REMOVED, NOBODY)
     supervisor.scan()
     keeper_ended(supervisor)
     assert run.stopped.is_set()
@@ -239,7 +239,7 @@ def test_failed_feed_can_be_removed(meta: MetaDatabase, build: Build) -> None:
     factory.next_run()
     keeper_ended(supervisor)
     supervisor.scan()
-    meta.set_requested_state("orders", RequestedState.RUNNING, RequestedState.REMOVED)
+    meta.lives.request("orders", RequestedState.REMOVED, NOBODY)
     supervisor.scan()
     assert meta.list_feeds() == []
 
@@ -412,7 +412,7 @@ def test_a_failed_feed_runs_again_when_it_is_resumed(meta: MetaDatabase, build: 
     supervisor.scan()
     supervisor.scan()
     assert factory.waiting() == 0
-    assert meta.resume("orders")
+    assert meta.lives.request("orders", RequestedState.RUNNING, NOBODY)
     supervisor.scan()
     assert factory.next_run().epoch == 2
 

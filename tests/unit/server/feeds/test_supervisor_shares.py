@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, ServerRecord, ServerState
+from penstock.meta.records import Actor, FeedRecord, ServerRecord, ServerState
 from penstock.server.feeds.supervisor import Supervisor
 from testing.paths.feed_run import ScriptedFeedRunFactory
 from testing.twins.clock import SimulatedClock
@@ -125,3 +125,59 @@ def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: Simulat
             for server in reversed(servers):
                 server.scan()
         assert owners(meta) == "aaaa"
+
+
+def scan_all(clock: SimulatedClock, *servers: Supervisor, times: int = 6) -> None:
+    """Let servers look again and again, each run that is to stop stopping at once."""
+    for _ in range(times):
+        for server in servers:
+            server.scan()
+            for keeper in server._owned():
+                if keeper.stopping:
+                    assert keeper.join(60)
+        clock.advance(1)
+
+
+def test_a_feed_is_moved_to_the_server_that_an_operator_chose_and_stays_there(
+    meta: MetaDatabase, build: Build, clock: SimulatedClock
+) -> None:
+    first, _ = build("a")
+    first.scan()
+    for name in ("f1", "f2"):
+        create(meta, name)
+    first.scan()
+    second, _ = build("b")
+    scan_all(clock, first, second, times=2)
+    assert owners(meta) == "aa"
+    for name in ("f1", "f2"):
+        assert meta.lives.move(first.companions(meta.get_feed(name)), "b", Actor("ada"))
+    assert not meta.lives.move(["f1"], "b", Actor("ada"))
+    scan_all(clock, first, second)
+    assert owners(meta) == "bb"
+    scan_all(clock, first, second, times=30)
+    assert owners(meta) == "bb", "sharing does not undo it"
+    second.stop()
+    scan_all(clock, first, times=20)
+    assert owners(meta) == "aa", "who is gone has nothing"
+    assert [(e.by, e.what, e.old, e.new) for e in meta.lives.history("f1") if e.what == "move"] == [("ada", "move", "", "b")]
+
+
+def test_feeds_that_share_a_log_are_moved_together(meta: MetaDatabase, clock: SimulatedClock) -> None:
+    settings = SupervisorSettings(lease_s=9, scan_interval_s=1, backoff_s=1, backoff_max_s=4, rebalance_interval_s=5)
+    with ExitStack() as stack:
+        servers = []
+        for owner in "ab":
+            one = Supervisor(owner, meta, ScriptedFeedRunFactory(), settings, clock, random.Random(0), together=lambda _: True)
+            stack.callback(one.stop)
+            servers.append(one)
+        for number in range(3):
+            create(meta, f"f{number}")
+        scan_all(clock, *servers)
+        assert owners(meta) == "aaa"
+        names = servers[1].companions(meta.get_feed("f1"))
+        assert names == ["f0", "f1", "f2"]
+        meta.lives.move(names, "b", Actor("ada"))
+        scan_all(clock, *servers, times=12)
+        assert owners(meta) == "bbb"
+        scan_all(clock, *servers, times=20)
+        assert owners(meta) == "bbb"

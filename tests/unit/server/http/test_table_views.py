@@ -18,12 +18,13 @@ from penstock.cli.feeds.feed import feed
 from penstock.cli.feeds.run import follow, is_caught_up
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
-from penstock.meta.records import FeedRecord
+from penstock.meta.records import Counted, FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
 from penstock.server.doubts.doubt_rules import FeedDoubtRules, Recheck
 from penstock.server.feeds.capture import needed_spans
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.http.table_routes import TABLE_VERBS
 from testing.servers.api_server import SOURCE_URI, ApiServer
 from testing.twins.clock import SimulatedClock
 
@@ -82,7 +83,9 @@ def test_a_table_goes_from_ok_to_quarantine_and_back(server: ApiServer, tmp_path
     with ServerClient(server.url) as client:
         after = client.show_feed("f")
     assert after["uncovered"] == [{"name": "shop.orders", "state": "delivering"}], "its corrections are not delivered yet"
-    assert next(t for t in after["tables"] if t["name"] == "shop.orders") == {
+    (one,) = [t for t in after["tables"] if t["name"] == "shop.orders"]
+    assert one.pop("progress")["rows"] == 0
+    assert one == {
         "name": "shop.orders",
         "table_id": orders,
         "state": "ok",
@@ -219,3 +222,43 @@ def test_run_says_once_what_is_in_doubt_and_how_it_ended() -> None:
         "> ended: everything that was committed before the start is in the target, but not of shop.u (quarantined)",
     ]
     assert "caught up" not in out.getvalue()
+
+
+def test_what_was_delivered_of_each_table_is_shown(server: ApiServer, tmp_path: Path) -> None:
+    created = create(server, tmp_path)
+    run = server.runs.next_run()
+    orders, to_ts = table_id(created, "shop.orders"), 1 << 60
+    server.meta.begin_window("f", run.epoch, 0, to_ts, "{}")
+    server.meta.commit_window("f", run.epoch, 0, to_ts, {f"{orders}-0": {"x": 1}}, counts={f"{orders}-0": Counted(1_234, 50, 3)})
+    listed = {t["name"]: t["progress"] for t in json.loads(verb(server, "table", "list", "f", "--output", "json"))}
+    expected = {"rows": 1_234, "bytes": 50, "files": 3, "delivered_ts": to_ts, "checkpoint_ts": to_ts, "joining": False}
+    assert expected.items() <= listed["shop.orders"].items()
+    assert (listed["shop.items"]["rows"], listed["shop.items"]["delivered_ts"]) == (0, 0)
+    assert "1,234" in verb(server, "table", "list", "f")
+    metrics = httpx.get(f"{server.url}/metrics", headers=server.headers, trust_env=False).text
+    assert 'penstock_table_rows_total{feed="f",table="shop.orders"} 1234.0' in metrics
+    assert f'penstock_table_delivered_ts{{feed="f",table="shop.orders"}} {float(to_ts)}' in metrics
+
+
+@pytest.mark.parametrize(("asked", "needs_doubt"), [("resnapshot", False), ("exclude", False), ("include", True), ("retry", True)])
+def test_verbs_for_tables_are_the_same_on_the_line_and_over_the_api(
+    server: ApiServer, tmp_path: Path, asked: str, needs_doubt: bool
+) -> None:
+    created = create(server, tmp_path)
+    answers = []
+    for by, table in (("line", "shop.orders"), ("route", "shop.items")):
+        if needs_doubt:
+            server.doubted.exclude(table_id(created, table), *table.split("."))
+        if by == "line":
+            words = ["table", asked, "f", table, "--reason", "why not", "--output", "json", "--server", server.url]
+            answers.append(json.loads(CliRunner().invoke(feed, words, catch_exceptions=False).stdout))
+        else:
+            with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=60) as client:
+                answers.append(client.post(f"/api/v1/feeds/f/tables/{table}/{asked}", json={"reason": "why not"}).json())
+                assert client.post(f"/api/v1/feeds/f/tables/{table}/{asked}", json={"reason": 1}).status_code == 422
+    differ = {"name", "table_id", "since_ms", "reason", "next_attempt_ms"}
+    shown = [{key: value for key, value in answer.items() if key not in differ} for answer in answers]
+    assert shown[0] == shown[1]
+    entries = [(e.by, e.what, e.why, e.new) for e in server.meta.lives.history("f") if e.what.startswith("table")]
+    assert entries == [("server", f"table {asked}", "why not", name) for name in ("shop.orders", "shop.items")]
+    assert {asked} <= TABLE_VERBS.keys() == {"resnapshot", "exclude", "include", "retry"}

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config.server_tree import ServerConfig, SourceConfig, SupervisorSettings
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord
+from penstock.meta.records import NOBODY, FeedRecord, ReachedState, RequestedState, ServerRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.supervisor import Supervisor
@@ -80,7 +80,7 @@ def create(meta: MetaDatabase, name: str, place: SourcePlace) -> None:
 
 
 def remove(server: Server, name: str) -> None:
-    server.meta.set_requested_state(name, RequestedState.RUNNING, RequestedState.REMOVED)
+    server.meta.lives.request(name, RequestedState.REMOVED, NOBODY)
 
     def gone() -> bool:
         server.scan()

@@ -1,0 +1,206 @@
+"""Altering a feed: which settings may change while it lives, and how the change takes effect at one ts.
+
+An alteration is kept beside the configuration that holds; a window on record is finished under that. Then, between two windows, one
+transaction makes the new one hold from the checkpoint on, with the dispatchers that its tables ask for. Invariants: no window has two
+configurations; a table that comes in begins with its state, and one that the target has rows of with what differs from them, deletes
+included; nothing changes how files that are there must be read. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
+from penstock.ddl.compose import create_text
+from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
+from penstock.feed.window.following import first_dispatchers, from_record, to_record
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import FeedRecord
+from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.table import TableSchema
+from penstock.model.table_pattern import TablePatterns
+from penstock.model.timestamp import TS_ZERO
+from penstock.server.feeds.capture import dispatchers_of
+from penstock.server.feeds.creation import FeedDocument
+from penstock.settings.loader import Problems, merge
+from penstock.settings.masking import mask_tree
+from penstock.sink.contract import SinkMaintainer
+from penstock.source.contract import Capability, Upstream
+from penstock.target.settings import from_uri
+
+log = logging.getLogger(__name__)
+
+_FIXED_SETTINGS = {"start_ts": "start-ts", "spans_per_table": "spans-per-table", "bootstrap": "bootstrap"}
+_FREE_SINK_OPTIONS = frozenset(
+    {
+        "file_size",
+        "flush_interval_ms",
+        "flush_concurrency",
+        "spool_size",
+        "spool_dir",
+        "file_expiration_days",
+        "file_cleanup_cron_spec",
+        "transaction_atomicity",
+    }
+)
+"""What of a target may change: readers find the files all the same, and read them in the same way."""
+_OWN_TARGET = "Use `penstock feed clone` to have it in a target of its own."
+
+
+def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
+    """Return the configuration that a feed is asked to have; raise ``CONFIG_INVALID`` with everything that cannot change."""
+    before = load_feed_config(document.config)
+    config = load_feed_config(merge(document.next or document.config, changes))
+    problems = Problems()
+    if config.name != before.name:
+        problems.add("name", "stays")
+    if config.source != before.source:
+        problems.add("source", "stays")
+    for name, key in _FIXED_SETTINGS.items():
+        if getattr(config.settings, name) != getattr(before.settings, name):
+            problems.add(key, "cannot change while the feed lives")
+    if urlsplit(config.target.uri)[:3] != urlsplit(before.target.uri)[:3]:
+        problems.add("sink.uri", "names another place")
+    old, new = (from_uri(c.target.uri, c.target.options)[1] for c in (before, config))
+    for field in dataclasses.fields(old):
+        if field.name not in _FREE_SINK_OPTIONS and getattr(old, field.name) != getattr(new, field.name):
+            problems.add(f"sink.{field.name.replace('_', '-')}", "cannot change: files that are there are read by it")
+    try:
+        problems.raise_if_any()
+    except PenstockError as error:
+        raise PenstockError(error.code, error.detail, _OWN_TARGET) from None
+    return config
+
+
+def holds_at_once(document: FeedDocument) -> bool:
+    """Return whether an alteration may hold for the window on record too: it changes no byte of it, nor what follows from it.
+
+    So what keeps that window from being delivered, such as credentials that ran out, can be mended.
+    """
+    before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
+    old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
+    cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
+    return before.tables == after.tables and cuts[0] == cuts[1]
+
+
+def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
+    """Return the document of a feed that is to have another configuration."""
+    return msgspec.structs.replace(document, next=dump_feed_config(config))
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what differs between two configurations, as the audit has it: no secrets."""
+    before, after = flatten(mask_tree(dict(old))), flatten(mask_tree(dict(new)))
+    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    old_side, new_side = ({key: side[key] for key in keys if key in side} for side in (before, after))
+    return json.dumps(old_side, ensure_ascii=False), json.dumps(new_side, ensure_ascii=False)
+
+
+class Adoption:
+    """Makes the configuration hold that feeds were altered to. Thread safe."""
+
+    def __init__(
+        self, meta: MetaDatabase, upstream: Upstream, open_target: Callable[[FeedRecord, FeedConfig, int], SinkMaintainer]
+    ) -> None:
+        """``open_target`` opens the target of a feed under an epoch."""
+        self._meta = meta
+        self._upstream = upstream
+        self._open_target = open_target
+
+    def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
+        """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
+        document = FeedDocument.of(feed)
+        if document.next is None or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
+            return feed
+        if holds_at_once(document):
+            return self._hold(feed, epoch, document)
+        config, ts = load_feed_config(document.next), self._meta.checkpoint_ts(feed.name)
+        before = dispatchers_of(self._meta, feed.name, document)
+        after = self._dispatchers(feed.name, config, before, ts) if ts else self._first(config, before, document.snapshot_ts)
+        self._tell_target(feed, config, after, ts, epoch)
+        changed = msgspec.structs.replace(document, config=document.next, next=None)
+        if ts == TS_ZERO:
+            changed = msgspec.structs.replace(changed, dispatchers=after)
+        self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), [to_record(d) for d in after])
+        log.info("feed is altered", extra={"feed": feed.name, "ts": ts, "dispatchers": len(after)})
+        return self._meta.get_feed(feed.name)
+
+    def _hold(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
+        """Let settings hold that change neither tables nor files."""
+        changed = msgspec.structs.replace(document, config=document.next or document.config, next=None)
+        self._meta.adopt_config(feed.name, epoch, self._meta.checkpoint_ts(feed.name), changed.to_json(), None)
+        return self._meta.get_feed(feed.name)
+
+    def _dispatchers(self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in."""
+        patterns = TablePatterns(config.tables)
+        kept = [d for d in before if patterns.match(d.schema, d.table)]
+        known = {d.id.table_id for d in kept}
+        tables = [t for t in self._tables_at(ts, patterns) if t.table_id not in known]
+        former = self._former(name)
+        coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
+        positions = self._meta.positions(name, [str(d.id) for d in coming])
+        coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
+        return tuple(sorted([*kept, *coming], key=lambda d: d.id))
+
+    def _first(self, config: FeedConfig, before: Sequence[Dispatcher], snapshot_ts: int) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers that a feed begins with which has not begun; a table that is made after its snapshot comes by its DDL."""
+        patterns = TablePatterns(config.tables)
+        kept = [d for d in before if patterns.match(d.schema, d.table)]
+        known = {d.id.table_id for d in kept}
+        there = [t for t in self._tables_at(snapshot_ts, patterns) if not snapshot_ts or t.version <= snapshot_ts]
+        coming = assign_dispatchers([t for t in there if t.table_id not in known], self._upstream, config.settings.spans_per_table)
+        return tuple(sorted(first_dispatchers([*kept, *coming]), key=lambda d: d.id))
+
+    def _tables_at(self, ts: int, patterns: TablePatterns) -> list[TableSchema]:
+        """Return the tables of the source that patterns match, and that did so at a ts: a rename that comes after it brings its own."""
+        tables = [t for t in self._upstream.list_tables() if patterns.match(t.schema, t.table)]
+        if Capability.RANGES not in self._upstream.capabilities:
+            # A log's versions are learned with capture, which begins behind the ts: no name is known from before.
+            return tables
+        found = []
+        for table in tables:
+            before = [version for version in self._upstream.schema_history(table.table_id) if version.version <= ts]
+            then = before[-1] if before else table
+            if patterns.match(then.schema, then.table):
+                found.append(then)
+        return found
+
+    def _former(self, name: str) -> dict[int, tuple[Dispatcher, ...]]:
+        """Return the dispatchers that tables had when they were last in the feed."""
+        last: dict[int, list[Dispatcher]] = {}
+        for one in map(from_record, self._meta.former_dispatchers(name)):
+            there = last.setdefault(one.id.table_id, [])
+            if there and there[0].begin_ts != one.begin_ts:
+                there.clear()
+            there.append(one)
+        return {table_id: tuple(found) for table_id, found in last.items()}
+
+    def _tell_target(self, feed: FeedRecord, config: FeedConfig, after: Sequence[Dispatcher], ts: int, epoch: int) -> None:
+        """Tell the target of tables that took the name of one that it has rows of: those are no rows of theirs."""
+        coming = {d.id.table_id for d in after if d.with_state}
+        if not coming:
+            return
+        former = self._meta.former_dispatchers(feed.name)
+        fresh, names = coming - {one.table_id for one in former}, {(one.db_name, one.table_name) for one in former}
+        # One that is made after the ts is told of by its own DDL.
+        there = [t for t in self._tables_at(ts, TablePatterns(config.tables)) if t.version <= ts]
+        tables = [t for t in there if t.table_id in fresh and (t.schema, t.table) in names]
+        if tables:
+            target = self._open_target(feed, config, epoch)
+            for table in tables:
+                target.write_block_event(DdlEvent(table.version, DdlType.CREATE_TABLE, create_text(table), table.schema, (table,)))
+
+
+def _coming(table: TableSchema, former: Sequence[Dispatcher], upstream: Upstream, ts: int) -> list[Dispatcher]:
+    """Return the dispatchers of a table that comes in: divided as it was, because file names tell them apart."""
+    own = former or assign_dispatchers([table], upstream, 1)
+    return [msgspec.structs.replace(d, schema=table.schema, table=table.table, begin_ts=ts, with_state=True, returns=False) for d in own]

@@ -1,0 +1,201 @@
+"""What an operator does with a feed, verb by verb: the one handler behind the command line, the API, and whatever else asks.
+
+A verb has a name, arguments that are checked here, and one method. Invariants: a verb is one transaction of the meta database, with who
+asked and why in the audit; what it asks for is reached later, by the server that has the feed, and shown beside it. No argument and no
+answer of the audit holds a secret. Thread safe. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.config.tree import dump_feed_config, load_feed_config
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import Actor, FeedRecord, RequestedState, ServerState
+from penstock.model.decoding import decoded
+from penstock.model.errors import PenstockError
+from penstock.server.feeds.alteration import altered, difference, holds_at_once, with_next
+from penstock.server.feeds.creation import FeedCreator, FeedDocument
+from penstock.server.feeds.ports import Liveness
+from penstock.settings.loader import merge
+from penstock.settings.masking import mask_text
+
+_TS_DIGITS_MAX = 20
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every verb may be told."""
+
+    reason: str = ""
+
+
+class Reset(Asked, frozen=True, forbid_unknown_fields=True):
+    """``to`` is ``now``, ``snapshot`` or a ts."""
+
+    to: str = ""
+
+
+class Alter(Asked, frozen=True, forbid_unknown_fields=True):
+    """``changes`` is a part of a feed's configuration: what it names is replaced."""
+
+    changes: dict[str, Any] = {}
+
+
+class Move(Asked, frozen=True, forbid_unknown_fields=True):
+    """``to`` is a server, by its name or its address; empty for any."""
+
+    to: str = ""
+
+
+class Clone(Asked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``name`` is that of the new feed; ``changes`` is what of its configuration is not that of the other: its target at least."""
+
+    name: str
+    changes: dict[str, Any]
+
+
+class FeedControl:
+    """Does verbs."""
+
+    def __init__(self, meta: MetaDatabase, creator: FeedCreator, supervisor: Liveness) -> None:
+        self._meta = meta
+        self._creator = creator
+        self._supervisor = supervisor
+
+    def do(self, verb: str, name: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Do a verb on a feed for a caller; return what came of it. Raises ``CONFIG_INVALID`` for arguments that it does not have."""
+        known = VERBS[verb]
+        try:
+            told = decoded(json.dumps(arguments), known.arguments)
+        except msgspec.ValidationError as error:
+            raise PenstockError("CONFIG_INVALID", f"{verb}: {error}") from None
+        answer = known.do(self, name, told, Actor(by, mask_text(told.reason)))
+        self._supervisor.wake()
+        return {"name": name, "verb": verb, **self._states(name), **answer}
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """Return what happened to a feed, oldest first."""
+        return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
+
+    def _states(self, name: str) -> dict[str, str]:
+        try:
+            feed = self._meta.get_feed(name)
+        except PenstockError as error:
+            if error.code != "FEED_UNKNOWN":
+                raise
+            # It was asked to go, and is gone.
+            return {"requested_state": RequestedState.REMOVED.value, "state": "gone"}
+        return {"requested_state": feed.requested_state.value, "state": feed.reached_state.value}
+
+    def _pause(self, name: str, _asked: Asked, actor: Actor) -> dict[str, Any]:
+        return {"changed": self._meta.lives.request(name, RequestedState.PAUSED, actor)}
+
+    def _resume(self, name: str, _asked: Asked, actor: Actor) -> dict[str, Any]:
+        resumed = self._meta.lives.request(name, RequestedState.RUNNING, actor)
+        self._supervisor.retry_now(name)
+        return {"changed": resumed, "resumed": resumed}
+
+    def _remove(self, name: str, _asked: Asked, actor: Actor) -> dict[str, Any]:
+        return {"changed": self._meta.lives.request(name, RequestedState.REMOVED, actor)}
+
+    def _cancel(self, name: str, _asked: Asked, actor: Actor) -> dict[str, Any]:
+        return {"changed": self._meta.lives.request(name, RequestedState.CANCELLED, actor)}
+
+    def _reset(self, name: str, asked: Reset, actor: Actor) -> dict[str, Any]:
+        feed = self._meta.get_feed(name)
+        document, checkpoint_ts = FeedDocument.of(feed), feed.checkpoint_ts
+        if not checkpoint_ts:
+            raise PenstockError("CONFIG_INVALID", f"feed {name} has delivered nothing yet: it begins with a snapshot anyway")
+        if asked.to == "snapshot":
+            if document.feed_config().settings.start_ts:
+                raise PenstockError("CONFIG_INVALID", f"feed {name} began at a start-ts: its target holds no state to compare with")
+            changed, new = msgspec.structs.replace(document, resnapshot_from_ts=checkpoint_ts), "snapshot"
+        else:
+            to_ts = self._reset_ts(asked.to, document, checkpoint_ts)
+            changed, new = msgspec.structs.replace(document, skip_until_ts=to_ts), f"{asked.to}: {to_ts}" if asked.to == "now" else asked.to
+        return self._change(feed, changed, "reset", actor, f"checkpoint {checkpoint_ts}", new) | {"to": new}
+
+    def _reset_ts(self, to: str, document: FeedDocument, checkpoint_ts: int) -> int:
+        """Return the ts that a feed is reset to; raise where that cannot be."""
+        if to != "now" and not (to.isdecimal() and len(to) < _TS_DIGITS_MAX):
+            raise PenstockError("CONFIG_INVALID", "reset: to must be now, snapshot or a ts")
+        now_ts = self._creator.current_ts(document.source)
+        to_ts = now_ts if to == "now" else int(to)
+        if to_ts > now_ts:
+            raise PenstockError("CONFIG_INVALID", f"reset: ts {to_ts} is still to come", "Use until-ts to end a feed at a ts.")
+        if to_ts < checkpoint_ts:
+            raise PenstockError(
+                "CONFIG_INVALID",
+                f"reset: everything up to {checkpoint_ts} is in the target, which has each change once",
+                "Use `penstock feed clone` with --start-ts to have older changes in a target of their own, or reset to snapshot.",
+            )
+        return to_ts
+
+    def _alter(self, name: str, asked: Alter, actor: Actor) -> dict[str, Any]:
+        feed = self._meta.get_feed(name)
+        document = FeedDocument.of(feed)
+        config = altered(document, asked.changes)
+        self._creator.check_alteration(document, config)
+        if 0 < config.settings.until_ts < feed.checkpoint_ts:
+            raise PenstockError("CONFIG_INVALID", f"until-ts: everything up to {feed.checkpoint_ts} is delivered already")
+        changed = with_next(document, config)
+        old, new = difference(document.next or document.config, changed.next or {})
+        if old == new:
+            return {"changed": False, "effective_ts": feed.checkpoint_ts}
+        return self._change(feed, changed, "alter", actor, old, new, at_once=holds_at_once(changed))
+
+    def _move(self, name: str, asked: Move, actor: Actor) -> dict[str, Any]:
+        servers = [s for s in self._supervisor.servers if s.state is ServerState.ACTIVE]
+        found = next((s.owner for s in servers if asked.to in {s.owner, s.url.rstrip("/")}), None) if asked.to else ""
+        if found is None:
+            known = ", ".join(f"{s.owner} ({s.url})" for s in servers)
+            raise PenstockError("CONFIG_INVALID", f"move: no server {asked.to!r} takes feeds; there are {known or 'none'}")
+        names = self._supervisor.companions(self._meta.get_feed(name))
+        return {"changed": self._meta.lives.move(names, found, actor), "to": found, "feeds": sorted(names)}
+
+    def _clone(self, name: str, asked: Clone, actor: Actor) -> dict[str, Any]:
+        document = FeedDocument.of(self._meta.get_feed(name))
+        before = document.next or document.config
+        sink = asked.changes.get("sink")
+        own = {"name": asked.name} | ({"sink": {"uri": sink}} if isinstance(sink, str) else {})
+        config = load_feed_config(merge(before, {**asked.changes, **own}))
+        if config.target.uri == load_feed_config(before).target.uri:
+            raise PenstockError("CONFIG_INVALID", "clone: sink: two feeds cannot have one target", "Name another one.")
+        made = self._creator.create(dump_feed_config(config), Actor(actor.by, actor.why or f"a clone of {name}"))
+        return {"changed": True, "clone": made.name}
+
+    def _change(
+        self, feed: FeedRecord, document: FeedDocument, what: str, actor: Actor, old: str, new: str, *, at_once: bool = False
+    ) -> dict[str, Any]:
+        """Give a feed another document; return from which ts on it holds."""
+        holds_ts = self._meta.change_config(feed, document.to_json(), what, actor, old, new, at_once=at_once)
+        if holds_ts is None:
+            raise PenstockError(
+                "CONGESTED", f"feed {feed.name} was changed by somebody else meanwhile", "Look at its history, and ask again."
+            )
+        return {"changed": True, "effective_ts": holds_ts}
+
+
+class Verb(NamedTuple):
+    """A verb: what it is told, and what does it."""
+
+    arguments: type[Asked]
+    do: Callable[[FeedControl, str, Any, Actor], dict[str, Any]]
+    waits: bool = False
+    """Whether it asks the source or a target."""
+
+
+VERBS: dict[str, Verb] = {
+    "pause": Verb(Asked, FeedControl._pause),
+    "resume": Verb(Asked, FeedControl._resume),
+    "cancel": Verb(Asked, FeedControl._cancel),
+    "reset": Verb(Reset, FeedControl._reset, waits=True),
+    "alter": Verb(Alter, FeedControl._alter, waits=True),
+    "move": Verb(Move, FeedControl._move),
+    "clone": Verb(Clone, FeedControl._clone, waits=True),
+    "remove": Verb(Asked, FeedControl._remove),
+}
