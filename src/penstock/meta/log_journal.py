@@ -3,9 +3,9 @@
 A position tells where the log is read again for a ts; a mark raises the chain of commit ts when it is passed again, so it is durable
 before anyone relies on its ts. The order of entries by ts is their order in the log: so ``start_for`` gives a place behind which
 everything above the ts is found. Whoever saves has compared the places (``puller/logged/journal_keeper.py``); what can be told without
-comparing is refused here. Marks at one place follow each other while a log is quiet; the older one goes where nothing was journaled
-between the two. Positions that are older than ``keep_s`` are dropped, but never one that somebody needs. One process writes. Runs in the
-server, in the puller's thread.
+comparing is refused here. Marks at one place follow each other while a log is quiet; of those the first and the newest stay, so that
+whoever stands between them begins at this place and at none before it. Positions that are older than ``keep_s`` are dropped, but never
+one that somebody needs. One process writes. Runs in the server, in the puller's thread.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class LogJournal:
             newest = self._newest_up_to(connection, entry.ts)
             if newest is None or newest.ts < entry.ts:
                 if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
-                    # Quiet since then: whoever stands at the older mark finds its place through an older entry, and passes the newer mark.
-                    connection.execute(log_position.delete().where(self._mine(), log_position.c.ts == newest.ts))
+                    # Quiet since then: whoever stands at the older mark finds the place through the first entry, and passes the newer mark.
+                    first = self._newest_up_to(connection, newest.ts - 1)
+                    if first is not None and first.text == entry.text:
+                        connection.execute(log_position.delete().where(self._mine(), log_position.c.ts == newest.ts))
                 connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
             elif entry.mark and newest.mark and newest.text != entry.text:
                 raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")
