@@ -195,7 +195,7 @@ class ColumnarEventStore:
     def _take_objects(self) -> None:
         sharing = self._open_sharing(self._root)
         self._written = replace(self._written, epoch=sharing.ownership.epoch)
-        self._recover(sharing.take_over(self._root).spans if sharing.ownership.is_new else ())
+        self._recover(sharing.take_over(self._root).spans)
         self._wal.start()
         sharing.start(self._root)
         self._sharing = sharing
@@ -497,6 +497,7 @@ class ColumnarEventStore:
             self._spans[mark.span_id].advance(mark.held_ts)
         for record in self._wal.replay():
             self._replay(record)
+        self._wal.forgotten.check_objects({store.span_id: store.flushed_ts for store in self._spans.values()})
 
     def _replay(self, record: Replayed) -> None:
         if record.batch is not None:

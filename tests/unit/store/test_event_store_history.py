@@ -1,5 +1,6 @@
 """Bulk objects, retention, and what recovery cleans up."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +114,39 @@ def test_memory_is_flushed_when_it_has_grown(tmp_path: Path) -> None:
         assert stats.memory_rows == 0
         assert len(list((tmp_path / "wal").glob("*.wal"))) <= 3
         assert read_rows(store.collect_changes(SPAN_ID, 100, 1_000)) == rows
+
+
+def test_a_log_that_does_not_belong_to_its_objects_is_refused(tmp_path: Path) -> None:
+    """A directory that is copied piece by piece while a server works: older objects, or a log from which a segment was let go meanwhile."""
+    settings = StoreSettings(wal_segment_bytes=1_000)
+    store = ColumnarEventStore(tmp_path / "one", settings)
+    store.register_span(SPAN_ID, SPAN, 100)
+    rows = [(ts, Op.INSERT, ts, "x" * 50) for ts in range(101, 151)]
+    append_durably(store, SPAN_ID, rows[:20], 120)
+    store.flush(SPAN_ID)
+    shutil.copytree(tmp_path / "one", tmp_path / "before")
+    for at in (20, 25, 30, 35):
+        append_durably(store, SPAN_ID, rows[at : at + 5], rows[at + 4][0])
+    store.flush(SPAN_ID)
+    for at in (40, 45):
+        append_durably(store, SPAN_ID, rows[at : at + 5], rows[at + 4][0])
+    store.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "after")
+    for name, objects, log in (("old-objects", "before", "after"), ("old-log", "after", "before")):
+        shutil.copytree(tmp_path / objects / "objects", tmp_path / name / "objects")
+        shutil.copytree(tmp_path / log / "wal", tmp_path / name / "wal")
+    with pytest.raises(PenstockError, match=r"\[WAL_CORRUPT\].*relies on objects up to ts 1(35|40), and those here reach to ts 120"):
+        ColumnarEventStore(tmp_path / "old-objects", settings)
+    shutil.copytree(tmp_path / "after", tmp_path / "gap")
+    min((tmp_path / "gap" / "wal").glob("*.wal")).unlink()
+    with pytest.raises(PenstockError, match=r"\[WAL_CORRUPT\] write-ahead log segment \d+ is missing"):
+        ColumnarEventStore(tmp_path / "gap", settings)
+    # An older log is right as far as it goes, and objects are.
+    for name in ("old-log", "after", "before"):
+        with ColumnarEventStore(tmp_path / name, settings) as again:
+            reached = again.resolved_ts(SPAN_ID)
+            assert reached == {"old-log": 140, "after": 150, "before": 120}[name]
+            assert read_rows(again.collect_changes(SPAN_ID, 100, reached)) == rows[: reached - 100]
 
 
 def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) -> None:
