@@ -1,4 +1,4 @@
-"""``penstock bench encode``: every protocol's encoder, and the CSV decoder, against the library that a user would call instead.
+"""``make bench NAME=encode``: every protocol's encoder, and the CSV decoder, against the library that a user would call instead.
 
 All contestants see the same ordered changes of the 12-column table, in the chunks in which the sink encodes them. What counts is CPU time
 of the process, all threads together, in the best of several interleaved rounds: rows per core, whatever else the machine does. Ratios by
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.workload import BASE_TS, ORDERS, changes
+from benchmarks.rigs.workload import BASE_TS, ORDERS, changes
 from penstock.ddl.type_names import mysql_type
 from penstock.format.csv import encoder as csv_encoder
 from penstock.format.csv.decoder import decode

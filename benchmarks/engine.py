@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.feed import best, feed_seconds, plain_seconds, prepare
 from benchmarks.report import Bar, Report, say
-from benchmarks.workload import ORDERS, changes
+from benchmarks.rigs.workload import ORDERS, changes
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import Job, SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session

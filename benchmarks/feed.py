@@ -1,4 +1,4 @@
-"""``penstock bench feed``: delivery of changes that are already in the event store, through Spark, to CSV on local disk.
+"""``make bench NAME=feed``: delivery of changes that are already in the event store, through Spark, to CSV on local disk.
 
 Compared in the same run with (a) the limit: plain processes, one per core, that encode the same ordered batches with polars and
 write the same files, with no Spark and no store; (b) what a user would do instead: Spark reading the same changes from Parquet
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.workload import BASE_TS, ORDERS, changes, spans
+from benchmarks.rigs.workload import BASE_TS, ORDERS, changes, spans
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session

@@ -25,7 +25,7 @@ import polars as pl
 import pymysql
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.source_servers import DATABASE, Server, mariadb, run_mysql
+from benchmarks.rigs.source_servers import DATABASE, Server, mariadb, run_mysql
 from penstock.model.errors import PenstockError
 
 INTERVALS_S = (1, 5)

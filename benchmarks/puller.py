@@ -1,4 +1,4 @@
-"""``penstock bench puller``: the log puller from the bytes of a change stream to the event store's functions.
+"""``make bench NAME=puller``: the log puller from the bytes of a change stream to the event store's functions.
 
 Compared in the same run: (a) delivery with 10 ms until a batch is persisted and callbacks in any order, with delivery that waits for each
 batch of a span before the next; (b) region worker, event processor and span pipeline together, with a reader that parses protobuf and
@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.puller_messages import BASE_TS, PerEntryReader, Rounds, initialized_message, region_bounds, resolved_message
 from benchmarks.report import Bar, Report, say
+from benchmarks.rigs.puller_messages import BASE_TS, PerEntryReader, Rounds, initialized_message, region_bounds, resolved_message
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span

@@ -1,4 +1,4 @@
-"""``penstock bench reread``: what it costs to settle a doubted table, against its first snapshot.
+"""``make bench NAME=reread``: what it costs to settle a doubted table, against its first snapshot.
 
 A table of MariaDB is bootstrapped by Spark tasks, then a thousand rows change without a word in the log, and the table is read again:
 its rows and the store's state are compared by Spark tasks and the difference is appended to the store. Both are timed from the call to
@@ -21,7 +21,7 @@ import pymysql
 from pyspark.sql import SparkSession
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.source_servers import DATABASE, TRANSACTION_ROWS, Server, Workload, create_mysql_table, load_mysql, mariadb, run_mysql
+from benchmarks.rigs.source_servers import DATABASE, TRANSACTION_ROWS, Server, Workload, create_mysql_table, load_mysql, mariadb, run_mysql
 from penstock.feed.bootstrap.bootstrap import BootstrapSettings, JobTasks
 from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.settings import FeedSettings

@@ -1,4 +1,4 @@
-"""``penstock bench shared_storage``: what a takeover costs where the event store's objects are on shared storage, and what executors gain.
+"""``make bench NAME=shared_storage``: what a takeover costs where the event store's objects are on shared storage, and what executors gain.
 
 A feed captures a log of MariaDB into a store whose objects lie in a directory that outlives the machine. A load of 40 parts is written
 and captured; the store is shared after each of them but the last, as the clock would every minute of 40. Then the machine is lost, as by
@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.feed import Arena, feed_seconds, fill
 from benchmarks.report import Bar, Report, say
-from benchmarks.source_servers import DATABASE, Server, mariadb, run_mysql
+from benchmarks.rigs.source_servers import DATABASE, Server, mariadb, run_mysql
 from penstock.feed.bootstrap.bootstrap import JobTasks
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import Job, SparkJobs

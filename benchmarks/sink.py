@@ -1,4 +1,4 @@
-"""``penstock bench sink``: the storage engine against a slow target.
+"""``make bench NAME=sink``: the storage engine against a slow target.
 
 The target takes 20 MB/s and 200 ms for each request. Compared: the bytes that arrive with what the line can carry, and the memory with the
 spool's memory tier; the same volume over 1,000 dispatchers with 10; the CPU time of 10 busy dispatchers with and without 1,000 idle ones
@@ -22,8 +22,8 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.throttled_target import ThrottledTarget
-from benchmarks.workload import BASE_TS, ORDERS, changes
+from benchmarks.rigs.throttled_target import ThrottledTarget
+from benchmarks.rigs.workload import BASE_TS, ORDERS, changes
 from penstock.model.batch import BATCH_ROWS_MIN
 from penstock.model.clock import SystemClock
 from penstock.model.table import TableSchema

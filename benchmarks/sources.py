@@ -1,4 +1,4 @@
-"""``penstock bench sources``: from the log of a real MariaDB and PostgreSQL to CSV files, against what users run today.
+"""``make bench NAME=sources``: from the log of a real MariaDB and PostgreSQL to CSV files, against what users run today.
 
 Same server, same log for every contestant. Penstock goes the whole way that a user's ``penstock run`` goes: log, event store, Spark,
 CSV files in the storage layout; its CPU time counts all its processes, the JVM included. Peers (python-mysql-replication, zongji,
@@ -21,11 +21,11 @@ from typing import Any, cast
 
 import msgspec
 
-from benchmarks import source_peers as peers
 from benchmarks.report import Bar, Report, say
-from benchmarks.source_debezium import debezium, prepare_debezium
-from benchmarks.source_peers import Measured, Watched
-from benchmarks.source_servers import (
+from benchmarks.rigs import source_peers as peers
+from benchmarks.rigs.source_debezium import debezium, prepare_debezium
+from benchmarks.rigs.source_peers import Measured, Watched
+from benchmarks.rigs.source_servers import (
     DATABASE,
     Server,
     Workload,
@@ -241,7 +241,7 @@ def ours_whole(server: Server, workload: Workload, folder: Path, table: str) -> 
 
 def ours_decoding(server: Server, workload: Workload, position: str) -> Measured:
     """Decode the log into Arrow in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.source_decode", server.uri, position, str(workload.changes)]
+    command = [sys.executable, "-m", "benchmarks.rigs.source_decode", server.uri, position, str(workload.changes)]
     return peers.telling(command)
 
 

@@ -1,4 +1,4 @@
-"""``penstock bench store``: how fast the event store takes changes in and gives them back, against the same work done plainly.
+"""``make bench NAME=store``: how fast the event store takes changes in and gives them back, against the same work done plainly.
 
 Compared in the same run: ingest with writing the same batches as plain Arrow IPC with as many fsyncs; a tail with reading the same
 objects and sorting once with polars; a snapshot with a plain scan of the objects that it opens; transactions of one row with those of a
@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks.report import Bar, Report, say
-from benchmarks.workload import BASE_TS, ORDERS, changes
+from benchmarks.rigs.workload import BASE_TS, ORDERS, changes
 from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, BatchKind, ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span

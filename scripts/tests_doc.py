@@ -11,6 +11,8 @@ from pathlib import Path
 
 import generated_page
 
+from penstock.cli.main import VERBS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "penstock"
 TESTS = ROOT / "tests"
@@ -54,8 +56,8 @@ def tests_of(shipped: dict[str, Path]) -> dict[str, tuple[str, list[Path]]]:
     for name, path in shipped.items():
         for used in imports(path) & shipped.keys():
             importers[used].add(name)
-    for verb in (name for name in shipped if name.rpartition(".")[0] == "penstock.cli"):
-        importers[verb].add("penstock.cli.main")  # It imports a verb when that is asked for.
+    for verb, (room, _) in VERBS.items():
+        importers[f"penstock.cli.{room}.{verb}"].add("penstock.cli.main")  # It imports a verb when that is asked for.
     direct = {name: [p for p, used in used_by_tests.items() if name in used or p.stem == f"test_{_last(name)}"] for name in shipped}
     return {name: _nearest(name, importers, direct) for name in shipped if _last(name) not in named}
 

@@ -130,7 +130,7 @@ def _uses(tree: ast.Module) -> Uses:
 def unused(root: Path = ROOT) -> list[Definition]:
     """Return the names that only their definition or a test knows."""
     package = root / "src" / "penstock"
-    beside = [*(root / "benchmarks").glob("*.py"), *(root / "scripts").glob("*_doc.py")]
+    beside = [*(root / "benchmarks").rglob("*.py"), *(root / "scripts").glob("*_doc.py")]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*shipped(package), *beside]}
     by_path = {path: _uses(tree) for path, tree in trees.items()}
     members = set().union(*(u.members for u in by_path.values()))

@@ -15,7 +15,7 @@ import grpc
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import full_span, table_prefix
+from penstock.model.rows.row_key import full_span, table_prefix
 from penstock.model.span import Span
 from penstock.puller import quota, span_pipeline
 from penstock.puller.ranged import event_processor, log_puller, region_worker, request_cache, subscribed_span

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext
-from penstock.model.row_key import table_prefix
+from penstock.model.rows.row_key import table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.server.verify.verification import Verdict, rows_of, verify_target

@@ -17,7 +17,7 @@ import pymysql
 import pytest
 
 from penstock.model.clock import SystemClock
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings

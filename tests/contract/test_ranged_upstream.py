@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import table_prefix
+from penstock.model.rows.row_key import table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.source.postgres.slot import release_slot
-from testing.servers.postgres_lab import PostgresLab
+from testing.servers.databases.postgres_lab import PostgresLab
 
 SLOT_FREE_S = 20.0
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.meta.table_states import TableState
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.live_database import Database, live_database
+from testing.servers.databases.live_database import Database, live_database
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from penstock.feed.bootstrap.part import BootstrapPart, Pace, pull_part
 from penstock.feed.window.assignment import Dispatcher
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.model.row_key import encode_row_keys, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import LogService

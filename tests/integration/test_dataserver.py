@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import full_key
+from penstock.model.rows.row_key import full_key
 from penstock.model.span import DDL_SPAN, Span
 from penstock.source.catalog import open_upstream
 from penstock.source.dataserver.rowcodec import encode_values
@@ -209,7 +209,7 @@ def test_a_taken_port_is_a_clear_error(server):
 
 
 def test_the_process_serves_prints_its_address_and_ends_on_sigterm():
-    command = [sys.executable, "-c", "from penstock.cli.dataserver import dataserver; dataserver()"]
+    command = [sys.executable, "-c", "from penstock.cli.servers.dataserver import dataserver; dataserver()"]
     process = subprocess.Popen(
         [*command, "--workload", "--rate", "0", "--rows", "3000", "--stores", "3"], stdout=subprocess.PIPE, text=True
     )
@@ -233,7 +233,7 @@ def test_the_process_serves_prints_its_address_and_ends_on_sigterm():
 
 def test_bad_options_exit_with_2_and_a_hint(server):
     port = server.address.rsplit(":", 1)[1]
-    command = [sys.executable, "-c", "from penstock.cli.dataserver import dataserver; dataserver()"]
+    command = [sys.executable, "-c", "from penstock.cli.servers.dataserver import dataserver; dataserver()"]
     done = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "[CONFIG_INVALID]" in done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import table_prefix
+from penstock.model.rows.row_key import table_prefix
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings

@@ -22,8 +22,8 @@ from penstock.source.single_log import has_log
 from penstock.store.flight.server import FlightService
 from testing.checks.change_walk import ChangeWalk
 from testing.paths.one_log_path import OneLogPath
-from testing.servers.live_database import Database, live_database
-from testing.servers.mysql_server import mysql
+from testing.servers.databases.live_database import Database, live_database
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.waiting import meanwhile
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from penstock.meta.records import ReachedState
 from penstock.model.errors import PenstockError
 from penstock.server.verify.verification import open_reader
 from testing.checks.target_audit import DeliveredChanges, digests, numbering_problems
-from testing.servers.live_database import Database, live_database
+from testing.servers.databases.live_database import Database, live_database
 from testing.servers.seaweed import S3Server, seaweed_s3
 from testing.servers.sparkless_server import SparklessServer
 from testing.servers.waiting import wait_until

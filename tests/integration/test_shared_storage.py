@@ -18,7 +18,7 @@ from testing.checks.target_audit import DeliveredChanges, numbering_problems
 from testing.paths.feed_path import FeedPath
 from testing.paths.one_log_path import OneLogPath
 from testing.paths.whole_path import WholePath
-from testing.servers.live_database import Database, live_database
+from testing.servers.databases.live_database import Database, live_database
 
 pytestmark = pytest.mark.integration
 ROUNDS = 40

@@ -10,9 +10,9 @@ import pymysql
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.feed import feed
+from penstock.cli.feeds.feed import feed
+from penstock.cli.feeds.verify import verify
 from penstock.cli.server_client import ServerClient
-from penstock.cli.verify import verify
 from penstock.model.errors import PenstockError
 from testing.servers.command_process import CommandProcess
 from testing.servers.loopback_server import mariadb

@@ -23,9 +23,9 @@ import pymysql
 import pytest
 
 from testing.servers.command_process import CommandProcess
+from testing.servers.databases.mysql_lab import BINLOG
 from testing.servers.loopback import free_port
 from testing.servers.loopback_server import mariadb, postgres
-from testing.servers.mysql_lab import BINLOG
 from testing.servers.seaweed import S3Server, seaweed_s3
 
 START_S, COMMAND_S = 180.0, 120.0

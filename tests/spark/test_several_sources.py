@@ -17,8 +17,8 @@ from penstock.config.api_settings import ApiSettings
 from penstock.config.server_tree import ServerConfig, SourceConfig, SparkConfig, SupervisorSettings
 from penstock.model.errors import PenstockError
 from penstock.server.process import ServerProcess
+from testing.servers.databases.postgres_lab import PostgresLab
 from testing.servers.loopback_server import mariadb
-from testing.servers.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 

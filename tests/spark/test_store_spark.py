@@ -14,7 +14,7 @@ from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress, Boot
 from penstock.feed.formats.table_reader import register_penstock
 from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
-from penstock.model.row_key import encode_row_keys, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.puller.log_service import LogService
 from penstock.store.event_store import ColumnarEventStore

@@ -1,5 +1,6 @@
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "penstock"
 MODULES = sorted(p for folder in (PACKAGE, ROOT / "testing") for p in folder.rglob("*.py") if "_pb2" not in p.name)
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-LINES_MAX = 600
+LINES_MAX, ROOM_MAX = 600, 15
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 CLOCK_CALLS = {f"time.{name}" for name in ("sleep", "time", "time_ns", "monotonic", "monotonic_ns")} | {"datetime.now", "dt.datetime.now"}
 SHARED_RANDOM = re.compile(r"random\.[a-z]\w*")
@@ -63,6 +64,12 @@ def test_modules_keep_the_rules(module: Path) -> None:
 def test_tests_wait_for_events_and_never_sleep(module: Path) -> None:
     slept = [line for call, line in calls(ast.parse(module.read_text(encoding="utf-8"))) if call.split(".")[-1] == "sleep"]
     assert slept == []
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
+    folders = (PACKAGE, *(ROOT / name for name in ("testing", "tests", "benchmarks", "scripts")))
+    rooms = Counter(p.parent for folder in folders for p in folder.rglob("*.py") if p.name not in {"__init__.py", "conftest.py"})
+    assert {name_of(room): modules for room, modules in rooms.items() if modules > ROOM_MAX} == {}
 
 
 def test_tests_have_no_packages() -> None:

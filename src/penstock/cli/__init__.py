@@ -1,1 +1,1 @@
-"""The command line: one file per verb."""
+"""The command line: a room for the verbs of each subject, one file per verb, beside what they share."""

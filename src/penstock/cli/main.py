@@ -20,42 +20,44 @@ from penstock.cli.shown.logs import configure_logging
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.settings.masking import mask_text
 
+# Of every verb the room where it lives and what it does, in the order in which a user meets them.
 VERBS = {
-    "demo": "From a database to verified files in one command.",
-    "run": "One command from a database to files.",
-    "doctor": "Check that a database allows capture, and say what fixes it.",
-    "server": "Run a server: capture a source and run feeds. Drain it.",
-    "feed": "Create, list, show, resume and remove feeds.",
-    "verify": "Compare a feed's files with the upstream, row by row.",
-    "token": "Make, list and revoke tokens for the API of a server.",
-    "store": "Look into an event store: list, show, check, compact, collect.",
-    "replay": "Apply a storage target to a database, and go on where it stopped.",
-    "package": "Make an archive of this installation for executors on other machines.",
-    "storage": "List, check and expire the files of a storage target.",
-    "dataserver": "Run the embedded range-sharded data server.",
+    "demo": ("feeds", "From a database to verified files in one command."),
+    "run": ("feeds", "One command from a database to files."),
+    "doctor": ("feeds", "Check that a database allows capture, and say what fixes it."),
+    "server": ("servers", "Run a server: capture a source and run feeds. Drain it."),
+    "feed": ("feeds", "Create, list, show, resume and remove feeds."),
+    "verify": ("feeds", "Compare a feed's files with the upstream, row by row."),
+    "token": ("servers", "Make, list and revoke tokens for the API of a server."),
+    "store": ("servers", "Look into an event store: list, show, check, compact, collect."),
+    "replay": ("targets", "Apply a storage target to a database, and go on where it stopped."),
+    "package": ("servers", "Make an archive of this installation for executors on other machines."),
+    "storage": ("targets", "List, check and expire the files of a storage target."),
+    "dataserver": ("servers", "Run the embedded range-sharded data server."),
 }
 EXIT_FAILED, EXIT_OPERATOR, EXIT_SPARK_LOST, EXIT_INTERRUPTED = 1, 2, 4, 130
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in ``penstock.cli.<verb>`` and are imported when they are used."""
+    """A group whose commands live in ``penstock.cli.<room>.<verb>`` and are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order in which a user meets them."""
+        """Return the verbs, in the order of their table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb."""
         if cmd_name not in VERBS:
             return None
-        command = getattr(importlib.import_module(f"penstock.cli.{cmd_name}"), cmd_name)
+        room, _ = VERBS[cmd_name]
+        command = getattr(importlib.import_module(f"penstock.cli.{room}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(verb, what) for verb, (_, what) in VERBS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

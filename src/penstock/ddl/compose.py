@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.ddl.tokens import TableName, is_one_expression, literal, quoted
 from penstock.ddl.type_names import statement_type
-from penstock.model.projection import constant
+from penstock.model.rows.projection import constant
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 

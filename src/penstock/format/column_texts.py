@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.format.csv.dialect import BinaryEncoding
-from penstock.model.elements import ELEMENT_KINDS, element_names
+from penstock.model.rows.elements import ELEMENT_KINDS, element_names
 from penstock.model.table import Column
 from penstock.model.types import BINARY_KINDS
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.format.csv import tokens
 from penstock.kernels.jit import I64, U8
-from penstock.model.elements import element_values
 from penstock.model.errors import PenstockError
+from penstock.model.rows.elements import element_values
 from penstock.model.table import Column
 
 

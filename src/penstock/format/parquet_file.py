@@ -24,8 +24,8 @@ from penstock.format.csv.dialect import row_columns
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.format.protocols import ParquetSettings
 from penstock.model.batch import Op
-from penstock.model.elements import ELEMENT_KINDS, element_values
 from penstock.model.errors import PenstockError
+from penstock.model.rows.elements import ELEMENT_KINDS, element_values
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import TypeKind
 

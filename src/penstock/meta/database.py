@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta import dispatchers, ownership, reports, retries, servers, windows
 from penstock.meta.engine import MetaEngine, MetaSettings
 from penstock.meta.records import (
     DispatcherRecord,
@@ -32,7 +31,8 @@ from penstock.meta.records import (
 from penstock.meta.sealing import Seal
 from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
-from penstock.meta.windows import Positions
+from penstock.meta.transactions import dispatchers, ownership, reports, retries, servers, windows
+from penstock.meta.transactions.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach

@@ -16,7 +16,7 @@ import msgspec
 from penstock.ddl.statement import renamed_tables
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.projection import shown
+from penstock.model.rows.projection import shown
 from penstock.model.table import TableSchema
 from penstock.readback.reader import CLEARING, StorageReader, TableVersion
 

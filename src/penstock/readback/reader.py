@@ -25,7 +25,7 @@ from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.model.projection import carried
+from penstock.model.rows.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.projection import converted, default_of, is_converted
+from penstock.model.rows.projection import converted, default_of, is_converted
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.readback.lineage import Lineage, lineage
 from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_each, net_copies, repeated, unexplained_updates
@@ -97,7 +97,7 @@ class _Changes:
 
 
 def project(frame: pl.DataFrame, source: TableSchema, target: TableSchema) -> pl.DataFrame:
-    """Return rows of one version with the columns of another, as ``penstock.model.projection`` shows them."""
+    """Return rows of one version with the columns of another, as ``penstock.model.rows.projection`` shows them."""
     present = {c.id: c for c in source.columns if c.field_name in frame.columns}
     columns = [pl.col(COMMIT_TS), pl.col(OP)]
     for column in target.columns:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.files.private_files import open_private
-from penstock.meta.servers import PROCESS_SIGN
+from penstock.meta.transactions.servers import PROCESS_SIGN
 from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ this; everything works without it. Runs at set-up.
 
 from __future__ import annotations
 
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.puller.ranged.matching.warm_kernels import warm_kernels as warm_puller
 from penstock.sink.storage.warm_kernels import sample_table, warm_formats
 from penstock.source.dataserver.rowcodec import decode_values, encode_values

@@ -1,7 +1,7 @@
 """What a transaction did to a table without a key: how many copies of each row came, or ceased.
 
 Rows of both sides arrive in any order inside a transaction. A row that came and ceased in one transaction leaves nothing, because no one
-copy can be told from another; what is left over of one side leaves under keys of its own (``model/bag_key.py``), ordered by (commit ts,
+copy can be told from another; what is left over of one side leaves under keys of its own (``model/rows``), ordered by (commit ts,
 key). So a transaction never has both sides of one content. All work is on columns. Runs in the log service.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.kernels.jit import I64, U64
-from penstock.model.bag_key import CONTENT_BYTES, bag_keys, content_words, key_grid
+from penstock.model.rows.bag_key import CONTENT_BYTES, bag_keys, content_words, key_grid
 
 
 class BagSide(msgspec.Struct, frozen=True):

@@ -22,9 +22,9 @@ import psycopg
 import pymysql
 
 from testing.checks.lives.comparable import Row, comparable
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback import STOP_S_MAX, free_port, unprivileged
 from testing.servers.loopback_server import mariadb, postgres
-from testing.servers.mysql_server import mysql
 from testing.servers.waiting import wait_until
 
 REFUSED = (pymysql.Error, psycopg.Error)

@@ -10,7 +10,7 @@ import pytest
 from penstock.config.known_servers import ensure_token
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
-from penstock.meta.servers import home_of
+from penstock.meta.transactions.servers import home_of
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span

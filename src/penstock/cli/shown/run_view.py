@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.feed_table import table_line
+from penstock.cli.feeds.feed_table import table_line
 from penstock.cli.shown.line import visible
 from penstock.model.clock import Clock, SystemClock
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.feed.formats.typed_rows import CHANGE_FIELDS, op_names, typed_columns
 from penstock.model.batch import COMMIT_TS, OP, without_before
 from penstock.model.errors import PenstockError
-from penstock.model.projection import shown_at
+from penstock.model.rows.projection import shown_at
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes.ordering import merge_step

@@ -22,7 +22,7 @@ from penstock.feed.formats.stream_columns import end_before_new_columns, version
 from penstock.feed.formats.table_read import TableOptions, TableRead, address_of, find_table, read_span
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.model.projection import shown_at
+from penstock.model.rows.projection import shown_at
 from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.store.flight.client import FlightStoreClient
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
-from penstock.model.elements import ELEMENT_KINDS, element_names
+from penstock.model.rows.elements import ELEMENT_KINDS, element_names
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, TypeKind
 

@@ -20,8 +20,8 @@ from penstock.format.csv.dialect import CsvSettings, row_columns
 from penstock.format.field_block import FieldBlock, malformed
 from penstock.kernels.jit import I64, U8, byte_view
 from penstock.model.batch import Op
-from penstock.model.elements import ELEMENT_KINDS
 from penstock.model.errors import PenstockError
+from penstock.model.rows.elements import ELEMENT_KINDS
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, FLOAT_KINDS
 

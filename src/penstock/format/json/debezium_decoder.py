@@ -18,7 +18,7 @@ from penstock.format.json.canal_decoder import JsonBlock, json_blocks, valued
 from penstock.format.old_values import OLD, expand_updates, old_name
 from penstock.kernels.jit import U8
 from penstock.model.batch import Op
-from penstock.model.elements import ELEMENT_KINDS
+from penstock.model.rows.elements import ELEMENT_KINDS
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.types import BINARY_KINDS, FLOAT_KINDS
 

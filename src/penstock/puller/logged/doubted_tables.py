@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.meta.table_states import TableCondition, TableState
-from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
+from penstock.model.rows.bag_key import CONTENT_BYTES
 from penstock.model.table import TableSchema
 from penstock.puller.doubts import Corrections, DoubtBook, Watch, state_of
 from penstock.source.single_log import TableDoubt

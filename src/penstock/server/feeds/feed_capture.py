@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress
 from penstock.feed.window.assignment import Dispatcher
-from penstock.model.bag_key import is_bag
 from penstock.model.errors import PenstockError
+from penstock.model.rows.bag_key import is_bag
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService, SpanStatus

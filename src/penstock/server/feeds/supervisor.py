@@ -17,7 +17,7 @@ from collections.abc import Callable
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
-from penstock.meta.servers import home_of
+from penstock.meta.transactions.servers import home_of
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import CODES, PenstockError
-from penstock.model.row_key import full_span
+from penstock.model.rows.row_key import full_span
 from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.source.contract import Capability, LogPosition, SnapshotTicket

@@ -19,8 +19,8 @@ from penstock.kernels.jit import I64, U8, U64, Flags
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
-from penstock.model.projection import project, shown_at
-from penstock.model.row_key import in_order, strip_prefix
+from penstock.model.rows.projection import project, shown_at
+from penstock.model.rows.row_key import in_order, strip_prefix
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import COMMIT_TS, KEY, SchemaHistory, TableSchema
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys, row_id_keys, strip_prefix, table_prefix, with_prefix
+from penstock.model.rows.row_key import encode_row_keys, row_id_keys, strip_prefix, table_prefix, with_prefix
 from penstock.model.table import TableSchema
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.ranged import RangeInfo

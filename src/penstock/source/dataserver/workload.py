@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys, table_end, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, table_end, table_prefix
 from penstock.model.table import TableSchema
 from penstock.source.dataserver.shop import DDLS, I64, LINES_PER_ORDER, TABLES, key_columns, row_columns
 from penstock.source.dataserver.transaction import Txn, Writer

@@ -19,11 +19,11 @@ import pyarrow as pa
 from penstock.ddl.statement import Statement, parse_statement
 from penstock.ddl.tokens import tokens
 from penstock.kernels.jit import I64, U64
-from penstock.model.bag_key import is_bag
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
+from penstock.model.rows.bag_key import is_bag
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.doubt_book import DoubtBook, doubts_of

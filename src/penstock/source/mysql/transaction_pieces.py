@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import U64
-from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import KEY, ChangeBatch
+from penstock.model.rows.bag_key import CONTENT_BYTES
 
 
 class TransactionPieces:

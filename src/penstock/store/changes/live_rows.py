@@ -17,8 +17,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.bag_key import BAG_KEY_BYTES, content_words, key_grid
 from penstock.model.batch import KEY, ChangeBatch, commit_ts_array
+from penstock.model.rows.bag_key import BAG_KEY_BYTES, content_words, key_grid
 
 Rows = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.bag_key import has_bag_keys, is_bag
 from penstock.model.batch import KEY, BatchHeader, BatchKind, ChangeBatch, Op
-from penstock.model.projection import project, shown_at
+from penstock.model.rows.bag_key import has_bag_keys, is_bag
+from penstock.model.rows.projection import project, shown_at
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.store.changes.live_rows import Rows, Words, live_rows, live_rows_by_content
 from penstock.store.changes.ordering import concat_records

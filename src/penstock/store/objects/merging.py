@@ -17,8 +17,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, KEY, BatchHeader, BatchKind, ChangeBatch, Op
+from penstock.model.rows.bag_key import is_bag
 from penstock.model.table import META_FIELDS, SchemaHistory
 from penstock.store.changes.changes import SpanState, SpanView, drain, side_handles, state_batches
 from penstock.store.changes.ordered_handle import TS_END

@@ -1,4 +1,4 @@
-"""The archive of an installation: what is in it, and that it starts from wherever it is. That executors do: ``spark/test_machines.py``."""
+"""The archive of an installation: what is in it, and that it starts from wherever it is. That executors do: ``test_machines.py``."""
 
 from __future__ import annotations
 

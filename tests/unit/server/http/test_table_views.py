@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from penstock.cli.feed import feed
-from penstock.cli.run import follow, is_caught_up
+from penstock.cli.feeds.feed import feed
+from penstock.cli.feeds.run import follow, is_caught_up
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
 from penstock.meta.records import FeedRecord

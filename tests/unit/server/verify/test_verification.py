@@ -17,7 +17,7 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.readback.reader import StorageReader
 from penstock.server.feeds.creation import FeedDocument

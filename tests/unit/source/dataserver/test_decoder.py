@@ -4,7 +4,7 @@ import pytest
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, Op
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import full_span, table_prefix
+from penstock.model.rows.row_key import full_span, table_prefix
 from penstock.model.span import DDL_TABLE_ID, Span
 from penstock.source.dataserver.decoder import DataServerDecoder, SchemaCache
 from penstock.source.dataserver.engine.engine import Engine

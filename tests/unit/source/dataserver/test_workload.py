@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys, full_span, table_end, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, full_span, table_end, table_prefix
 from penstock.model.span import Span
 from penstock.model.table import Column
 from penstock.model.types import ColumnType, TypeKind

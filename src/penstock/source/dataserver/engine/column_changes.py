@@ -14,8 +14,8 @@ from sqlglot import exp
 from penstock.ddl.column_definition import build_column, check_modify, has_clock_default, is_first
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.projection import constant
-from penstock.model.row_key import check_key_column
+from penstock.model.rows.projection import constant
+from penstock.model.rows.row_key import check_key_column
 from penstock.model.table import Column, TableSchema
 
 _ACTION_TYPES: list[tuple[type, DdlType]] = [

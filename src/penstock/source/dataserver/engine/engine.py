@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import full_key, table_end, table_id_of, table_prefix
+from penstock.model.rows.row_key import full_key, table_end, table_id_of, table_prefix
 from penstock.model.span import DDL_TABLE_ID
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TimestampOracle, physical_ms

@@ -16,7 +16,7 @@ import grpc
 import pyarrow as pa
 
 from penstock.model.errors import ErrorKind, PenstockError
-from penstock.model.row_key import PREFIX_BYTES, table_id_of
+from penstock.model.rows.row_key import PREFIX_BYTES, table_id_of
 from penstock.source.dataserver.engine.engine import Engine
 from penstock.source.dataserver.rowcodec import decode_values, schema_versions
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream

@@ -1,7 +1,7 @@
 """Row keys: the bytes under which a row is known, in the order of its primary key's columns.
 
-The encoding is that of ``model/row_key.py``. FLOAT and DOUBLE keys are turned into integers of the same order. A table without a
-primary key is known by a unique key whose columns cannot be NULL; where it has none either it is a bag (``model/bag_key.py``), and what is
+The encoding is that of ``model/rows/row_key.py``. FLOAT and DOUBLE keys are turned into integers of the same order. A table without a
+primary key is known by a unique key whose columns cannot be NULL; where it has none either it is a bag (``model/rows``), and what is
 made here is the hash of a row's content. Runs in the log service and on executors.
 """
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.kernels.hashing import HASH128_BYTES, content_hashes
 from penstock.kernels.jit import binary_array, binary_view
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I64, U8, U64, Flags
-from penstock.model.bag_key import is_bag
 from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
+from penstock.model.rows.bag_key import is_bag
 from penstock.model.table import TableSchema
 from penstock.source.bags import fold_bag
 from penstock.source.mysql.rows.charsets import to_utf8

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.bag_key import is_bag, snapshot_keys
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
+from penstock.model.rows.bag_key import is_bag, snapshot_keys
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.types import INTEGER_KINDS, TypeKind

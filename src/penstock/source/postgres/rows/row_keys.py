@@ -1,7 +1,7 @@
-"""Row keys of PostgreSQL tables: memory-comparable bytes, as ``model/row_key.py`` defines them.
+"""Row keys of PostgreSQL tables: memory-comparable bytes, as ``model/rows/row_key.py`` defines them.
 
 A table with a key (its primary key, or the index that its replica identity names) has the key's columns. A table without one and with
-REPLICA IDENTITY FULL is a bag (``model/bag_key.py``), for which the hash of a row's content is made here. A
+REPLICA IDENTITY FULL is a bag (``model/rows/bag_key.py``), for which the hash of a row's content is made here. A
 table that only takes inserts is keyed by where a row came from: its transaction and place in the log, its place in the table for a
 snapshot, which sorts before. Runs in the log service and on executors.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.kernels.hashing import HASH128_BYTES, cell_hashes
 from penstock.kernels.jit import I64, U64, binary_array
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.source.postgres.rows.cells import CellForm, CellGrid
 from penstock.source.postgres.tables.schema_book import KnownRelation

@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.bag_key import CONTENT_BYTES
 from penstock.model.batch import COMMIT_TS, KEY, OP, BatchHeader, BatchKind, ChangeBatch, Op, commit_ts_array, read_ipc, write_ipc
 from penstock.model.ddl import DdlEvent
+from penstock.model.rows.bag_key import CONTENT_BYTES
 from penstock.source.bags import fold_bag
 
 Hashes = npt.NDArray[np.uint64]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.row_keys import place_keys

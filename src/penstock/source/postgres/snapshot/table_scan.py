@@ -15,10 +15,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.bag_key import snapshot_keys
 from penstock.model.batch import BatchKind, ChangeBatch, Op
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys
+from penstock.model.rows.bag_key import snapshot_keys
+from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid

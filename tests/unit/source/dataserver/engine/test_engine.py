@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.row_key import encode_row_keys, full_span, table_end, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, full_span, table_end, table_prefix
 from penstock.model.span import DDL_SPAN, DDL_TABLE_ID, Span
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.rowcodec import encode_values

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from penstock.model.row_key import encode_row_keys, table_end, table_prefix
+from penstock.model.rows.row_key import encode_row_keys, table_end, table_prefix
 from penstock.source.dataserver.engine.engine import Engine, EngineSettings
 from penstock.source.dataserver.service.eventfeed import EventFeedSettings, Stream
 from penstock.source.dataserver.transaction import Txn

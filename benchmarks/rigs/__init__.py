@@ -1,0 +1,1 @@
+"""What benchmarks run on: changes, servers, peers, a slow target."""

@@ -1,0 +1,244 @@
+"""The verb ``feed``: create, list, show, resume and remove feeds at a server; their tables are in ``feed_table.py``. Runs anywhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
+from penstock.cli.given import URI, read_options, read_settings
+from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.shown.line import say, visible
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.settings.loader import merge
+
+_server_option = click.option(
+    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
+)
+_output_option = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
+)
+_POLL_S = 0.2
+
+
+@click.group()
+def feed() -> None:
+    """Create, list, show, resume and remove feeds.
+
+    \b
+    A feed delivers every change of its tables to one target:
+      penstock feed create orders --table shop.orders --table 'shop.item*' --sink file:///tmp/orders
+      penstock feed create lake --table 'shop.*' --sink 's3://bucket/lake?region=eu-west-1' --set flush-interval=10s
+      penstock feed list --output json
+      penstock feed table list orders
+    """  # noqa: D301
+
+
+feed.add_command(table_group)
+
+
+@feed.command()
+@click.argument("name")
+@click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--source", metavar="NAME", type=URI, help="A source of the server with this name.  [default: the server's own]")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
+@_server_option
+@_output_option
+def create(
+    name: str,
+    tables: tuple[str, ...],
+    sink: str | None,
+    source: str | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    server_url: str,
+    output: str,
+) -> None:
+    """Create a feed and start it. Everything is checked first; on any error nothing is created.
+
+    \b
+    Examples:
+      penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
+      penstock feed create people --source crm --table 'crm.*' --sink s3://lake/people
+      penstock feed create orders --config orders.toml --set spans-per-table=4
+    """  # noqa: D301
+    tree = read_settings(config_file)
+    if isinstance(tree.get("sink"), str):
+        tree["sink"] = {"uri": tree["sink"]}
+    tree = merge(tree, read_options(assignments))
+    given = {"name": name, "tables": list(tables), "sink": {"uri": sink} if sink else None, "source": source}
+    tree = merge(tree, {key: value for key, value in given.items() if value})
+    _require_json(tree)
+    with ServerClient(server_url) as client:
+        created = client.create_feed(tree)
+    if output == "json":
+        click.echo(json.dumps(created, indent=2))
+        return
+    names = ", ".join(table["name"] for table in created["tables"])
+    say(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
+
+
+@feed.command("list")
+@_server_option
+@_output_option
+def list_feeds(server_url: str, output: str) -> None:
+    """List the feeds with their state and progress."""
+    with ServerClient(server_url) as client:
+        feeds = client.list_feeds()
+    if output == "json":
+        click.echo(json.dumps(feeds, indent=2))
+        return
+    if not feeds:
+        click.echo("no feeds; see `penstock feed create --help`")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (("NAME", "left"), ("STATE", "left"), ("ROWS", "right"), ("FILES", "right"), ("LAG", "right"), ("ERROR", "left")):
+        table.add_column(title, justify="right" if justify == "right" else "left")
+    for one in feeds:
+        error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
+        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
+    Console().print(table)
+
+
+@feed.command()
+@click.argument("name")
+@_server_option
+@_output_option
+def show(name: str, server_url: str, output: str) -> None:
+    """Show one feed: state, progress, tables, configuration. Credentials are masked."""
+    with ServerClient(server_url) as client:
+        found = client.show_feed(name)
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for title, text in _rows(found):
+        # As it is: square brackets in an error are not markup.
+        table.add_row(title, Text(visible(text)))
+    Console().print(table)
+
+
+@feed.command()
+@click.argument("name")
+@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it has stopped.")
+@_server_option
+@_output_option
+def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
+    """Stop a feed and remove it. The files that it delivered stay where they are."""
+    clock, never = SystemClock(), threading.Event()
+    with ServerClient(server_url) as client:
+        client.remove_feed(name)
+        deadline_s = clock.monotonic_s() + timeout_s
+        while _exists(client, name):
+            if clock.monotonic_s() > deadline_s:
+                raise PenstockError("CANCELLED", f"feed {name} is still being stopped", "It goes on in the server; look again later.")
+            clock.wait(never, _POLL_S)
+    click.echo(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
+
+
+@feed.command()
+@click.argument("name")
+@_server_option
+@_output_option
+def resume(name: str, server_url: str, output: str) -> None:
+    """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
+    with ServerClient(server_url) as client:
+        answer = client.resume_feed(name)
+    if output == "json":
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"feed {name} resumed" if answer["resumed"] else f"feed {name} had not failed; it is {answer['state']}")
+
+
+def _exists(client: ServerClient, name: str) -> bool:
+    try:
+        client.show_feed(name)
+    except PenstockError as error:
+        if error.code != "FEED_UNKNOWN":
+            raise
+        return False
+    return True
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("name", found["name"]),
+        ("state", found["state"]),
+        ("tables", ", ".join(table["name"] for table in found["tables"])),
+        ("source", _source(found)),
+        ("sink", found["config"]["sink"]["uri"]),
+        ("checkpoint", _checkpoint(found)),
+        ("lag", _lag(found["lag_s"])),
+        ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['files']:,} files, {found['windows']:,} windows"),
+        ("owner", f"{found['owner'] or 'none'} (epoch {found['epoch']})"),
+    ]
+    if found.get("snapshot"):
+        read = found["snapshot"]
+        rows.append(("snapshot", f"reading: {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"))
+    settings = {key: value for key, value in found["config"].items() if key not in {"name", "tables", "source"}}
+    rows.append(("config", json.dumps(settings)))
+    rows += [("table", table_line(table)) for table in found["tables"] if table["state"] != "ok"]
+    rows += verification_rows(found.get("verification"))
+    rows += [("not captured", problem) for problem in found["capture_problems"]]
+    problem = found.get("problem")
+    if problem and problem["stage"] not in {"failed", "retrying"}:
+        rows += [("problem", f"{problem['stage']}: {problem['text']}"), ("hint", problem["hint"])]
+    if found["error"]:
+        rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
+    if found.get("retry"):
+        rows.append(("retrying", _retrying(found["retry"])))
+    elif found["state"] == "failed":
+        rows.append(("then", f"penstock feed resume {found['name']}"))
+    return rows
+
+
+def _source(found: dict[str, Any]) -> str:
+    chosen = found["config"].get("source") or ""
+    return f"{chosen} ({found['source']})" if chosen and "://" not in chosen else str(found["source"])
+
+
+def _retrying(retry: dict[str, int]) -> str:
+    next_s = (retry["next_attempt_ms"] - SystemClock().now_ms()) / 1000
+    since = dt.datetime.fromtimestamp(retry["since_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
+    return f"since {since}, failures: {retry['failures']}, next attempt {f'in {next_s:.0f} s' if next_s >= 0.5 else 'now'}"
+
+
+def _checkpoint(found: dict[str, Any]) -> str:
+    without = ", ".join(f"{table['name']} ({table['state']})" for table in found["uncovered"])
+    line = f"{found['checkpoint_ts']} ({found['checkpoint_time'] or 'nothing delivered yet'})"
+    return f"{line}, not covering {without}" if without else line
+
+
+def _lag(lag_s: float | None) -> str:
+    return "-" if lag_s is None else f"{lag_s:.1f} s"
+
+
+def _require_json(tree: dict[str, Any]) -> None:
+    """Refuse what TOML has and JSON has not: dates and times."""
+    try:
+        json.dumps(tree, allow_nan=False)
+    except (TypeError, ValueError):
+        raise PenstockError("CONFIG_INVALID", "\n".join(_dates(tree, "")) or "numbers must be finite") from None
+
+
+def _dates(value: Any, path: str) -> list[str]:
+    if isinstance(value, dict):
+        return [line for key, item in value.items() for line in _dates(item, f"{path}.{key}" if path else key)]
+    if isinstance(value, list):
+        return [line for at, item in enumerate(value) for line in _dates(item, f"{path}[{at}]")]
+    return [f"{path}: must not be a date or time"] if isinstance(value, dt.date | dt.time) else []

@@ -1,0 +1,1 @@
+"""Verbs of storage targets: looking at their files, applying them to a database."""
