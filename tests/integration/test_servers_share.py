@@ -163,6 +163,7 @@ def test_an_old_backup_of_a_data_directory_loses_nothing(group: Group) -> None:
     group.delivered(group.start("one"))
 
 
+@pytest.mark.parametrize("group", ["local"], indirect=True)
 def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so(group: Group) -> None:
     """Nothing but the target tells them apart: what one has published the other compares, and stops where it would differ."""
     one = group.start("one", own_meta=True)
