@@ -235,7 +235,9 @@ class Sources:
 
     def end_unneeded(self) -> None:
         """End every source with a name that nobody needed at two looks; the one without stands by. Called by the thread, or by a test."""
-        for slot in [s for s in self._slots.values() if s.source is not None or (s.place.name and s.failure is not None)]:
+        ending = [s for s in self._slots.values() if s.place.name and (s.source is not None or s.failure is not None)]
+        standing = [s for s in self._slots.values() if not s.place.name and s.place.has_one_log and s.source is not None]
+        for slot in (*ending, *standing):
             with slot.lock:
                 # Asked for under the lock: whoever takes a feed shows that before the source is begun.
                 was_idle, slot.is_idle = slot.is_idle, not slot.users and slot.place.uri not in self._needed()

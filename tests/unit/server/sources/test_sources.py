@@ -221,13 +221,22 @@ def test_who_uses_a_source_keeps_it_and_the_one_without_a_name_stays(scripted: S
     for _ in range(2):
         scripted.sources.end_unneeded()
     assert [(s.place.name, s.closed) for s in scripted.opened] == [("", 0), ("shop", 1)]
-    # Nobody has a feed of it here, so its log is another server's to read.
-    assert scripted.opened[0].stands_by
-    scripted.opened[0].begin()
-    scripted.sources.follow(lambda: {DEFAULT.uri}, lambda _: "")
-    for _ in range(2):
-        scripted.sources.end_unneeded()
-    assert not scripted.opened[0].stands_by
+    assert not scripted.opened[0].stands_by, "ranges are shared"
+
+
+def test_the_log_of_a_source_without_a_name_is_left_to_other_servers_where_no_feed_is_here(clock: SimulatedClock) -> None:
+    place = SourcePlace("", SHOP.uri)
+    scripted = ScriptedSources([place], clock)
+    source = scripted.sources.begin(place.uri)
+    for needed, stands_by in (({place.uri}, False), (set(), True)):
+        scripted.sources.follow(lambda needed=needed: needed, lambda _: "")
+        for _ in range(2):
+            scripted.sources.end_unneeded()
+        assert source.stands_by == stands_by
+    source.begin()
+    scripted.sources.follow(lambda: {place.uri}, lambda _: "")
+    scripted.sources.end_unneeded()
+    assert (source.stands_by, scripted.opened[0].closed) == (False, 0)
 
 
 def test_all_end_in_the_reverse_order_and_none_begins_afterwards(scripted: ScriptedSources) -> None:
