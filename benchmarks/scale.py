@@ -130,11 +130,11 @@ class Windows:
     """A feed over many tables, and its windows one after the other."""
 
     def __init__(self, root: Path, url: str, name: str, tables: int, active: int) -> None:
-        MetaDatabase(url).close()
-        self.meta = driver_meta(url)
         self.tables = tables_of(tables)
         self.store, self.jobs = SimulatedStore(self.tables, active), SimulatedJobs(TASKS)
-        context = context_of(self.meta, url, name, create_feed(self.meta, name, self.tables), root, TASKS)
+        with MetaDatabase(url) as server:
+            context = context_of(server, url, name, create_feed(server, name, self.tables), root, TASKS)
+        self.meta = driver_meta(url)
         # A simulated store has no connection that could be made anew elsewhere, which is all that it lacks.
         self._windows = WindowJobs(context, WindowPlanner(context, self.meta, self.store), self.jobs)  # type: ignore[arg-type]
         self._name = name

@@ -31,10 +31,11 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.changes.ordering import merge_step, rebatch
 from penstock.store.contract import EndOfRange
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
 from penstock.store.objects.object_file import ObjectMeta, read_footer
+from penstock.store.settings import StoreSettings
 
 MILLION = 1_000_000
 SPAN = Span(ORDERS.table_id)

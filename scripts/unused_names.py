@@ -22,6 +22,7 @@ REGISTERS = {"command", "group", "callback", "get", "post", "put", "delete", "ex
 """Decorators of an object that keeps what they decorate: a verb, a route."""
 ALLOWED = {
     "feed/formats/storage_reader.py::register": "for users: docs/reading-changes.md",
+    "feed/formats/table_reader.py::register_penstock": "for users: docs/reading-changes.md",
     "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
     "feed/receivers.py::Receivers": "the issue on the engine wires it",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",

@@ -58,7 +58,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Watched:
-    """Sums CPU time and memory of a process and all its descendants, by sampling; ended ones keep what was last seen."""
+    """Sums CPU time and memory of a process and all its descendants, by sampling; ended ones keep what CPU time was last seen."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
@@ -92,10 +92,19 @@ class Watched:
             try:
                 times = process.cpu_times()
                 self._cpu[(process.pid, process.create_time())] = times.user + times.system
-                total += process.memory_info().rss
+                total += _own_share(process.pid)
             except psutil.Error:
                 continue
         self.peak_bytes = max(self.peak_bytes, total)
+
+
+def _own_share(pid: int) -> int:
+    """Return the bytes of a process that are in memory, each page by the share of it: what forked workers have in common counts once."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError as error:
+        raise psutil.NoSuchProcess(pid) from error
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def peers_folder() -> Path:

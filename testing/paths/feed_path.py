@@ -28,9 +28,10 @@ from penstock.puller.span_pipeline import SpanPipelineSettings
 from penstock.readback.reader import StorageReader
 from penstock.server.verify.verification import open_reader
 from penstock.source.contract import Upstream
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.settings import StoreSettings
 from testing.paths.local_feed import LocalFeed
 
 WAIT_S = 60.0

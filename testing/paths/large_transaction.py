@@ -26,8 +26,9 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
+from penstock.store.settings import StoreSettings
 from testing.paths.local_feed import LocalFeed
 
 TABLE = TableSchema(

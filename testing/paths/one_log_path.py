@@ -15,6 +15,7 @@ from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted
+from penstock.server.feeds.first_tables import begin_with_tables_of_now
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.verification import Verdict
 from penstock.source.catalog import open_upstream
@@ -61,7 +62,8 @@ class OneLogPath(FeedPath):
     def begin(self) -> None:
         """Bring the spans to a known state, as a run of the feed does before its first window."""
         self.capture = self._new_capture()
-        self.capture.begin(self.live())
+        now = self.log.settled_ts
+        self.capture.begin(self.live(), lambda: begin_with_tables_of_now(self.context, self.meta, self.upstream, now))
         self._capture_all()
 
     def drain(self) -> None:

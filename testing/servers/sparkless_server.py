@@ -28,7 +28,7 @@ from penstock.server.sources.sources import SourcedRuns, Sources, captured_elsew
 from penstock.server.verify.verification import Verdict
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.target.storage import Guard
 from testing.twins.local_jobs import LocalJobs
 

@@ -238,10 +238,9 @@ class MemoryJournal:
         """Keep an entry, as ``meta/log_journal.py`` does."""
         newest = self.start_for(entry.ts)
         if newest is None or newest.ts < entry.ts:
-            if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
-                first = self.start_for(newest.ts - 1)
-                if first is not None and first.text == entry.text:
-                    self.entries.remove(newest)
+            before = self.start_for(newest.ts - 1) if newest is not None else None
+            if entry.mark and newest is not None and newest.mark and before is not None and before.text == newest.text == entry.text:
+                self.entries.remove(newest)
             self.entries.append(entry)
         elif entry.mark and newest.mark and newest.text != entry.text:
             raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")

@@ -14,7 +14,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.inspection import check_span, inspect_store
 from penstock.store.log import forgotten, wal_segment
 from penstock.store.objects import checkpoints, manifest, object_file, ownership, shared_records
@@ -22,6 +22,7 @@ from penstock.store.objects.merging import plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.span_writer import ObjectSettings, SpanWriter
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, append_durably, both_sides, change_batch, read_rows
 from testing.checks.looked_inside import object_rows
 
@@ -91,7 +92,7 @@ def write_merged_golden() -> None:
                 writer = SpanWriter(store.objects, SPAN.span_id, ObjectSettings(1 << 20, None), random.Random(1))
                 view = store.view(SPAN.span_id)
                 merged = write_merge(view, plan.merge_ts, lambda side, kind, b, ts, w=writer: w.write(9, side, kind, b, [TABLE], ts))
-                store._span(SPAN.span_id).commit_merge(plan, merged, [TABLE])
+                store._spans.of(SPAN.span_id).commit_merge(plan, merged, [TABLE])
             store.flush(SPAN.span_id)
             plan = plan_merge(store.view(SPAN.span_id).state)
         store.expire_history({SPAN.span_id: 40})

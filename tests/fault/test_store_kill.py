@@ -17,7 +17,8 @@ WRITER = """
 import itertools, sys, threading
 from penstock.model.batch import Op
 from penstock.model.span import Span
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, both_sides
 span = Span(TABLE.table_id)
 settings = StoreSettings(

@@ -9,8 +9,9 @@ import pytest
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, both_sides, read_rows
 from testing.checks.looked_inside import object_rows
 from testing.twins.object_store import Fault, FaultRule, FaultyObjects

@@ -11,11 +11,12 @@ from penstock.config.store_objects import open_objects
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight import reached_objects
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, both_sides, read_rows
 from testing.servers.seaweed import seaweed_s3
 

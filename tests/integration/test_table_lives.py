@@ -72,6 +72,11 @@ def test_many_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) ->
     live(mysql_server, tmp_path / "life", seed)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
+    live(postgres_server, tmp_path / "life", seed)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", MANY)
 def test_many_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
@@ -299,6 +304,19 @@ ONCE_WRONG_ON_POSTGRES = {
     "an_identity_comes_before_the_first_window": [
         *("CREATE TABLE t1 (a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL", "INSERT INTO t1 VALUES (1), (1), (2)", "begin"),
         *("ALTER TABLE t1 ADD COLUMN e bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle", "end"),
+    ],
+    "a_schema_has_another_name_for_a_while_and_again": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", "settle"),
+        *("ALTER SCHEMA a_schema_has_another_name_for_a_while_an RENAME TO elsewhere", "INSERT INTO elsewhere.t1 VALUES (2, 2)", "window"),
+        *("ALTER SCHEMA elsewhere RENAME TO a_schema_has_another_name_for_a_while_an", "INSERT INTO t1 VALUES (3, 3)", "settle"),
+        *("ALTER SCHEMA a_schema_has_another_name_for_a_while_an RENAME TO elsewhere", "DELETE FROM elsewhere.t1 WHERE k0 = 1", "window"),
+        *("ALTER SCHEMA elsewhere RENAME TO a_schema_has_another_name_for_a_while_an", "settle", "end"),
+    ],
+    "numbers_that_are_none_are_keys_and_values": [
+        *("CREATE TABLE t1 (k0 double precision PRIMARY KEY, a real, n numeric(6,2))", "begin"),
+        *("INSERT INTO t1 VALUES ('NaN', 'NaN', 'NaN'), ('Infinity', '-Infinity', 1), ('-0', 0, 0)", "settle"),
+        *("UPDATE t1 SET a = 'NaN' WHERE k0 = 'Infinity'", "DELETE FROM t1 WHERE k0 = 'NaN'"),
+        *("ALTER TABLE t1 ADD COLUMN d double precision DEFAULT 'NaN'", "settle", "end"),
     ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),

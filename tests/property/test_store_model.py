@@ -15,9 +15,10 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.contract import Hint
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
 from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
@@ -139,7 +140,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def old_orphans_go(self) -> None:
-        self.store._spans[SPAN_ID].remove_old_orphans(10**15)
+        self.store._spans.of(SPAN_ID).remove_old_orphans(10**15)
 
     @rule()
     def merge(self) -> None:
@@ -170,7 +171,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(back=st.integers(5, 30))
     def history_is_given_up(self, back: int) -> None:
         limit = max(1, self.resolved - back)
-        self.store._spans[SPAN_ID].expire_history(limit, limit)
+        self.store._spans.of(SPAN_ID).expire_history(limit, limit)
         start = self.store.view(SPAN_ID, 1, 1).state.history_start_ts
         assert start <= max(limit, self.start)
         self.start = max(self.start, start)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.cli.server_client import ServerClient
 from penstock.config.server_tree import ServerConfig, SparkConfig
+from penstock.feed.formats.table_reader import register_penstock
 from penstock.model.span import Span
 from penstock.server.process import ServerProcess
 from penstock.source.dataserver.client import DataServerUpstream
@@ -77,6 +78,7 @@ def test_a_bootstrap_by_tasks_and_a_second_feed_from_the_store(
         assert verdict["identical"], verdict
         assert calls == asked, "the second feed asked the upstream for rows"
         # Any session of the process knows the format, and finds the running server by its directory.
+        register_penstock(SparkSession.getActiveSession())
         orders = SparkSession.getActiveSession().read.format("penstock").option("data-dir", str(tmp_path / "data"))
         held = sum(b.header.rows for b in source.read_table(Span(source.table("shop", "orders").table_id), source.current_ts()))
         assert orders.option("table", "shop.orders").load().count() == held > 0

@@ -1,3 +1,4 @@
+import ast
 import re
 import subprocess
 import sys
@@ -132,9 +133,11 @@ def test_the_walk_of_a_change_names_files_that_exist() -> None:
     assert [name for _, name in named if not (ROOT / "src" / "penstock" / name).is_file()] == []
 
 
-def test_the_tree_of_the_architecture_is_the_tree() -> None:
+def test_the_tree_of_the_architecture_is_the_tree_in_its_own_words() -> None:
     package = ROOT / "src" / "penstock"
-    folders = {p.parent.relative_to(package).as_posix() for p in package.rglob("__init__.py")} - {"."}
-    folders |= {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "testing").rglob("__init__.py")}
+    rooms = {p.parent.relative_to(package).as_posix(): p for p in package.rglob("__init__.py") if p.parent != package}
+    rooms |= {p.parent.relative_to(ROOT).as_posix(): p for p in (ROOT / "testing").rglob("__init__.py")}
+    words = {name: ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) or "" for name, p in rooms.items()}
     section = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("### The tree")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `([a-z_/]+)` \|", section, re.MULTILINE)) == folders
+    shown = {name: text.partition("\n\n")[0].replace("\n", " ").replace("``", "`") for name, text in words.items()}
+    assert dict(re.findall(r"^\| `([a-z_/]+)` \| (.*) \|$", section, re.MULTILINE)) == shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import click
 
 from penstock.access.given_uris import GivenUris
 from penstock.config.loader import read_assignments, read_toml
+from penstock.settings.loader import merge
 
 
 class _Uri(click.ParamType[str]):
@@ -27,10 +28,14 @@ class _Uri(click.ParamType[str]):
 URI = _Uri()
 
 
-def read_settings(file: Path | None) -> dict[str, Any]:
-    """Return the tree of a TOML file with its secrets, nothing where there is no file."""
-    tree: dict[str, Any] = _given().resolve_tree(read_toml(file)) if file else {}
-    return tree
+def read_tree(file: Path | None, assignments: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a TOML file with their secrets, over them those of ``--set``, over both what other options say.
+
+    A sink may be nothing but its URI. Options that are None were not given.
+    """
+    trees = [_given().resolve_tree(read_toml(file)) if file else {}, read_options(assignments)]
+    of_file, of_options = (tree | {"sink": {"uri": tree["sink"]}} if isinstance(tree.get("sink"), str) else tree for tree in trees)
+    return merge(merge(of_file, of_options), {key: value for key, value in given.items() if value is not None})
 
 
 def read_options(texts: Iterable[str]) -> dict[str, Any]:

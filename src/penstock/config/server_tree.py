@@ -12,7 +12,7 @@ from penstock.config.flight_settings import FlightSettings
 from penstock.feed.spark.executors import is_one_machine
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 
 _PORT_MAX = 65_535
 _SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")

@@ -16,9 +16,9 @@ from obstore.exceptions import BaseError
 
 from penstock.config.tree import SinkConfig
 from penstock.model.errors import PenstockError
-from penstock.store.event_store import StoreSettings
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.ownership import PREFIX
+from penstock.store.settings import StoreSettings
 from penstock.target.settings import from_uri
 
 _UNFIT = re.compile(r"[^A-Za-z0-9.]+")

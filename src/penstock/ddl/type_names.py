@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.ddl.tokens import literal
-from penstock.model.types import FLOAT_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
-
-_WIDTHS = {
-    TypeKind.TINYINT: (4, 3),
-    TypeKind.SMALLINT: (6, 5),
-    TypeKind.MEDIUMINT: (9, 8),
-    TypeKind.INT: (11, 10),
-    TypeKind.BIGINT: (20, 20),
-}
+from penstock.model.types import FLOAT_KINDS, INTEGER_KINDS, INTEGER_WIDTHS, TIME_KINDS, ColumnType, TypeKind
 
 
 def mysql_type(ctype: ColumnType, *, full: bool) -> str:
@@ -56,7 +48,7 @@ def _declared(ctype: ColumnType, element: Callable[[str], str]) -> str:
     elif kind in TIME_KINDS:
         inside = str(scale) if scale else ""
     elif kind in INTEGER_KINDS:
-        inside = str(length if length is not None else _WIDTHS[kind][ctype.unsigned or ctype.zerofill])
+        inside = str(length if length is not None else INTEGER_WIDTHS[kind][ctype.unsigned or ctype.zerofill])
     elif kind in _LENGTHS:
         inside = str(_LENGTHS[kind] if length is None else length)
     return f"({inside})" if inside else ""

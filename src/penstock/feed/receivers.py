@@ -32,10 +32,11 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.log_service import LogService
 from penstock.source.catalog import open_upstream
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
 from penstock.store.flight.ticket import call_token
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
 

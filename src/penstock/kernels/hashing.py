@@ -1,8 +1,8 @@
 """Hashes of byte strings: one of 64 bits for tables in memory, and those of 128 and 64 bits whose values are kept or decide an order.
 
-Invariant: what ``content_hashes``, ``cell_hashes`` and ``fold_hashes`` give never changes. The first two are the keys of rows without a key
-in event stores, and the third decides the order in which a re-snapshot is delivered. ``hash64`` may change at any time, because
-its values never leave the process. Runs anywhere.
+Invariant: from the first release on, ``hash_numbers``, ``hash_texts``, ``cell_hashes`` and ``fold_hashes`` always give the same. The first
+three make the keys of rows without a key in event stores, and the last decides the order in which a re-snapshot is delivered. ``hash64``
+may change at any time, because its values never leave the process. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kernels.jit import I32, I64, U8, U64, kernel
+from penstock.kernels.jit import I32, I64, U8, U64, Flags, kernel
 from penstock.kernels.memory import load_u8, load_u64
 
 HASH128_BYTES = 16
 FNV_START = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _SEPARATOR = np.uint64(0xFF)
+_NULL = np.uint64(0xA0761D6478BD642F)
 
 
 @kernel
@@ -58,17 +59,36 @@ def fold_hashes(offsets: I64, data: U8, total: U64) -> None:
 
 
 @kernel
-def content_hashes(data: U8, offsets: I64, out: U8) -> None:
-    """Write a 128-bit hash of each value: two multiplicative hashes with different primes and seeds."""
-    for row in range(len(offsets) - 1):
-        one = FNV_START
-        two = np.uint64(0x9AE16A3B2F90404F)
-        for at in range(offsets[row], offsets[row + 1]):
-            byte = np.uint64(data[at])
-            one = (one ^ byte) * _FNV_PRIME
-            two = (two + byte + np.uint64(1)) * np.uint64(0xC6A4A7935BD1E995)
-            two ^= two >> np.uint64(47)
-        _put_big_endian(one, two, row, out)
+def hash_numbers(numbers: U64, nulls: Flags, one: U64, two: U64) -> None:
+    """Fold a column of numbers into two hashes per row; a NULL is told apart from every number."""
+    for row in range(len(one)):
+        if nulls[row]:
+            one[row], two[row] = _mix(one[row] + _NULL), _mix(two[row] ^ _NULL)
+        else:
+            one[row], two[row] = _mix(one[row] ^ numbers[row]), _mix(two[row] + numbers[row])
+
+
+@kernel
+def hash_texts(data: U8, offsets: I64, nulls: Flags, one: U64, two: U64) -> None:
+    """Fold a column of texts into two hashes per row: the length, then words of 8 bytes; a NULL is told apart from every text."""
+    base = np.uint64(data.ctypes.data)
+    for row in range(len(one)):
+        if nulls[row]:
+            one[row], two[row] = _mix(one[row] + _NULL), _mix(two[row] ^ _NULL)
+            continue
+        at, end = base + np.uint64(offsets[row]), base + np.uint64(offsets[row + 1])
+        first, second = _mix(one[row] ^ (end - at)), _mix(two[row] + (end - at))
+        while at + np.uint64(8) <= end:
+            word = load_u64(at)
+            first, second = _mix(first ^ word), _mix(second + word)
+            at += np.uint64(8)
+        if at < end:
+            word = np.uint64(0)
+            while at < end:
+                end -= np.uint64(1)
+                word = (word << np.uint64(8)) | np.uint64(load_u8(end))
+            first, second = _mix(first ^ word), _mix(second + word)
+        one[row], two[row] = first, second
 
 
 @kernel

@@ -1,27 +1,24 @@
-"""The meta database: feeds, their tables, their owner, their progress.
+"""The meta database as a server needs it: feeds, their tables, who owns them, which servers there are; windows are in ``progress.py``.
 
 Every method is one transaction, and safe from any thread and any process. Methods that take an ``epoch`` are fenced: they raise
 ``FENCED`` and change nothing once another owner holds the lease, or it was released, or the feed was removed. State changes are
-compare-and-set.
-Runs in the server and wherever a window is planned or committed; there it is opened anew from its URL.
+compare-and-set. Runs in the server.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta.engine import MetaEngine, MetaSettings
+from penstock.meta.engine import MetaSettings
+from penstock.meta.progress import ProgressDatabase, unknown_feed
 from penstock.meta.records import (
     DispatcherRecord,
-    FeedProgress,
     FeedRecord,
-    PendingWindow,
     ReachedState,
     RequestedState,
     RetryRecord,
@@ -29,39 +26,22 @@ from penstock.meta.records import (
     SubscribeRecord,
 )
 from penstock.meta.sealing import Seal
-from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
-from penstock.meta.transactions import dispatchers, ownership, reports, retries, servers, windows
-from penstock.meta.transactions.windows import Positions
-from penstock.model.clock import Clock, SystemClock
+from penstock.meta.transactions import dispatchers, ownership, reports, retries, servers
+from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.failpoints import reach
 
 _ERROR_TEXT_CHARS_MAX = 8_192
 
 
-class MetaDatabase:
-    """One open meta database. Create as many as there are processes; threads share one."""
+class MetaDatabase(ProgressDatabase):
+    """The whole of it, as a server needs it."""
 
     def __init__(self, url: str, clock: Clock | None = None, settings: MetaSettings | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._engine = MetaEngine(url, settings or MetaSettings())
+        super().__init__(url, clock, settings)
         self._seal = Seal(url, os.environ)
         # Of a feed this never changes, and it is by far the largest of its columns: lists are read every second.
         self._configs: dict[_Created, str] = {}
-
-    def __repr__(self) -> str:
-        return f"MetaDatabase({self._engine.shown_url})"
-
-    def __enter__(self) -> MetaDatabase:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections. Called once, by the owner."""
-        self._engine.close()
 
     # Feeds
 
@@ -98,7 +78,7 @@ class MetaDatabase:
         with self._engine.read() as connection:
             row = connection.execute(sa.select(feed).where(feed.c.name == name)).first()
         if row is None:
-            raise _unknown(name)
+            raise unknown_feed(name)
         return self._feed_record(row)
 
     def list_feeds(self) -> list[FeedRecord]:
@@ -135,7 +115,7 @@ class MetaDatabase:
             floor = connection.execute(sa.select(meta_version.c.epoch_floor).with_for_update()).scalar_one()
             row = ownership.locked_feed(connection, name)
             if row is None:
-                raise _unknown(name)
+                raise unknown_feed(name)
             connection.execute(meta_version.update().values(epoch_floor=max(floor, row.epoch)))
             connection.execute(pending_window.delete().where(pending_window.c.feed == name))
             connection.execute(progress.delete().where(progress.c.subscribe_name == name))
@@ -199,7 +179,7 @@ class MetaDatabase:
         with self._engine.write() as connection:
             row = ownership.locked_feed(connection, name)
             if row is None:
-                raise _unknown(name)
+                raise unknown_feed(name)
             if row.reached_state != ReachedState.FAILED.value:
                 return False
             values = {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": "", "updated_ms": self._clock.now_ms()}
@@ -255,140 +235,6 @@ class MetaDatabase:
         with self._engine.write() as connection:
             return ownership.release(connection, name, owner, epoch, self._clock.now_ms())
 
-    # Windows and progress
-
-    def begin_window(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
-        """Record a window before its first file is written. Fenced.
-
-        Where a window that starts at ``from_ts`` is already recorded, that one is returned, whatever the arguments say, so that a replay
-        has the same end and plan. Raises ``WINDOW_OUT_OF_ORDER`` unless ``from_ts`` is the feed's checkpoint.
-        """
-        wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
-        reach("window-record:before")
-        with self._engine.write() as connection:
-            recorded = windows.begin(connection, wanted)
-        reach("window-record:after")
-        return recorded
-
-    def begin_resnapshot(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
-        """Record a window that takes the place of lost history, also in the place of a recorded one that cannot be delivered. Fenced."""
-        wanted = PendingWindow(name, from_ts, to_ts, plan_json, epoch, self._clock.now_ms())
-        with self._engine.write() as connection:
-            return windows.begin_resnapshot(connection, wanted)
-
-    def resnapshots(self, name: str) -> int:
-        """Return how often a feed began to deliver what differed from a new snapshot, because its history was gone."""
-        with self._engine.read() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).where(resnapshot.c.feed == name)).scalar_one())
-
-    def pending_window(self, name: str) -> PendingWindow | None:
-        """Return the recorded window of a feed, or None."""
-        with self._engine.read() as connection:
-            return windows.pending(connection, name)
-
-    def owned_window(self, name: str, epoch: int) -> PendingWindow | None:
-        """Return the recorded window of a feed, or None; raise ``FENCED`` unless this epoch is the feed's current one."""
-        with self._engine.read() as connection:
-            ownership.check(connection, name, epoch)
-            return windows.pending(connection, name)
-
-    def commit_window(
-        self,
-        name: str,
-        epoch: int,
-        from_ts: int,
-        to_ts: int,
-        positions: Positions,
-        rows: int = 0,
-        nbytes: int = 0,
-        files: int = 0,
-        followers: Sequence[DispatcherRecord] | None = None,
-    ) -> bool:
-        """Make a window's end the checkpoint, with the positions of its dispatchers, in one transaction. Fenced.
-
-        ``followers`` are the feed's dispatchers from the window's end on, where a DDL there changed them.
-        Returns False, and changes nothing, where the checkpoint is already there. Raises ``WINDOW_OUT_OF_ORDER`` unless the window is the
-        recorded one. Call it only after everything of the window is durable in the target.
-        """
-        window = PendingWindow(name, from_ts, to_ts, "", epoch)
-        reach("progress:before")
-        with self._engine.write() as connection:
-            now_ms = self._clock.now_ms()
-            moved = windows.commit(connection, window, positions, rows=rows, nbytes=nbytes, files=files, now_ms=now_ms, followers=followers)
-        reach("progress:after")
-        return moved
-
-    def add_sink_report(self, name: str, epoch: int, add: Callable[[str], str]) -> None:
-        """Add what a window's tasks counted to the feed's report, a text of the sink's own, empty at first. Fenced."""
-        with self._engine.write() as connection:
-            reports.update(connection, name, epoch, add)
-
-    def sink_reports(self) -> dict[str, str]:
-        """Return the reports of all feeds that have one."""
-        with self._engine.read() as connection:
-            return reports.read_all(connection)
-
-    def progress(self, name: str) -> FeedProgress:
-        """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""
-        with self._engine.read() as connection:
-            found = windows.read_progress(connection, name)
-        if found is None:
-            raise _unknown(name)
-        return found
-
-    def checkpoint_ts(self, name: str) -> int:
-        """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""
-        return self.checkpoint_and_states(name, "")[0]
-
-    def checkpoint_and_states(self, name: str, source: str) -> tuple[int, list[TableState]]:
-        """Return up to which ts a feed's windows are committed, and the tables of a source that were ever in doubt, if one is named."""
-        with self._engine.read() as connection:
-            found = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
-            if found is None:
-                raise _unknown(name)
-            return int(found), states_of(connection, source) if source else []
-
-    def positions(self, name: str, of: Collection[str]) -> dict[str, dict[str, int]]:
-        """Return where some dispatchers of a feed stand, as ``progress`` tells of all of them."""
-        with self._engine.read() as connection:
-            return windows.read_positions(connection, name, of)
-
-    def dispatchers(self, name: str, ts: int | None = None) -> list[DispatcherRecord] | None:
-        """Return the dispatchers of a feed while its checkpoint is this ts, or now; None where they were never written down."""
-        with self._engine.read() as connection:
-            if ts is None:
-                ts = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
-            found = dispatchers.live_at(connection, name, ts or 0)
-            return found if found or dispatchers.known(connection, name) else None
-
-    def table_states(self, source: str) -> list[TableState]:
-        """Return every table of a source that was ever in doubt; ``meta/table_states.py`` writes them."""
-        with self._engine.read() as connection:
-            return states_of(connection, source)
-
-    def dispatchers_mark(self, name: str) -> tuple[int, ...]:
-        """Return numbers that change whenever dispatchers of a feed begin or end: cheap to ask for, however many there are."""
-        with self._engine.read() as connection:
-            return dispatchers.marks(connection, name).get(name, ())
-
-    def dispatcher_marks(self) -> dict[str, tuple[int, ...]]:
-        """Return the marks of all feeds that have dispatchers."""
-        with self._engine.read() as connection:
-            return dispatchers.marks(connection)
-
-    def replace_first_dispatchers(self, name: str, epoch: int, first: Sequence[DispatcherRecord]) -> None:
-        """Change the dispatchers that a feed begins with, before its first window is recorded. Fenced."""
-        with self._engine.write() as connection:
-            row = ownership.fenced_feed(connection, name, epoch)
-            if row.checkpoint_ts != 0 or windows.pending(connection, name) is not None:
-                raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} has begun: its first dispatchers stay")
-            dispatchers.replace_first(connection, name, first)
-
-    def check_owner(self, name: str, epoch: int) -> None:
-        """Raise ``FENCED`` unless this epoch is the feed's current one. What it says may have changed a moment later."""
-        with self._engine.read() as connection:
-            ownership.check(connection, name, epoch)
-
     def now_ms(self) -> int:
         """Return the time by which leases run, as it was a moment ago."""
         with self._engine.read() as connection:
@@ -408,10 +254,6 @@ _Created = tuple[str, str, int]
 
 def _created(row: sa.Row[Any]) -> _Created:
     return row.name, row.uuid, row.created_ms
-
-
-def _unknown(name: str) -> PenstockError:
-    return PenstockError("FEED_UNKNOWN", f"feed {name} does not exist")
 
 
 def _columns(record: msgspec.Struct) -> dict[str, Any]:

@@ -60,13 +60,12 @@ class LogJournal:
         """Make a position or mark durable; one that is there stays. Raises where an entry of this ts names another place."""
         values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
         with self._engine.write() as connection:
-            newest = self._newest_up_to(connection, entry.ts)
+            newest, before = self._two_newest_up_to(connection, entry.ts)
             if newest is None or newest.ts < entry.ts:
-                if newest is not None and entry.mark and newest.mark and newest.text == entry.text:
-                    # Quiet since then: whoever stands at the older mark finds the place through the first entry, and passes the newer mark.
-                    first = self._newest_up_to(connection, newest.ts - 1)
-                    if first is not None and first.text == entry.text:
-                        connection.execute(log_position.delete().where(self._mine(), log_position.c.ts == newest.ts))
+                if entry.mark and newest is not None and newest.mark and before is not None and before.text == newest.text == entry.text:
+                    # Quiet since then: the first and the last entry of a place are enough. The first stays, because the upstream may have
+                    # been told that everything before this place is durable: whoever stands at a mark that goes must not begin before it.
+                    connection.execute(log_position.delete().where(self._mine(), log_position.c.ts == newest.ts))
                 connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
             elif entry.mark and newest.mark and newest.text != entry.text:
                 raise InvariantError(f"two marks of ts {entry.ts}, at {newest.text} and {entry.text}")
@@ -143,6 +142,9 @@ class LogJournal:
         return log_position.c.source == self._source
 
     def _newest_up_to(self, connection: sa.Connection, ts: int | None) -> JournalEntry | None:
-        query = sa.select(log_position).where(self._mine()).order_by(log_position.c.ts.desc()).limit(1)
-        row = connection.execute(query if ts is None else query.where(log_position.c.ts <= ts)).first()
-        return JournalEntry(row.ts, row.position, bool(row.mark)) if row is not None else None
+        return self._two_newest_up_to(connection, ts)[0]
+
+    def _two_newest_up_to(self, connection: sa.Connection, ts: int | None) -> list[JournalEntry | None]:
+        query = sa.select(log_position).where(self._mine()).order_by(log_position.c.ts.desc()).limit(2)
+        rows = connection.execute(query if ts is None else query.where(log_position.c.ts <= ts)).all()
+        return [*(JournalEntry(row.ts, row.position, bool(row.mark)) for row in rows), None, None][:2]

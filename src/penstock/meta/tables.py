@@ -72,6 +72,7 @@ server = sa.Table(
     comment="Servers that share this database, by the name under which they own feeds; seen_ms: when one last said that it lives.",
 )
 
+# These two have every column of the range-pull design; those that nothing here reads are for people and their tools.
 subscribe = sa.Table(
     "subscribe",
     metadata,

@@ -135,6 +135,10 @@ class SchemaHistory:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {self.table_id} has no schema version at ts {ts}")
         return self._versions[at - 1]
 
+    def at_or_first(self, ts: int) -> TableSchema:
+        """Return the version at a ts, or the first where the log has not told it yet: such a table is read as it is now."""
+        return self.at(max(ts, self._starts[0] if self._starts else ts))
+
     def get(self, version: int) -> TableSchema | None:
         """Return exactly this version, or None."""
         at = bisect.bisect_left(self._starts, version)

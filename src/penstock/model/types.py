@@ -50,7 +50,15 @@ class TypeKind(StrEnum):
     GEOMETRY = "GEOMETRY"
 
 
-INTEGER_KINDS = frozenset({TypeKind.TINYINT, TypeKind.SMALLINT, TypeKind.MEDIUMINT, TypeKind.INT, TypeKind.BIGINT})
+INTEGER_WIDTHS = {
+    TypeKind.TINYINT: (4, 3),
+    TypeKind.SMALLINT: (6, 5),
+    TypeKind.MEDIUMINT: (9, 8),
+    TypeKind.INT: (11, 10),
+    TypeKind.BIGINT: (20, 20),
+}
+"""How wide MySQL shows an integer that was declared without a width: signed, unsigned."""
+INTEGER_KINDS = frozenset(INTEGER_WIDTHS)
 TIME_KINDS = frozenset({TypeKind.TIME, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 TEXT_KINDS = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.TINYTEXT, TypeKind.TEXT, TypeKind.MEDIUMTEXT, TypeKind.LONGTEXT})
 FLOAT_KINDS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})

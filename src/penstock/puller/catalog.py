@@ -20,7 +20,6 @@ from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.ranged.matching.warm_kernels import warm_kernels
-from penstock.puller.ranged.region_worker import Channels
 from penstock.puller.span_capture import Decode, as_given
 from penstock.puller.span_pipeline import SpanPipeline
 from penstock.source.contract import Upstream
@@ -31,9 +30,9 @@ from penstock.source.single_log import has_log
 class PullerParts(NamedTuple):
     """What a puller may need beside its upstream and its pipeline.
 
-    ``channels`` opens the change streams of ranges. ``journal`` is where positions are kept; an upstream with one log needs it. ``publish``
-    makes new table versions known before rows of them arrive. ``needed_from`` tells from which ts on someone may want that log again,
-    whatever is durable here. ``doubts`` keeps the tables of such a log that must be read again.
+    ``journal`` is where positions are kept; an upstream with one log needs it. ``publish`` makes new table versions known before rows of
+    them arrive. ``needed_from`` tells from which ts on someone may want that log again, whatever is durable here. ``doubts`` keeps the
+    tables of such a log that must be read again.
     """
 
     ranged: LogPullerSettings
@@ -42,7 +41,6 @@ class PullerParts(NamedTuple):
     rng: random.Random
     metrics: LogPullerMetrics
     publish: Callable[[Sequence[TableSchema]], None]
-    channels: Channels | None = None
     journal: Journal | None = None
     needed_from: Callable[[], int] | None = None
     doubts: DoubtBook | None = None
@@ -60,7 +58,7 @@ def open_puller(upstream: Upstream, pipeline: SpanPipeline, parts: PullerParts) 
     if has_ranges(upstream):
         # Before a stream is open, so that its server does not wait for a compiler.
         warm_kernels()
-        ranged = LogPuller(upstream, pipeline, parts.ranged, parts.clock, parts.rng, parts.metrics, parts.channels)
+        ranged = LogPuller(upstream, pipeline, parts.ranged, parts.clock, parts.rng, parts.metrics)
         return Pulling(ranged, upstream.decoder().decode)
     if not has_log(upstream):
         raise InvariantError(f"{type(upstream).__name__} declares neither ranges nor a log")

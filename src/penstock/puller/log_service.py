@@ -30,7 +30,6 @@ from penstock.puller.logged.journal_keeper import Journal
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPullerSettings
-from penstock.puller.ranged.region_worker import Channels
 from penstock.puller.span_capture import SpanCapture
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.contract import Upstream
@@ -106,14 +105,13 @@ class LogService:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry | None = None,
-        channels: Channels | None = None,
         journal: Journal | None = None,
         needed_from: Callable[[], int] | None = None,
         doubts: DoubtBook | None = None,
         *,
         waits: bool = False,
     ) -> None:
-        """Make the parts; ``channels``, ``journal``, ``needed_from`` and ``doubts`` are for the puller, see ``PullerParts``.
+        """Make the parts; ``journal``, ``needed_from`` and ``doubts`` are for the puller, see ``PullerParts``.
 
         With ``waits`` nothing is captured, not even DDLs, before ``begin``: another server may read the log, and one at a time does.
         """
@@ -132,7 +130,6 @@ class LogService:
             self._rng,
             LogPullerMetrics(self.registry),
             store.put_schemas,
-            channels,
             journal,
             lambda: min(needed_from() if needed_from is not None else TS_MAX, self._recoverable_ts()),
             doubts,

@@ -220,9 +220,9 @@ class StorageConsumer:
         self._note(item, None)
 
     def _make_way(self, schema: str, table: str) -> None:
-        """Make sure that a name is free for a table of this replay."""
+        """Make sure that a name is free for a table of this replay: one of its own that had left the feed is gone upstream."""
         if self._database.exists(schema, table):
-            if not self._takes_over:
+            if not self._takes_over and self._structure(schema, table) is None:
                 raise PenstockError("SINK_OCCUPIED", f"{schema}.{table} exists already, and this replay did not make it", _OCCUPIED_HINT)
             self._database.drop_table(schema, table)
 

@@ -168,7 +168,7 @@ class ReplayDatabase:
         self.execute(
             f"{insert} {marked(self._name(after))} ({marked(', '.join(targets))}) "
             f"SELECT {', '.join(sources)} FROM {marked(self._name(before))}{ending}",
-            [defaults.get(c.id) for c in fresh],
+            [self.dialect.bound(defaults.get(c.id)) for c in fresh],
         )
 
     def apply_rows(self, table: TableSchema, alive: pl.DataFrame, gone: pl.DataFrame) -> None:

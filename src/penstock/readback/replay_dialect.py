@@ -5,8 +5,10 @@ Invariant: a column gets the nearest type that keeps every value exactly, text w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -39,6 +41,7 @@ class Dialect:
         insert_first: how an INSERT begins and ends that takes one of several rows with one key.
         exists: the query that tells whether a table is there, given its schema and name.
         system: the schemas that are the server's own.
+        nan: what stands for a number that is none where the driver would take it for NULL.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Dialect:
     insert_first: tuple[str, str] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
     exists: str = ""
     system: frozenset[str] = frozenset()
+    nan: str | None = None
 
     def identifier(self, name: str) -> str:
         """Return a quoted name."""
@@ -81,6 +85,10 @@ class Dialect:
     def with_marks(self, text: str) -> str:
         """Return a part of a statement that has values, where a driver would take its percent signs for marks."""
         return text.replace("%", "%%") if self.mark == "%s" else text
+
+    def bound(self, value: Any) -> Any:
+        """Return a value as the driver keeps it."""
+        return self.nan if self.nan is not None and isinstance(value, float) and math.isnan(value) else value
 
     def column_type(self, column: Column, *, in_key: bool = False) -> str:
         """Return a column's type: the nearest that keeps every value exactly, text where there is none."""
@@ -114,6 +122,7 @@ DIALECTS = {
         {TypeKind.FLOAT: "REAL", TypeKind.DOUBLE: "REAL"},
         has_schemas=False,
         exists="SELECT 1 FROM sqlite_master WHERE ? IS NOT NULL AND lower(name) = lower(?)",
+        nan="NaN",
     ),
     "duckdb": Dialect(
         "duckdb",

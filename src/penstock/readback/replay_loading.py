@@ -8,8 +8,9 @@ the caller's. Runs wherever ``penstock replay`` does.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -29,26 +30,11 @@ _OWN_STAGE = f"pg_temp.{_STAGE}"
 _COUNT, _NUMBER = "penstock_count", "penstock_number"
 
 
-class RowLoader(Protocol):
-    """The operations on rows, inside the transaction of the caller. Rows are named as in change batches."""
-
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in."""
-
-    def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in, in place of those with the same key."""
-
-    def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove the rows with these keys; other columns do not count."""
-
-    def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
-        """Remove as many rows of each content as counted, for tables without a key."""
-
-
 class _Names:
     """The names of one table in statements."""
 
     def __init__(self, dialect: Dialect, table: TableSchema) -> None:
+        self.version = table
         self.table = dialect.table(table.schema, table.table)
         self.columns = [dialect.identifier(c.name) for c in row_columns(table)]
         self.keys = [dialect.identifier(c.name) for c in table.handle_columns]
@@ -58,6 +44,10 @@ class _Names:
         """Return what an INSERT does where the key is there already."""
         others = ", ".join(f"{c} = excluded.{c}" for c in self.columns if c not in self.keys)
         return f"ON CONFLICT ({', '.join(self.keys)}) DO {f'UPDATE SET {others}' if others else 'NOTHING'}"
+
+    def insert_staged(self, stage: str, *, replacing: bool) -> str:
+        """Return the statement that puts staged rows in."""
+        return f"INSERT INTO {self.table} ({self.list}) SELECT {self.list} FROM {stage} {self.on_conflict() if replacing else ''}"
 
     def delete_staged(self, stage: str) -> str:
         """Return the statement that removes the rows whose keys are staged."""
@@ -74,36 +64,53 @@ class _Names:
         )
 
 
-class DuckLoader:
-    """DuckDB: Arrow tables are read where they lie."""
+class RowLoader(ABC):
+    """The operations on rows, inside the transaction of the caller. Rows are named as in change batches."""
 
     def __init__(self, dialect: Dialect, connection: Any, fetch: Fetch) -> None:
         self._dialect, self._connection, self._fetch = dialect, connection, fetch
 
     def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Put rows in."""
-        self._insert(table, rows, "")
+        self._put(_Names(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=False)
 
     def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Put rows in, in place of those with the same key."""
-        self._insert(table, rows, _Names(self._dialect, table).on_conflict())
+        self._put(_Names(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=True)
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove the rows with these keys."""
-        self._staged(table, shown(rows, table.handle_columns, self._dialect), _Names(self._dialect, table).delete_staged(_STAGE))
+        """Remove the rows with these keys; other columns do not count."""
+        self._remove(_Names(self._dialect, table), shown(rows, table.handle_columns, self._dialect))
 
     def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
-        """Remove as many rows of each content as counted."""
+        """Remove as many rows of each content as counted, for tables without a key."""
         frame = shown(rows, row_columns(table), self._dialect).with_columns(counts.alias(_COUNT))
-        self._staged(table, frame, _Names(self._dialect, table).delete_copies_staged(_STAGE, "rowid"))
+        self._remove_copies(_Names(self._dialect, table), frame)
 
-    def _insert(self, table: TableSchema, rows: pl.DataFrame, conflict: str) -> None:
-        names = _Names(self._dialect, table)
-        frame = shown(rows, row_columns(table), self._dialect)
-        self._staged(table, frame, f"INSERT INTO {names.table} ({names.list}) SELECT {names.list} FROM {_STAGE} {conflict}")
+    @abstractmethod
+    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None: ...
 
-    def _staged(self, table: TableSchema, frame: pl.DataFrame, sql: str) -> None:
-        by_field = {c.field_name: c for c in table.columns}
+    @abstractmethod
+    def _remove(self, names: _Names, keys: pl.DataFrame) -> None: ...
+
+    @abstractmethod
+    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None: ...
+
+
+class DuckLoader(RowLoader):
+    """DuckDB: Arrow tables are read where they lie."""
+
+    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+        self._staged(names, frame, names.insert_staged(_STAGE, replacing=replacing))
+
+    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+        self._staged(names, keys, names.delete_staged(_STAGE))
+
+    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+        self._staged(names, frame, names.delete_copies_staged(_STAGE, "rowid"))
+
+    def _staged(self, names: _Names, frame: pl.DataFrame, sql: str) -> None:
+        by_field = {c.field_name: c for c in names.version.columns}
         casts = [
             f'CAST("{field}" AS {self._dialect.column_type(by_field[field])}) AS {self._dialect.identifier(by_field[field].name)}'
             if field in by_field
@@ -119,33 +126,21 @@ class DuckLoader:
             self._connection.unregister("penstock_rows")
 
 
-class PostgresLoader:
+class PostgresLoader(RowLoader):
     """PostgreSQL: COPY, into the table itself or into one that ends with the transaction."""
 
-    def __init__(self, dialect: Dialect, connection: Any, fetch: Fetch) -> None:
-        self._dialect, self._connection, self._fetch = dialect, connection, fetch
+    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+        if replacing:
+            self._stage(names, names.columns, frame)
+            self._fetch(names.insert_staged(_OWN_STAGE, replacing=True), ())
+        else:
+            self._copy(names.table, names.columns, frame)
 
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in."""
-        names = _Names(self._dialect, table)
-        self._copy(names.table, names.columns, shown(rows, row_columns(table), self._dialect))
-
-    def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in, in place of those with the same key."""
-        names = _Names(self._dialect, table)
-        self._stage(names, names.columns, shown(rows, row_columns(table), self._dialect))
-        self._fetch(f"INSERT INTO {names.table} ({names.list}) SELECT {names.list} FROM {_OWN_STAGE} {names.on_conflict()}", ())
-
-    def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove the rows with these keys."""
-        names = _Names(self._dialect, table)
-        self._stage(names, names.keys, shown(rows, table.handle_columns, self._dialect))
+    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+        self._stage(names, names.keys, keys)
         self._fetch(names.delete_staged(_OWN_STAGE), ())
 
-    def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
-        """Remove as many rows of each content as counted."""
-        names = _Names(self._dialect, table)
-        frame = shown(rows, row_columns(table), self._dialect).with_columns(counts.alias(_COUNT))
+    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
         self._stage(names, names.columns, frame, counted=True)
         self._fetch(names.delete_copies_staged(_OWN_STAGE, "ctid"), ())
 
@@ -167,78 +162,50 @@ class PostgresLoader:
                 copy.write(part.write_csv(include_header=False, null_value="\\N", quote_style="non_numeric").encode())
 
 
-class MySqlLoader:
+class MySqlLoader(RowLoader):
     """MySQL and MariaDB: statements of many rows, bounded in bytes so that any server takes them."""
 
-    def __init__(self, dialect: Dialect, connection: Any, fetch: Fetch) -> None:
-        self._dialect, self._connection, self._fetch = dialect, connection, fetch
+    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+        for part in _statement_parts(_row_texts(frame), ROWS_PER_CALL):
+            self._fetch(f"{'REPLACE' if replacing else 'INSERT'} INTO {names.table} ({names.list}) VALUES {part}", ())
 
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in."""
-        self._values("INSERT", table, rows)
-
-    def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in, in place of those with the same key."""
-        self._values("REPLACE", table, rows)
-
-    def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove the rows with these keys."""
-        names = _Names(self._dialect, table)
-        keys = _row_texts(shown(rows, table.handle_columns, self._dialect))
-        for part in _statement_parts(keys, KEYS_PER_STATEMENT):
+    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+        for part in _statement_parts(_row_texts(keys), KEYS_PER_STATEMENT):
             self._fetch(f"DELETE FROM {names.table} WHERE ({', '.join(names.keys)}) IN ({part})", ())
 
-    def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
-        """Remove as many rows of each content as counted; one statement each, for there is no other way to say it."""
-        names = _Names(self._dialect, table)
-        frame = shown(rows, row_columns(table), self._dialect)
+    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+        # One statement each, for there is no other way to say it.
         same = [
             pl.concat_str([pl.lit(f"{name} <=> "), _literal(frame, field)])
-            for name, field in zip(names.columns, frame.columns, strict=True)
+            for name, field in zip(names.columns, frame.columns[:-1], strict=True)
         ]
         conditions = frame.select(pl.concat_str(same, separator=" AND ")).to_series()
-        for condition, count in zip(conditions, counts, strict=True):
+        for condition, count in zip(conditions, frame[_COUNT], strict=True):
             self._fetch(f"DELETE FROM {names.table} WHERE {condition} LIMIT {count}", ())
 
-    def _values(self, verb: str, table: TableSchema, rows: pl.DataFrame) -> None:
-        names = _Names(self._dialect, table)
-        for part in _statement_parts(_row_texts(shown(rows, row_columns(table), self._dialect)), ROWS_PER_CALL):
-            self._fetch(f"{verb} INTO {names.table} ({names.list}) VALUES {part}", ())
 
-
-class SqliteLoader:
+class SqliteLoader(RowLoader):
     """SQLite: bound rows; it runs in this process and has no other way in."""
 
-    def __init__(self, dialect: Dialect, connection: Any, fetch: Fetch) -> None:
-        self._dialect, self._connection, self._fetch = dialect, connection, fetch
+    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+        verb, marks = "INSERT OR REPLACE" if replacing else "INSERT", ", ".join("?" * len(names.columns))
+        self._many(f"{verb} INTO {names.table} ({names.list}) VALUES ({marks})", frame)
 
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in."""
-        self._insert("INSERT", table, rows)
-
-    def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in, in place of those with the same key."""
-        self._insert("INSERT OR REPLACE", table, rows)
-
-    def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Remove the rows with these keys."""
-        names = _Names(self._dialect, table)
+    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
         same = " AND ".join(f"{k} = ?" for k in names.keys)
-        self._many(f"DELETE FROM {names.table} WHERE {same}", shown(rows, table.handle_columns, self._dialect))
+        self._many(f"DELETE FROM {names.table} WHERE {same}", keys)
 
-    def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
-        """Remove as many rows of each content as counted."""
-        names = _Names(self._dialect, table)
+    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
         same = " AND ".join(f"{c} IS ?" for c in names.columns)
-        frame = shown(rows, row_columns(table), self._dialect).with_columns(counts.alias(_COUNT))
         self._many(f"DELETE FROM {names.table} WHERE rowid IN (SELECT rowid FROM {names.table} WHERE {same} LIMIT ?)", frame)
 
-    def _insert(self, verb: str, table: TableSchema, rows: pl.DataFrame) -> None:
-        names = _Names(self._dialect, table)
-        marks = ", ".join("?" * len(names.columns))
-        self._many(f"{verb} INTO {names.table} ({names.list}) VALUES ({marks})", shown(rows, row_columns(table), self._dialect))
-
     def _many(self, sql: str, rows: pl.DataFrame) -> None:
+        floats = [name for name, dtype in rows.schema.items() if dtype.is_float()]
+        odd = rows.select(pl.any_horizontal(pl.col(floats).is_nan()).fill_null(value=False)).to_series() if floats else None
+        if odd is not None and odd.any():
+            for part in rows.filter(odd).iter_slices(ROWS_PER_CALL):
+                self._connection.executemany(sql, [tuple(map(self._dialect.bound, row)) for row in part.rows()])
+            rows = rows.filter(~odd)
         # The driver takes rows; batches bound what is held as Python objects.
         for part in rows.iter_slices(ROWS_PER_CALL):
             self._connection.executemany(sql, part.rows())

@@ -33,7 +33,7 @@ def fold_bag(ceased_ts: U64, ceased_content: pa.Array, became_ts: U64, became_co
     grids = [g for g in (key_grid(ceased_content), key_grid(became_content)) if g is not None]
     grid = grids[0] if len(grids) == 1 else np.concatenate(grids)
     high, low = content_words(grid)
-    order = np.lexsort((low, high, ts))
+    order = _ordered(ts, high, low)
     starts = _group_starts(ts[order], high[order], low[order])
     sizes = np.diff(np.append(starts, len(ts)))
     came = np.add.reduceat((order >= gone).astype(np.int64), starts)
@@ -49,6 +49,23 @@ def fold_bag(ceased_ts: U64, ceased_content: pa.Array, became_ts: U64, became_co
         keys = bag_keys(np.ascontiguousarray(grid[rows]).reshape(-1, CONTENT_BYTES), ts[rows], number[chosen])
         sides.append(BagSide(rows - gone if is_became else rows, keys))
     return sides[0], sides[1]
+
+
+def _ordered(ts: U64, high: U64, low: U64) -> I64:
+    """Return rows by (ts, content).
+
+    One number per row, its transaction and the first 48 bits of its content, sorts several times faster than three. Where two contents
+    share that number, which is rare, or where there are too many transactions, all three decide.
+    """
+    moments = np.unique(ts[np.flatnonzero(np.append(True, ts[1:] != ts[:-1]))])
+    if len(moments) <= 1 << 16:
+        number = (np.searchsorted(moments, ts).astype(np.uint64) << np.uint64(48)) | (high >> np.uint64(16))
+        order = np.argsort(number, kind="stable")
+        tied = np.flatnonzero(number[order[1:]] == number[order[:-1]])
+        one, other = order[tied], order[tied + 1]
+        if bool((high[one] == high[other]).all()) and bool((low[one] == low[other]).all()):
+            return order
+    return np.lexsort((low, high, ts))
 
 
 def _group_starts(ts: U64, high: U64, low: U64) -> I64:

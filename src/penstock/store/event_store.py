@@ -1,9 +1,8 @@
-"""The columnar event store: the composition of write-ahead log, memory, objects, schema log and planner behind one contract.
+"""The columnar event store: the composition of write-ahead log, spans, schema log, upkeep and planner behind one contract.
 
-Appends go through the log's group commit into memory; a background thread flushes memory to objects when it has grown; recovery on
-opening puts together what manifests and log hold. Everything acknowledged survives a crash, and a resolved ts is never durable before
-the rows below it. Where the objects are on shared storage, ``sharing.py`` sees to it that another machine can go on. Runs in the log
-service.
+Appends go through the log's group commit into memory. ``spans.py`` puts together on opening what manifests and log hold, ``upkeep.py``
+flushes and merges in the background. Everything acknowledged survives a crash, and a resolved ts is never durable before the rows below
+it. Where the objects are on shared storage, ``sharing.py`` sees to it that another machine can go on. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ import logging
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, BATCH_ROWS_MIN, ChangeBatch
+from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent
-from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -30,72 +28,24 @@ from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.changes.planner import check_reach, plan_resnapshot, plan_window
 from penstock.store.contract import ChangesHandle, WindowPlan
-from penstock.store.flusher import Flusher
-from penstock.store.history import HistoryNeeds, HistorySettings
-from penstock.store.log.schema_log import SchemaLog, ddl_record, read_schemas, schema_records
-from penstock.store.log.wal import SpanEntry, WalSettings, WriteAheadLog, read_resolved, resolved_record, span_record
-from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
-from penstock.store.objects.manifest import load_manifests
-from penstock.store.objects.merging import MergeSettings
+from penstock.store.history import HistoryNeeds
+from penstock.store.log.schema_log import SchemaLog, ddl_record, schema_records
+from penstock.store.log.wal import WriteAheadLog, span_record
+from penstock.store.log.wal_segment import WalRecord
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.ownership import Ownership, check_unshared
 from penstock.store.objects.shared_records import SharedRecords, SpanMark
 from penstock.store.objects.span_writer import ObjectSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.sharing import Sharing
 from penstock.store.span_store import SpanStore
+from penstock.store.spans import Spans
 from penstock.store.stats import StoreStats, span_stats
+from penstock.store.upkeep import Upkeep, Work
 
 log = logging.getLogger(__name__)
-BURST = 4
-MERGE_DUE_MAX = 4
-SHARED_OBJECTS_MAX = 64
-"""Objects on shared storage are flushed by the clock too, small as they are: so many are worth a merge."""
 _OWNER_FRESH_S = 1.0
-
-
-@dataclass(frozen=True)
-class StoreSettings:
-    """How much the store keeps where."""
-
-    flush_bytes: int = 64 * 1024 * 1024
-    object_bytes: int = 64 * 1024 * 1024
-    """A flush that has more writes several objects: a reader maps one at a time."""
-    spill_bytes: int = 256 * 1024 * 1024
-    """When a span whose resolved ts hangs has more on the heap, it goes to a mapped file."""
-    wal_segment_bytes: int = 64 * 1024 * 1024
-    wal_bytes_max: int = 512 * 1024 * 1024
-    """When the log is larger, spans that hold its oldest segment are flushed however small they are."""
-    group_commit_max_delay_s: float = 0.0
-    resolved_max_delay_s: float = 0.2
-    queue_bytes_max: int = 256 * 1024 * 1024
-    history_seconds: int = 3_600
-    """How long changes that no one pins stay where every reader finds them at once."""
-    checkpoint_seconds: int = 24 * 3_600
-    """How long they stay readable from checkpoints, counted from the change as well."""
-    gc_ttl_seconds: int = 24 * 3_600
-    """How long a subscription that does not get on can hold history back; after that its reader gets ``STALE_READ``."""
-    gc_interval_s: float = 60.0
-    orphan_seconds: int = 24 * 3_600
-    """How old object files that nothing names must be before they go: younger ones may belong to a bootstrap under way."""
-    merge_bytes_min: int = 256 * 1024 * 1024
-    """A span is merged when so much was flushed since the last merge, ..."""
-    merge_ratio: float = 0.5
-    """... and it is at least this share of what is merged. Bounds what the reader of a state reads, and how often rows are written."""
-    merge_lull_s: float = 10.0
-    """While a span is flushed more often than this, its merge waits, until four times as much is due: catching up comes first."""
-    batch_rows_min: int = BATCH_ROWS_MIN
-    batch_rows_max: int = BATCH_ROWS_MAX
-    compression: str | None = None
-    """Of object files: None (readers map them), ``lz4`` or ``zstd``."""
-    objects: str = field(default="", repr=False)
-    """Where objects go, below a folder for each source: a URI of shared storage; the data directory where it is empty. May hold secrets."""
-    objects_interval_s: float = 60.0
-    """How often what lies in memory goes to shared storage: so much a server that takes over pulls again."""
-
-    def problems(self) -> list[tuple[str, str]]:
-        """Return every invalid field with what is wrong."""
-        return [] if 0.1 <= self.objects_interval_s <= 86_400 else [("objects-interval", "must be between 100 ms and 24 h")]
 
 
 class ColumnarEventStore:
@@ -119,24 +69,19 @@ class ColumnarEventStore:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self.objects = objects or ObjectSpace((root / "objects").as_uri())
-        self._spill_directory = root / "spill"
-        self._merge_settings = MergeSettings(self.settings.merge_bytes_min, self.settings.merge_ratio, SHARED_OBJECTS_MAX * shared)
-        kept = HistorySettings(self.settings.history_seconds, self.settings.checkpoint_seconds, self.settings.gc_ttl_seconds)
-        self.needs = HistoryNeeds(kept, self._clock)
-        self._collected_s = self._clock.monotonic_s()
+        self.needs = HistoryNeeds(self.settings, self._clock)
         self._schema_log = SchemaLog()
-        self._spans: dict[int, SpanStore] = {}
-        self._lock = threading.Lock()
+        written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
+        self._spans = Spans(self.objects, self._schema_log, self._rng, written)
         self._root = root
         root.mkdir(parents=True, exist_ok=True)
         self._opening = threading.Lock()
         self._is_open = False
         self._sharing: Sharing | None = None
         self._shared = shared
-        self._written = ObjectSettings(self.settings.object_bytes, self.settings.compression)
         self._wal = self._new_log()
-        self._flusher = Flusher("store-flusher", self._flush_in_background, self._clock)
-        self._merger = Flusher("store-merger", self._maintain_in_background, self._clock)
+        work = Work(self.flush, self.merge, self.collect_garbage)
+        self.upkeep = Upkeep(self.settings, self._spans, lambda: self._wal, work, root / "spill", self._clock, shared=shared)
         if not shared:
             try:
                 self.own()
@@ -169,8 +114,7 @@ class ColumnarEventStore:
                 return
             sharing.close()
             self._wal.close()
-            with self._lock:
-                self._spans.clear()
+            self._spans.clear()
             self._sharing, self._is_open = None, False
 
     def is_standing_by(self) -> bool:
@@ -194,40 +138,29 @@ class ColumnarEventStore:
 
     def _take_objects(self) -> None:
         sharing = self._open_sharing(self._root)
-        self._written = replace(self._written, epoch=sharing.ownership.epoch)
+        self._spans.written = replace(self._spans.written, epoch=sharing.ownership.epoch)
         self._recover(sharing.take_over(self._root).spans)
         self._wal.start()
         sharing.start(self._root)
         self._sharing = sharing
 
     def _new_log(self) -> WriteAheadLog:
-        settings = WalSettings(
-            segment_bytes=self.settings.wal_segment_bytes,
-            group_commit_max_delay_s=self.settings.group_commit_max_delay_s,
-            resolved_max_delay_s=self.settings.resolved_max_delay_s,
-            queue_bytes_max=self.settings.queue_bytes_max,
-        )
-        return WriteAheadLog(self._root / "wal", settings, self._clock, self._head_records)
+        return WriteAheadLog(self._root / "wal", self.settings, self._clock, self._spans.head_records)
 
     def _open_sharing(self, root: Path) -> Sharing:
         ownership = Ownership.claim(self.objects, root, self._rng)
         records = SharedRecords(self.objects, ownership.epoch)
         interval_s = self.settings.objects_interval_s
-        return Sharing(ownership, records, self._schema_log, self._all_spans, self.flush, interval_s, self._clock)
+        return Sharing(ownership, records, self._schema_log, self._spans.all, self.flush, interval_s, self._clock)
 
     # Writing: the puller's side.
 
     def register_span(self, span_id: int, span: Span, start_ts: int) -> int:
         """Open or create a span; return its resolved ts, durable when it returns."""
         self.own()
-        with self._lock:
-            store = self._spans.get(span_id)
-            created = store is None
-            if store is None:
-                store = SpanStore.create(self.objects, span_id, span, start_ts, self._rng, self._written)
-                self._spans[span_id] = store
-        if created:
-            self._write_and_wait([span_record(store.span_id, store.span, store.start_ts)])
+        store, is_new = self._spans.ensure(span_id, span, start_ts)
+        if is_new:
+            self._wal.write([span_record(store.span_id, store.span, store.start_ts)])
         return store.resolved_ts
 
     def append(self, span_id: int, batches: Sequence[ChangeBatch], on_persisted: Callable[[], None]) -> bool:
@@ -246,8 +179,7 @@ class ColumnarEventStore:
         """Let readers see batches that are durable now; the write-ahead log's thread calls it, in the order of submission."""
         for batch in batches:
             store.add(batch)
-        if store.heap_nbytes >= self.settings.spill_bytes:
-            self._flusher.request(store.span_id)
+        self.upkeep.after_append(store)
         on_persisted()
 
     def append_ddl(self, ddl: DdlEvent, on_persisted: Callable[[], None]) -> bool:
@@ -266,30 +198,28 @@ class ColumnarEventStore:
         self.own()
         new = self._schema_log.put(schemas)
         if new:
-            self._write_and_wait(schema_records(new))
+            self._wal.write(schema_records(new))
 
     def advance_resolved_ts(self, span_id: int, ts: int) -> None:
         """Raise the resolved ts of a span; an unknown span or a smaller ts changes nothing."""
         store = self._spans.get(span_id)
         if store is not None and store.advance(ts):
             self._wal.advance_resolved_ts(span_id, ts)
-            self._flush_if_grown(store)
+            self.upkeep.after_resolved(store)
 
     def flush(self, span_id: int) -> bool:
         """Write what is resolved to objects now; return False if there is nothing to write."""
-        store = self._span(span_id)
+        store = self._spans.of(span_id)
         with self._publishing():
             flushed = store.flush(self._schema_log.versions(store.span.table_id))
         if flushed:
-            store.flush_error = None
-            store.flushed_s = self._clock.monotonic_s()
             self._forget_log()
-            self._merger.request(span_id)
+            self.upkeep.after_flush(store)
         return flushed
 
     def merge(self, span_id: int) -> int:
         """Merge what a span holds now; return how many objects were replaced. The state is written again, so it takes its time."""
-        store = self._span(span_id)
+        store = self._spans.of(span_id)
         with self._publishing():
             return store.merge(self._schema_log.versions(store.span.table_id))
 
@@ -299,7 +229,7 @@ class ColumnarEventStore:
         With ``base_ts`` the state is known from there on only: the objects lack rows that changed between the two.
         """
         with self._publishing():
-            self._span(span_id).commit_bulk(objects, commit_ts, base_ts)
+            self._spans.of(span_id).commit_bulk(objects, commit_ts, base_ts)
 
     def commit_changes(self, span_id: int, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make bulk objects, rows and tombstones, visible in one step as changes at ``commit_ts``, which must not be resolved yet.
@@ -307,7 +237,7 @@ class ColumnarEventStore:
         That is how a large transaction comes in that was written elsewhere. Idempotent.
         """
         with self._publishing():
-            self._span(span_id).commit_changes(objects, commit_ts)
+            self._spans.of(span_id).commit_changes(objects, commit_ts)
 
     def base_ts(self, span_id: int) -> int | None:
         """Return from which ts on the state of a span is known; None where it is not, or the span is unknown."""
@@ -320,7 +250,7 @@ class ColumnarEventStore:
         It must not be captured meanwhile. Whoever read its history gets ``STALE_READ``, and its state is unknown until a bulk commit.
         """
         with self._publishing():
-            self._span(span_id).reset(start_ts)
+            self._spans.of(span_id).reset(start_ts)
         self._forget_log()
 
     def expire_history(self, pins: Mapping[int, int]) -> int:
@@ -335,9 +265,9 @@ class ColumnarEventStore:
 
         Files that nothing names go too, once they are old.
         """
-        left = sum(self._expire(span_id, TS_MAX) for span_id in self.span_ids())
+        left = sum(self._expire(span_id, TS_MAX) for span_id in self._spans.ids())
         written_before_ms = self._clock.now_ms() - self.settings.orphan_seconds * 1000
-        orphans = sum(self._remove_old_orphans(span_id, written_before_ms) for span_id in self.span_ids())
+        orphans = sum(self._remove_old_orphans(span_id, written_before_ms) for span_id in self._spans.ids())
         if orphans:
             log.info("old objects without a manifest removed", extra={"objects": orphans})
         return left
@@ -345,21 +275,21 @@ class ColumnarEventStore:
     def _expire(self, span_id: int, ts: int) -> int:
         limit_ts = min(ts, self.needs.keep_above(span_id))
         with self._publishing(_OWNER_FRESH_S):
-            return self._span(span_id).expire_history(limit_ts, min(limit_ts, self.needs.checkpoints_above(span_id)))
+            return self._spans.of(span_id).expire_history(limit_ts, min(limit_ts, self.needs.checkpoints_above(span_id)))
 
     def _remove_old_orphans(self, span_id: int, written_before_ms: int) -> int:
         with self._publishing(_OWNER_FRESH_S):
-            return self._span(span_id).remove_old_orphans(written_before_ms)
+            return self._spans.of(span_id).remove_old_orphans(written_before_ms)
 
     # Reading: the feed's side.
 
     def resolved_ts(self, span_id: int) -> int:
         """Return the span's resolved ts."""
-        return self._span(span_id).resolved_ts
+        return self._spans.of(span_id).resolved_ts
 
     def view(self, span_id: int, from_ts: int | None = None, to_ts: int | None = None) -> SpanView:
         """Return a consistent picture of a span, from which a handle on the window is built; without one, of what is there now."""
-        store = self._span(span_id)
+        store = self._spans.of(span_id)
         return store.view(self._schema_log.versions(store.span.table_id), from_ts, to_ts)
 
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
@@ -379,7 +309,7 @@ class ColumnarEventStore:
         try:
             return self.objects.get(path)
         except PenstockError as error:
-            if error.code != "OBJECT_MISSING" or self._span(span_id).names(path):
+            if error.code != "OBJECT_MISSING" or self._spans.of(span_id).names(path):
                 raise
             raise PenstockError("OBJECT_COLLECTED", f"span {span_id} has no object {path} any more") from error
 
@@ -415,8 +345,7 @@ class ColumnarEventStore:
 
     def span_ids(self) -> tuple[int, ...]:
         """Return the ids of all spans."""
-        with self._lock:
-            return tuple(self._spans)
+        return self._spans.ids()
 
     def recoverable_ts(self, span_ids: Sequence[int]) -> int:
         """Return the ts up to which some spans survive the loss of this machine; see the contract."""
@@ -430,14 +359,13 @@ class ColumnarEventStore:
 
     def stats(self) -> StoreStats:
         """Return what the store holds."""
-        return StoreStats(tuple(span_stats(s) for s in self._all_spans()), self._wal.group_count, self._wal.queue_fill)
+        return StoreStats(tuple(span_stats(s) for s in self._spans.all()), self._wal.group_count, self._wal.queue_fill)
 
     def close(self) -> None:
         """Make everything queued durable and stop; on shared storage, what is in memory goes there. May be called twice."""
         if self._sharing is not None:
             self._sharing.close()
-        self._flusher.close()
-        self._merger.close()
+        self.upkeep.close()
         self._wal.close()
 
     def __enter__(self) -> ColumnarEventStore:
@@ -448,152 +376,17 @@ class ColumnarEventStore:
 
     # Inside.
 
-    def _span(self, span_id: int) -> SpanStore:
-        store = self._spans.get(span_id)
-        if store is None:
-            raise PenstockError("SPAN_UNKNOWN", f"the event store holds no span {span_id}")
-        return store
-
-    def _all_spans(self) -> list[SpanStore]:
-        with self._lock:
-            return list(self._spans.values())
-
     def _check_owned(self) -> None:
         """Raise ``FENCED`` once another store has taken the objects."""
         if self._sharing is not None and self._sharing.lost is not None:
             raise self._sharing.lost
 
-    @contextlib.contextmanager
-    def _publishing(self, fresh_s: float = 0.0) -> Iterator[None]:
-        """Write manifests in it, or remove objects: only as the owner, and only once the schema log is where they are."""
-        if self._sharing is None:
-            yield
-            return
-        try:
-            if fresh_s:
-                self._sharing.check(fresh_s)
-            else:
-                self._sharing.before_publish()
-            yield
-        except PenstockError as error:
-            self._sharing.note(error)
-            raise
-
-    def _write_and_wait(self, records: Sequence[WalRecord]) -> None:
-        durable = threading.Event()
-        self._wal.submit(records, durable.set)
-        while not self._clock.wait(durable, 1.0):
-            self._wal.check_open()
+    def _publishing(self, fresh_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._sharing is None else self._sharing.publishing(fresh_s)
 
     def _recover(self, taken_over: Sequence[SpanMark] = ()) -> None:
-        for span_id, manifest in load_manifests(self.objects).items():
-            self._spans[span_id] = store = SpanStore(self.objects, manifest, self._rng, self._written)
-            removed = store.remove_orphans()
-            if removed:
-                log.info("objects without a manifest removed", extra={"span_id": span_id, "objects": removed})
-        for mark in taken_over:
-            if mark.span_id not in self._spans:
-                self._spans[mark.span_id] = SpanStore.create(self.objects, mark.span_id, mark.span, mark.start_ts, self._rng, self._written)
-            self._spans[mark.span_id].advance(mark.held_ts)
-        for record in self._wal.replay():
-            self._replay(record)
-        self._wal.forgotten.check_objects({store.span_id: store.flushed_ts for store in self._spans.values()})
-
-    def _replay(self, record: Replayed) -> None:
-        if record.batch is not None:
-            store = self._spans.get(record.span_id)
-            if store is None:
-                raise PenstockError("WAL_CORRUPT", f"the write-ahead log holds rows of span {record.span_id} that was never registered")
-            store.add(record.batch)
-        elif record.kind is RecordKind.SPAN:
-            entry = decoded(record.payload, SpanEntry)
-            if record.span_id not in self._spans:
-                self._spans[record.span_id] = SpanStore.create(
-                    self.objects, record.span_id, entry.span, entry.start_ts, self._rng, self._written
-                )
-        elif record.kind is RecordKind.RESOLVED:
-            for span_id, ts in read_resolved(record.payload):
-                if span_id in self._spans:
-                    self._spans[span_id].advance(ts)
-        elif record.kind is RecordKind.SCHEMAS:
-            self._schema_log.put(read_schemas(record.payload))
-        elif record.kind is RecordKind.DDL:
-            self._schema_log.put_ddl(DdlEvent.from_json(record.payload))
-
-    def _head_records(self) -> Sequence[WalRecord]:
-        spans = self._all_spans()
-        records = [span_record(s.span_id, s.span, s.start_ts) for s in spans]
-        if spans:
-            records.append(resolved_record({s.span_id: s.resolved_ts for s in spans}))
-        return [*records, *self._schema_log.records()]
-
-    def _flush_if_grown(self, store: SpanStore) -> None:
-        """Ask for a flush. Called when a resolved ts advances, because only that makes rows flushable."""
-        if self._has_grown(store):
-            self._flusher.request(store.span_id)
-        elif self._wal.nbytes > self.settings.wal_bytes_max:
-            for span_id in self._wal.holders():
-                self._flusher.request(span_id)
-
-    def _has_grown(self, store: SpanStore) -> bool:
-        # While the log is busy, a burst may fill some more memory: objects would be written to the same disk at the same time.
-        limit = self.settings.flush_bytes * (BURST if self._wal.queue_fill > 0 else 1)
-        return store.memory_nbytes >= limit and store.flushable_nbytes() >= self.settings.flush_bytes // 2
-
-    def _flush_in_background(self, span_id: int) -> None:
-        store = self._spans[span_id]
-        try:
-            # Asked for again while it was flushed, a span may have little left: that waits, another object would be tiny.
-            if self._has_grown(store) or self._wal.nbytes > self.settings.wal_bytes_max:
-                self.flush(span_id)
-            if store.heap_nbytes >= self.settings.spill_bytes:
-                self._spill(store)
-        except PenstockError as error:
-            self._flush_failed(store, error)
-        except Exception as error:  # noqa: BLE001 - the thread serves all spans and must outlive a defect in one; appends report it
-            self._flush_failed(store, PenstockError("INTERNAL", f"flush of span {span_id}: {type(error).__name__}: {error}"))
-
-    @staticmethod
-    def _flush_failed(store: SpanStore, error: PenstockError) -> None:
-        """Remember why; appends raise it once the memory that cannot be flushed has grown too far."""
-        store.flush_error = error
-        log.warning("flush failed, memory is kept", extra={"span_id": store.span_id, "code": error.code, "detail": error.detail})
-
-    def _maintain_in_background(self, span_id: int) -> float | None:
-        """Merge a span that has grown, and let old history go; return after how many seconds to look again where a merge is put off.
-
-        Failures are told and tried again after the next flush.
-        """
-        put_off_s = None
-        try:
-            put_off_s = self._merge_if_due(self._spans[span_id])
-            if self._clock.monotonic_s() - self._collected_s >= self.settings.gc_interval_s:
-                self._collected_s = self._clock.monotonic_s()
-                self.collect_garbage()
-        except PenstockError as error:
-            log.warning("maintenance failed", extra={"span_id": span_id, "code": error.code, "detail": error.detail})
-        except Exception as error:  # noqa: BLE001 - the thread serves all spans and must outlive a defect in one
-            log.error("maintenance failed", extra={"span_id": span_id, "code": "INTERNAL", "detail": f"{type(error).__name__}: {error}"})
-        return put_off_s
-
-    def _merge_if_due(self, store: SpanStore) -> float | None:
-        """Merge a span that is worth it, or return after how many seconds, because it is still being filled."""
-        due = self._merge_settings.due(store.objects)
-        if due < 1.0:
-            return None
-        left_s = store.flushed_s + self.settings.merge_lull_s - self._clock.monotonic_s()
-        if left_s > 0 and due < MERGE_DUE_MAX:
-            return left_s
-        replaced = self.merge(store.span_id)
-        log.info("span merged", extra={"span_id": store.span_id, "objects": replaced})
-        return None
-
-    def _spill(self, store: SpanStore) -> None:
-        try:
-            moved = store.spill(self._spill_directory)
-        except OSError as error:
-            raise PenstockError("STORE_FAILED", f"memory could not be spilled: {error}") from error
-        log.info("memory spilled while the resolved ts waits", extra={"span_id": store.span_id, "nbytes": moved})
+        self._spans.recover(self._wal.replay(), taken_over)
+        self._wal.forgotten.check_objects({store.span_id: store.flushed_ts for store in self._spans.all()})
 
     def _forget_log(self) -> None:
-        self._wal.forget({s.span_id: s.flushed_ts for s in self._all_spans()})
+        self._wal.forget({s.span_id: s.flushed_ts for s in self._spans.all()})

@@ -10,33 +10,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 
 from penstock.model.clock import Clock
 from penstock.model.timestamp import TS_MAX, compose_ts
+from penstock.store.settings import StoreSettings
 
 EXPIRING_MAX = 64
-
-
-@dataclass(frozen=True)
-class HistorySettings:
-    """How long changes stay readable.
-
-    Attributes:
-        history_seconds: in the manifest, where every reader finds them at once.
-        checkpoint_seconds: after that in checkpoints, counted from the change as well.
-        gc_ttl_seconds: how long a pin can hold history back.
-    """
-
-    history_seconds: int = 3_600
-    checkpoint_seconds: int = 24 * 3_600
-    gc_ttl_seconds: int = 24 * 3_600
 
 
 class HistoryNeeds:
     """The pins and leases of all spans. Thread safe."""
 
-    def __init__(self, settings: HistorySettings, clock: Clock) -> None:
+    def __init__(self, settings: StoreSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()

@@ -7,9 +7,10 @@ removed after another owner was seen. So a successor pulls again what came in th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.model.clock import Clock
@@ -96,6 +97,19 @@ class Sharing:
             if changes != self._written_changes:
                 self._records.write_schemas(Schemas(*self._schema_log.contents()))
                 self._written_changes = changes
+
+    @contextlib.contextmanager
+    def publishing(self, fresh_s: float) -> Iterator[None]:
+        """Write manifests in it, or, with ``fresh_s``, remove objects: only as the owner, once the schema log is where they are."""
+        try:
+            if fresh_s:
+                self.check(fresh_s)
+            else:
+                self.before_publish()
+            yield
+        except PenstockError as error:
+            self.note(error)
+            raise
 
     def share(self) -> None:
         """Flush what is in memory, and mark how far each span has got."""

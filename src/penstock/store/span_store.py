@@ -24,11 +24,11 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes.changes import SpanState, SpanView, drain, side_handles
 from penstock.store.changes.ordered_handle import OrderedHandle
 from penstock.store.changes.ordering import window_rows
-from penstock.store.log.bootstrap_log import BootstrapLog, bootstrap_prefix
 from penstock.store.memory import MemoryRows, SpanMemory
-from penstock.store.objects.checkpoints import CheckpointChain, leaves_at
+from penstock.store.objects import manifest_edits, orphans
+from penstock.store.objects.checkpoints import CheckpointChain
 from penstock.store.objects.manifest import Manifest, write_manifest
-from penstock.store.objects.merging import MergeCommit, MergePlan, Write, commit_of, plan_merge, write_merge
+from penstock.store.objects.merging import MergePlan, Write, commit_of, plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.span_writer import ObjectSettings, SpanWriter, with_row_ids
@@ -56,17 +56,7 @@ class SpanStore:
     @classmethod
     def create(cls, space: ObjectSpace, span_id: int, span: Span, start_ts: int, rng: random.Random, written: ObjectSettings) -> SpanStore:
         """Make the store of a new span whose capture begins above ``start_ts``."""
-        manifest = Manifest(
-            number=0,
-            span_id=span_id,
-            span=span,
-            resolved_ts=start_ts,
-            flushed_ts=start_ts,
-            history_start_ts=start_ts,
-            base_ts=TS_ZERO if start_ts == TS_ZERO else None,
-            writer="",
-        )
-        return cls(space, manifest, rng, written)
+        return cls(space, manifest_edits.begun(span_id, span, start_ts), rng, written)
 
     @property
     def span(self) -> Span:
@@ -212,9 +202,7 @@ class SpanStore:
                 if not new:
                     return flushed
                 flushed = True
-                numbered, next_row = with_row_ids(new, old.next_row)
-                objects = (*old.objects, *numbered)
-                if self._publish(msgspec.structs.replace(old, resolved_ts=cut_ts, flushed_ts=cut_ts, objects=objects, next_row=next_row)):
+                if self._publish(manifest_edits.flushed(old, new, cut_ts), cut_ts):
                     return True
                 self._writer.discard(new)  # An earlier attempt had come through: its objects hold these rows.
 
@@ -237,28 +225,17 @@ class SpanStore:
             if not sources <= {o.path for o in self._manifest.objects if o.delete_ts == 0}:
                 self._writer.discard(merged)
                 return 0
-            numbered, next_row = with_row_ids(merged, self._manifest.next_row)
+            numbered, _ = with_row_ids(merged, self._manifest.next_row)
             commit = commit_of(self.view(tables), numbered, plan.merge_ts, self._write_for(tables))
-            return self._commit_merge(commit, sources, next_row)
+            if self._publish(manifest_edits.merged(self._manifest, commit, sources), self._resolved_ts):
+                return len(sources)
+            # An earlier attempt at a manifest had come through, so this merge has read an older one: another will do it.
+            self._writer.discard((*commit.merged, *commit.transferred))
+            return 0
 
     def _write_for(self, tables: Sequence[TableSchema]) -> Write:
         number = self._manifest.number + 1
         return lambda side, kind, batches, commit_ts: self._writer.write(number, side, kind, batches, tables, commit_ts)
-
-    def _commit_merge(self, commit: MergeCommit, sources: set[str], next_row: int) -> int:
-        old, ts = self._manifest, commit.commit_ts
-        transferred, next_row = with_row_ids(commit.transferred, next_row)
-        added = tuple(msgspec.structs.replace(o, create_ts=ts) for o in (*commit.merged, *transferred))
-        objects = tuple(msgspec.structs.replace(o, delete_ts=ts) if o.path in sources else o for o in old.objects)
-        transfer_ts = (*old.transfer_ts, ts) if transferred else old.transfer_ts
-        new = msgspec.structs.replace(
-            old, resolved_ts=self._resolved_ts, objects=(*objects, *added), transfer_ts=transfer_ts, next_row=next_row
-        )
-        if self._publish(new):
-            return len(sources)
-        # An earlier attempt at a manifest had come through, so this merge has read an older one: another will do it.
-        self._writer.discard(added)
-        return 0
 
     def spill(self, directory: Path) -> int:
         """Move large batches from the heap to a mapped file; return how many bytes."""
@@ -282,36 +259,18 @@ class SpanStore:
         """
         with self._flushing:
             old = self._manifest
-            known = old.base_ts is not None
-            ts = min(ts, old.flushed_ts)
-            leaving = [o for o in old.objects if (0 < o.delete_ts <= ts if known else o.max_ts <= ts)]
+            known, (leaving, start_ts) = old.base_ts is not None, manifest_edits.leaving(old, ts)
             if leaving:
-                start_ts = max(old.history_start_ts, *(leaves_at(o) for o in leaving))
                 transfers = [t for t in old.transfer_ts if t <= start_ts]
                 with self._lock:
                     self._checkpoints.add(old.history_start_ts, start_ts, old.base_ts, leaving, transfers)
-                self._leave(leaving, start_ts, base_ts=start_ts if known else None)
+                while not self._publish(manifest_edits.without(self._manifest, leaving, start_ts, known=known), self._resolved_ts):
+                    pass
             with self._lock:
                 dropped = self._checkpoints.expire(checkpoints_ts)
             kept = {o.path for o in self._manifest.objects}
             self._writer.discard([o for o in dropped if o.path not in kept])
             return len(leaving)
-
-    def _leave(self, gone: Sequence[ObjectMeta], start_ts: int, base_ts: int | None) -> None:
-        """Publish a manifest without some objects, whose history begins at a ts."""
-        paths = {o.path for o in gone}
-        while True:
-            old = self._manifest
-            new = msgspec.structs.replace(
-                old,
-                resolved_ts=self._resolved_ts,
-                history_start_ts=max(start_ts, old.history_start_ts),
-                base_ts=None if base_ts is None else max(base_ts, old.base_ts or TS_ZERO),
-                objects=tuple(o for o in old.objects if o.path not in paths),
-                transfer_ts=tuple(ts for ts in old.transfer_ts if ts > start_ts),
-            )
-            if self._publish(new):
-                return
 
     def reset(self, start_ts: int) -> None:
         """Forget everything and begin again above a ts, because the upstream's log has a hole before it.
@@ -323,9 +282,7 @@ class SpanStore:
                 raise PenstockError(
                     "RESOLVED_TS_VIOLATED", f"span {self.span_id}: it begins again at ts {start_ts}, resolved ts is {self._resolved_ts}"
                 )
-            blank = {"base_ts": None, "objects": (), "transfer_ts": ()}
-            began = {"resolved_ts": start_ts, "flushed_ts": start_ts, "history_start_ts": start_ts}
-            while not self._publish(msgspec.structs.replace(self._manifest, **blank, **began)):
+            while not self._publish(manifest_edits.begun_again(self._manifest, start_ts), start_ts):
                 pass
             with self._lock:
                 self._checkpoints.clear()
@@ -336,19 +293,10 @@ class SpanStore:
 
         Those of a bootstrap are left while any of its records is younger: whoever wrote them commits them later.
         """
-        records = self._space.list_modified(bootstrap_prefix(self.span_id))
-        alive = any(ms >= written_before_ms for ms in records.values())
-        if records and not alive:
-            BootstrapLog(self._space, self.span_id).clear()
-        folders = ("objects",) if alive else ("objects", "bulk")
-        written = {n: ms for f in folders for n, ms in self._space.list_modified(f"spans/{self.span_id}/{f}/").items()}
-        old = {n for n, ms in written.items() if ms < written_before_ms}
+        old = orphans.files_before(self._space, self.span_id, written_before_ms)
         # No manifest is made meanwhile, so none can come to name what goes.
         with self._flushing:
-            orphans = old - self._named()
-            for name in orphans:
-                self._space.delete(name)
-        return len(orphans)
+            return orphans.remove(self._space, old - self._named())
 
     def names(self, path: str) -> bool:
         """Return whether an object is among those that manifest or checkpoints name now."""
@@ -363,11 +311,7 @@ class SpanStore:
 
         Only for the owner, before it flushes. Bulk objects are left: whoever writes them commits them later.
         """
-        named = self._named()
-        orphans = [name for name in self._space.list_names(f"spans/{self.span_id}/objects/") if name not in named]
-        for name in orphans:
-            self._space.delete(name)
-        return len(orphans)
+        return orphans.remove(self._space, orphans.files(self._space, self.span_id) - self._named())
 
     def commit_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int, base_ts: int | None = None) -> None:
         """Make objects that were written elsewhere visible in one step, all with one commit ts, as what the span held at that ts.
@@ -384,7 +328,8 @@ class SpanStore:
                         f"span {self.span_id}: its log begins at ts {self._manifest.history_start_ts}, after a state of ts {commit_ts}",
                     )
                 # The rows are no changes: a tail that crosses their ts would show them as such, so history begins there.
-                self._publish_bulk(objects, commit_ts if base_ts is None else base_ts, commit_ts)
+                known_ts = commit_ts if base_ts is None else base_ts
+                self._publish(manifest_edits.filled(self._manifest, objects, known_ts, commit_ts), self._resolved_ts)
 
     def commit_changes(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         """Make objects that were written elsewhere visible in one step as changes at a ts that is not resolved yet; idempotent."""
@@ -398,34 +343,20 @@ class SpanStore:
                             "RESOLVED_TS_VIOLATED",
                             f"span {self.span_id}: bulk changes at ts {commit_ts}, at or below the resolved ts",
                         )
-                self._publish_bulk(objects, self._manifest.base_ts)
+                self._publish(manifest_edits.filled(self._manifest, objects, self._manifest.base_ts), self._resolved_ts)
 
     def _check_bulk(self, objects: Sequence[ObjectMeta], commit_ts: int) -> None:
         if any((o.commit_ts, o.span_id, o.object_kind) != (commit_ts, self.span_id, ObjectKind.BULK) for o in objects):
             raise PenstockError("WINDOW_INVALID", f"span {self.span_id}: a bulk object does not carry commit ts {commit_ts}")
-
-    def _publish_bulk(self, objects: Sequence[ObjectMeta], base_ts: int | None, history_start_ts: int = TS_ZERO) -> bool:
-        old = self._manifest
-        numbered, next_row = with_row_ids(objects, old.next_row)
-        return self._publish(
-            msgspec.structs.replace(
-                old,
-                resolved_ts=self._resolved_ts,
-                base_ts=base_ts,
-                history_start_ts=max(old.history_start_ts, history_start_ts),
-                objects=(*old.objects, *numbered),
-                next_row=next_row,
-            )
-        )
 
     def _write_memory(self, old: Manifest, rows: MemoryRows, cut_ts: int, tables: Sequence[TableSchema]) -> Iterator[ObjectMeta]:
         for side in BatchKind:
             batches = drain([OrderedHandle(b) for b in rows.sources(side, old.flushed_ts, cut_ts)])
             yield from self._writer.write(old.number + 1, side, ObjectKind.APPENDABLE, batches, tables)
 
-    def _publish(self, manifest: Manifest) -> bool:
+    def _publish(self, manifest: Manifest, resolved_ts: int) -> bool:
         """Publish under the next number and install what holds it; False if that is what an earlier attempt wrote."""
-        wanted = msgspec.structs.replace(manifest, number=manifest.number + 1)
+        wanted = msgspec.structs.replace(manifest, number=manifest.number + 1, resolved_ts=resolved_ts)
         installed = write_manifest(self._space, wanted)
         with self._lock:
             self._manifest = installed

@@ -160,6 +160,8 @@ def _value(rng: random.Random, kind: str, column: LiveColumn, number: int) -> st
         return str(2000 + abs(number) % 100)
     if base == "bit":
         return f"B'{abs(number) % 32:05b}'" if kind == "postgres" else str(abs(number) % 16)
+    if kind == "postgres" and column.family in {"number", "float", "double"} and rng.random() < 0.15:
+        return rng.choice(("'NaN'", "'-0'", f"{number}.100", "'NaN'" if column.family == "number" else "'-Infinity'"))
     if column.family == "number":
         return f"{number}.{abs(number) % 100:02d}"
     if column.family in {"float", "double"}:

@@ -30,7 +30,8 @@ from testing.servers.waiting import wait_until
 REFUSED = (pymysql.Error, psycopg.Error)
 """What a server may say to a statement."""
 _BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--sync-binlog=0")
-_LOGICAL = ("-c", "wal_level=logical", "-c", "max_replication_slots=40", "-c", "max_wal_senders=40")
+_SETTINGS = ("wal_level=logical", "max_replication_slots=40", "max_wal_senders=40", "max_prepared_transactions=5")
+_LOGICAL = tuple(word for setting in _SETTINGS for word in ("-c", setting))
 _FAMILIES = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "bit", "year"), "number"),
     **dict.fromkeys(("int2", "int4", "int8", "bool", "numeric"), "number"),

@@ -47,6 +47,8 @@ class StructureGrammar:
             *(self._change_type, self._change_type, self._change_default, self._key, self._truncate, self._rename, self._rename),
             *(self._swap, self._reload, self._drop, self._again, self._copy, self._like, self._partitions, self._storage),
         ]
+        if self._postgres:
+            choices += [self._identity, self._deferrable, self._generated, self._inherit, self._together, self._behind_a_view]
         return self._rng.choice(choices)(table, tables)
 
     def _create(self, name: str) -> list[str]:
@@ -290,4 +292,65 @@ class StructureGrammar:
                 [f"ALTER TABLE {target} REBUILD PARTITION {part}"],
                 [f"ALTER TABLE {target} REMOVE PARTITIONING"],
             )
+        )
+
+    def _identity(self, table: LiveTable, _: Sequence[LiveTable]) -> list[str]:
+        """Let rows be named otherwise: by another index, by nothing but their values, by the key; or lie in another order."""
+        column = self._plain(table)
+        index = f"{table.name}_named"
+        by_index = [] if column is None else [self._alter(table, f"ALTER {self._q(column.name)} SET NOT NULL")]
+        by_index += [] if column is None else [f"CREATE UNIQUE INDEX {self._q(index)} ON {self._q(table.name)} ({self._q(column.name)})"]
+        by_index += [self._alter(table, f"REPLICA IDENTITY USING INDEX {self._q(index)}")]
+        default = "DEFAULT" if table.key else "FULL"
+        return self._rng.choice(
+            (
+                by_index,
+                [self._alter(table, "REPLICA IDENTITY FULL")],
+                [self._alter(table, f"REPLICA IDENTITY {default}"), f"DROP INDEX IF EXISTS {self._q(index)}"],
+                [f"CLUSTER {self._q(table.name)} USING {self._q(f'{table.name}_pkey')}"],
+            )
+        )
+
+    def _deferrable(self, table: LiveTable, _: Sequence[LiveTable]) -> list[str]:
+        if not table.key or table.partitions:
+            return []
+        key = ", ".join(self._q(k) for k in table.key)
+        drop = self._alter(table, f"DROP CONSTRAINT {self._q(f'{table.name}_pkey')}")
+        when = self._rng.choice(("DEFERRABLE INITIALLY DEFERRED", "DEFERRABLE", "NOT DEFERRABLE"))
+        return [self._alter(table, "REPLICA IDENTITY FULL"), drop, self._alter(table, f"ADD PRIMARY KEY ({key}) {when}")]
+
+    def _generated(self, table: LiveTable, _: Sequence[LiveTable]) -> list[str]:
+        made = [c for c in table.columns if c.generated]
+        if made:
+            return [self._alter(table, f"ALTER {self._q(self._rng.choice(made).name)} DROP EXPRESSION")]
+        numbers = [c for c in table.stored if c.base in {"int2", "int4", "int8"}]
+        if not numbers:
+            return []
+        name, source = self._q(self._free_column(table)), self._q(self._rng.choice(numbers).name)
+        return [self._alter(table, f"ADD COLUMN {name} bigint GENERATED ALWAYS AS ({source}::bigint * 2) STORED")]
+
+    def _inherit(self, table: LiveTable, tables: Sequence[LiveTable]) -> list[str]:
+        free = [n for n in _TABLES if n not in {t.name for t in tables}]
+        if not free or len(tables) >= TABLES_MAX or table.partitions:
+            return []
+        new = self._q(self._rng.choice(free))
+        key = f"PRIMARY KEY ({', '.join(self._q(k) for k in table.key)})" if table.key else ""
+        made = [f"CREATE TABLE {new} ({key}) INHERITS ({self._q(table.name)})"]
+        return made if table.key else [*made, f"ALTER TABLE {new} REPLICA IDENTITY FULL"]
+
+    def _together(self, table: LiveTable, tables: Sequence[LiveTable]) -> list[str]:
+        """Empty tables together, fill one before and one behind it."""
+        other = self._rng.choice(tables)
+        names = ", ".join(self._q(n) for n in dict.fromkeys((table.name, other.name)))
+        return [self._rows.insert(other), f"TRUNCATE {names} RESTART IDENTITY CASCADE", self._rows.insert(table)]
+
+    def _behind_a_view(self, table: LiveTable, tables: Sequence[LiveTable]) -> list[str]:
+        """Let a view take the name of a table for a while, as a migration without downtime does."""
+        free = [n for n in _TABLES if n not in {t.name for t in tables}]
+        if not free:
+            return []
+        old, new = self._q(table.name), self._q(self._rng.choice(free))
+        away = [f"ALTER TABLE {old} RENAME TO {new}", f"CREATE VIEW {old} AS SELECT * FROM {new}", self._rows.insert(table)]
+        return (
+            [*away, f"DROP VIEW {old}", f"ALTER TABLE {new} RENAME TO {old}"] if self._rng.random() < 0.5 else [*away, f"DROP VIEW {old}"]
         )

@@ -19,7 +19,8 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, OP
-from penstock.store.history import HistoryNeeds, HistorySettings
+from penstock.store.history import HistoryNeeds
+from penstock.store.settings import StoreSettings
 from testing.paths.whole_path import WholePath
 
 SETUP = [
@@ -62,7 +63,7 @@ def lose_history(path: WholePath) -> None:
     rewrite_rows(path)
     path.wait_resolved(path.upstream.current_ts())
     path.flush_store()
-    path.store.needs = HistoryNeeds(HistorySettings(0, 0, 0), SystemClock())
+    path.store.needs = HistoryNeeds(StoreSettings(history_seconds=0, checkpoint_seconds=0, gc_ttl_seconds=0), SystemClock())
     path.store.collect_garbage()
 
 

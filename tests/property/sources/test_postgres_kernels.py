@@ -19,7 +19,7 @@ from penstock.source.postgres.commit_log import TS_STEP, chain_ts
 from penstock.source.postgres.rows.cells import CellForm, copy_grid, tuple_grid
 from penstock.source.postgres.rows.row_changes import build_changes
 from penstock.source.postgres.rows.transaction_spool import TransactionSpool
-from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.tables.observed import KnownRelation
 from penstock.source.postgres.wire.pgoutput import (
     FIRST_ROW,
     FULL,

@@ -9,7 +9,7 @@ import pytest
 from penstock.config.connections import Connections
 from penstock.config.store_objects import folder_of, open_objects
 from penstock.model.errors import PenstockError
-from penstock.store.event_store import StoreSettings
+from penstock.store.settings import StoreSettings
 
 NONE = Connections({}).resolve
 

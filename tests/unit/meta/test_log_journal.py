@@ -61,6 +61,24 @@ def test_marks_at_one_place_follow_each_other_and_a_mark_at_a_known_ts_stays_a_m
     assert one.marks_from(0) == [JournalEntry(5, "quiet", True), JournalEntry(8, "quiet", True), JournalEntry(9, "later", True)]
 
 
+def test_a_place_that_was_given_for_a_ts_is_not_taken_back(one: LogJournal | MemoryJournal) -> None:
+    """The upstream lets go of the log before a place that everybody has reached; nobody may be sent to an older one after that."""
+    entries = [
+        JournalEntry(3, "o"),
+        *(JournalEntry(ts, "quiet", True) for ts in (5, 6, 7, 8)),
+        JournalEntry(10, "z"),
+        JournalEntry(11, "z", True),
+    ]
+    given: dict[int, str] = {}
+    for entry in entries:
+        one.save(entry)
+        for ts in range(3, entry.ts + 1):
+            found = one.start_for(ts)
+            assert found is not None
+            assert given.setdefault(ts, found.text) == found.text
+    assert given == {3: "o", 4: "o", 5: "quiet", 6: "quiet", 7: "quiet", 8: "quiet", 9: "quiet", 10: "z", 11: "z"}
+
+
 def test_old_positions_are_dropped_but_never_one_that_is_needed_nor_the_newest(tmp_path: Path) -> None:
     clock = SimulatedClock()
     one = journal(tmp_path, clock)

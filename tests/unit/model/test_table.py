@@ -72,6 +72,13 @@ def test_a_row_has_the_version_at_or_below_its_ts() -> None:
     assert caught.value.code == "SCHEMA_UNKNOWN"
 
 
+def test_a_ts_before_the_first_version_may_mean_the_first() -> None:
+    history = SchemaHistory(7, [version(10), version(20)])
+    assert [history.at_or_first(ts).version for ts in (0, 10, 19, 20, TS_MAX)] == [10, 10, 10, 20, 20]
+    with pytest.raises(PenstockError, match=r"\[SCHEMA_UNKNOWN\]"):
+        SchemaHistory(7).at_or_first(10)
+
+
 def test_versions_may_come_in_any_order() -> None:
     versions = [version(10), version(20), version(30)]
     for order in itertools.permutations(versions):

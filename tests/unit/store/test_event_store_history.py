@@ -10,10 +10,10 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.bulk import write_bulk
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, append_durably, change_batch, read_rows
-from testing.checks.looked_inside import object_rows
 from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 
 SPAN = Span(TABLE.table_id)
@@ -102,20 +102,6 @@ def test_objects_without_a_manifest_are_removed_on_opening(store: ColumnarEventS
         assert read_rows(again.collect_changes(SPAN_ID, 100, 120)) == [(110, Op.INSERT, 7, "seven")]
 
 
-def test_memory_is_flushed_when_it_has_grown(tmp_path: Path) -> None:
-    with ColumnarEventStore(tmp_path, StoreSettings(flush_bytes=4_000, wal_segment_bytes=4_000)) as store:
-        store.register_span(SPAN_ID, SPAN, 100)
-        rows = [(ts, Op.INSERT, ts, "x" * 50) for ts in range(101, 1_001)]
-        for at in range(0, len(rows), 50):
-            append_durably(store, SPAN_ID, rows[at : at + 50], rows[at : at + 50][-1][0])
-        store.flush(SPAN_ID)
-        stats = next(s for s in store.stats().spans if s.span_id == SPAN_ID)
-        assert object_rows(store, SPAN_ID) == {"appendable": 900}
-        assert stats.memory_rows == 0
-        assert len(list((tmp_path / "wal").glob("*.wal"))) <= 3
-        assert read_rows(store.collect_changes(SPAN_ID, 100, 1_000)) == rows
-
-
 def test_a_log_that_does_not_belong_to_its_objects_is_refused(tmp_path: Path) -> None:
     """A directory that is copied piece by piece while a server works: older objects, or a log from which a segment was let go meanwhile."""
     settings = StoreSettings(wal_segment_bytes=1_000)
@@ -147,28 +133,6 @@ def test_a_log_that_does_not_belong_to_its_objects_is_refused(tmp_path: Path) ->
             reached = again.resolved_ts(SPAN_ID)
             assert reached == {"old-log": 140, "after": 150, "before": 120}[name]
             assert read_rows(again.collect_changes(SPAN_ID, 100, reached)) == rows[: reached - 100]
-
-
-def test_a_span_whose_resolved_ts_hangs_spills_to_a_mapped_file(tmp_path: Path) -> None:
-    """Rows above the resolved ts cannot be flushed; they leave the heap and are still read, flushed and recovered."""
-    with ColumnarEventStore(tmp_path, StoreSettings(spill_bytes=200_000)) as store:
-        store.register_span(SPAN_ID, SPAN, 100)
-        rows = [(101 + n // 7, Op.INSERT, n, "x" * 50) for n in range(20_000)]
-        for at in range(0, len(rows), 2_000):
-            append_durably(store, SPAN_ID, rows[at : at + 2_000], 100)
-        span = store._spans[SPAN_ID]
-        span.spill(tmp_path / "spill")
-        assert span.heap_nbytes == 0
-        assert span.memory_nbytes > 1_000_000
-        assert list((tmp_path / "spill").iterdir()) == []
-        append_durably(store, SPAN_ID, [(9_000, Op.INSERT, 1, "last")], 2_000)
-        assert read_rows(store.collect_changes(SPAN_ID, 100, 2_000)) == [r for r in rows if r[0] <= 2_000]
-        assert store.flush(SPAN_ID)
-        store.advance_resolved_ts(SPAN_ID, 9_000)
-        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
-        assert store.flush(SPAN_ID)
-        assert span.memory_row_count == 0
-        assert read_rows(store.collect_changes(SPAN_ID, 100, 9_000)) == [*rows, (9_000, Op.INSERT, 1, "last")]
 
 
 def test_a_large_flush_writes_several_objects_in_order(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_MAX
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.manifest import load_manifests
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, Row, append_durably, both_sides, read_rows
 
 SPAN = Span(TABLE.table_id)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.given import URI, read_options, read_settings
+from penstock.cli.given import URI, read_tree
+from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
 from penstock.model.errors import PenstockError
-from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed, as in --set flush-interval=10s. Repeat."
 )
-@click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
+@output_option
 def doctor(
     uri: str | None, tables: tuple[str, ...], sink: str | None, config_file: Path | None, assignments: tuple[str, ...], output: str
 ) -> int:
@@ -53,11 +51,8 @@ def doctor(
       penstock doctor --config shop.toml
       penstock doctor mysql://cdc:{ask}@db:3306 --output json
     """  # noqa: D301
-    tree = merge(read_settings(config_file), read_options(assignments))
-    if isinstance(tree.get("sink"), str):
-        tree["sink"] = {"uri": tree["sink"]}
     given = {"source": uri, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None}
-    tree = merge(tree, {key: value for key, value in given.items() if value is not None})
+    tree = read_tree(config_file, assignments, given)
     if not (tree.get("source") or config_file or sink):
         raise click.UsageError("Give the URI of a database, --sink or --config.")
     findings = _examine(tree, whole=config_file is not None)

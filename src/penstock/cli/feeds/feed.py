@@ -9,24 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
-from penstock.cli.given import URI, read_options, read_settings
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import say, visible
+from penstock.cli.given import URI, read_tree
+from penstock.cli.options import output_option, server_option
+from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.line import say
+from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.settings.loader import merge
 
-_server_option = click.option(
-    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
-)
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
 _POLL_S = 0.2
 
 
@@ -55,8 +47,8 @@ feed.add_command(table_group)
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
 )
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def create(
     name: str,
     tables: tuple[str, ...],
@@ -75,12 +67,8 @@ def create(
       penstock feed create people --source crm --table 'crm.*' --sink s3://lake/people
       penstock feed create orders --config orders.toml --set spans-per-table=4
     """  # noqa: D301
-    tree = read_settings(config_file)
-    if isinstance(tree.get("sink"), str):
-        tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_options(assignments))
-    given = {"name": name, "tables": list(tables), "sink": {"uri": sink} if sink else None, "source": source}
-    tree = merge(tree, {key: value for key, value in given.items() if value})
+    given = {"name": name, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None, "source": source or None}
+    tree = read_tree(config_file, assignments, given)
     _require_json(tree)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
@@ -92,8 +80,8 @@ def create(
 
 
 @feed.command("list")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def list_feeds(server_url: str, output: str) -> None:
     """List the feeds with their state and progress."""
     with ServerClient(server_url) as client:
@@ -104,19 +92,14 @@ def list_feeds(server_url: str, output: str) -> None:
     if not feeds:
         click.echo("no feeds; see `penstock feed create --help`")
         return
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("NAME", "left"), ("STATE", "left"), ("ROWS", "right"), ("FILES", "right"), ("LAG", "right"), ("ERROR", "left")):
-        table.add_column(title, justify="right" if justify == "right" else "left")
-    for one in feeds:
-        error = one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else ""
-        table.add_row(one["name"], one["state"], f"{one['rows']:,}", f"{one['files']:,}", _lag(one["lag_s"]), visible(error))
-    Console().print(table)
+    rows = ((f["name"], f["state"], f"{f['rows']:,}", f"{f['files']:,}", _lag(f["lag_s"]), _trouble(f)) for f in feeds)
+    show_table(("NAME", "STATE", "ROWS", "FILES", "LAG", "ERROR"), rows, right=("ROWS", "FILES", "LAG"))
 
 
 @feed.command()
 @click.argument("name")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def show(name: str, server_url: str, output: str) -> None:
     """Show one feed: state, progress, tables, configuration. Credentials are masked."""
     with ServerClient(server_url) as client:
@@ -124,20 +107,14 @@ def show(name: str, server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for title, text in _rows(found):
-        # As it is: square brackets in an error are not markup.
-        table.add_row(title, Text(visible(text)))
-    Console().print(table)
+    show_facts(_rows(found))
 
 
 @feed.command()
 @click.argument("name")
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="How many seconds to wait until it has stopped.")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
     """Stop a feed and remove it. The files that it delivered stay where they are."""
     clock, never = SystemClock(), threading.Event()
@@ -153,8 +130,8 @@ def remove(name: str, timeout_s: float, server_url: str, output: str) -> None:
 
 @feed.command()
 @click.argument("name")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def resume(name: str, server_url: str, output: str) -> None:
     """Try a feed again at once: one that failed, when its cause is gone, or one that waits for its next attempt."""
     with ServerClient(server_url) as client:
@@ -214,14 +191,18 @@ def _source(found: dict[str, Any]) -> str:
 
 def _retrying(retry: dict[str, int]) -> str:
     next_s = (retry["next_attempt_ms"] - SystemClock().now_ms()) / 1000
-    since = dt.datetime.fromtimestamp(retry["since_ms"] / 1000, dt.UTC).isoformat(timespec="seconds")
-    return f"since {since}, failures: {retry['failures']}, next attempt {f'in {next_s:.0f} s' if next_s >= 0.5 else 'now'}"
+    soon = f"in {next_s:.0f} s" if next_s >= 0.5 else "now"
+    return f"since {time_of(retry['since_ms'])}, failures: {retry['failures']}, next attempt {soon}"
 
 
 def _checkpoint(found: dict[str, Any]) -> str:
     without = ", ".join(f"{table['name']} ({table['state']})" for table in found["uncovered"])
     line = f"{found['checkpoint_ts']} ({found['checkpoint_time'] or 'nothing delivered yet'})"
     return f"{line}, not covering {without}" if without else line
+
+
+def _trouble(one: dict[str, Any]) -> str:
+    return str(one["error"]["code"] if one["error"] else one["problem"]["stage"] if one.get("problem") else "")
 
 
 def _lag(lag_s: float | None) -> str:

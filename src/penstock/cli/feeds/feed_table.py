@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
-from penstock.cli.shown.line import visible
-
-_server_option = click.option(
-    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
-)
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
+from penstock.cli.options import output_option, server_option
+from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.tables import show_table, time_of
 
 
 @click.group("table")
@@ -38,8 +29,8 @@ def table_group() -> None:
 
 @table_group.command("list")
 @click.argument("feed_name", metavar="FEED")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def list_tables(feed_name: str, server_url: str, output: str) -> None:
     """List the tables: state, since when, why, and when they are tried again."""
     with ServerClient(server_url) as client:
@@ -47,49 +38,34 @@ def list_tables(feed_name: str, server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(tables, indent=2))
         return
-    shown = Table(box=None, pad_edge=False)
-    for title in ("TABLE", "STATE", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"):
-        shown.add_column(title, overflow="fold")
-    for one in tables:
-        code = f"[{one['code']}] " if one.get("code") else ""
-        columns = (
-            one["name"],
-            one["state"],
-            _time(one.get("since_ms")),
-            code + one.get("reason", ""),
-            _time(one.get("next_attempt_ms")),
-            one.get("hint", ""),
-        )
-        # As they are: square brackets in an error are not markup.
-        shown.add_row(*(Text(visible(column)) for column in columns))
-    Console().print(shown)
+    rows = (
+        (t["name"], t["state"], time_of(t.get("since_ms")), _reason(t), time_of(t.get("next_attempt_ms")), t.get("hint", ""))
+        for t in tables
+    )
+    show_table(("TABLE", "STATE", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"), rows)
+
+
+def _of_a_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the feed and the table that it is about, and where to ask."""
+    return click.argument("feed_name", metavar="FEED")(click.argument("table")(server_option(output_option(command))))
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_server_option
-@_output_option
+@_of_a_table
 def retry(feed_name: str, table: str, server_url: str, output: str) -> None:
     """Read a table that is in doubt again now, rather than when its pause is over."""
     _ask(feed_name, table, "retry", server_url, output)
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_server_option
-@_output_option
+@_of_a_table
 def resnapshot(feed_name: str, table: str, server_url: str, output: str) -> None:
     """Read a table again and deliver what differs, deletes included. Every feed of the server that has the table gets it."""
     _ask(feed_name, table, "resnapshot", server_url, output)
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_server_option
-@_output_option
+@_of_a_table
 def exclude(feed_name: str, table: str, server_url: str, output: str) -> None:
     """Leave a table out from now on, while the others go on; what is in the target stays.
 
@@ -99,10 +75,7 @@ def exclude(feed_name: str, table: str, server_url: str, output: str) -> None:
 
 
 @table_group.command()
-@click.argument("feed_name", metavar="FEED")
-@click.argument("table")
-@_server_option
-@_output_option
+@_of_a_table
 def include(feed_name: str, table: str, server_url: str, output: str) -> None:
     """Have an excluded table again: it is read, what differs is delivered, deletes included, and its changes follow."""
     _ask(feed_name, table, "retry", server_url, output)
@@ -110,13 +83,12 @@ def include(feed_name: str, table: str, server_url: str, output: str) -> None:
 
 def table_line(table: dict[str, Any]) -> str:
     """Return one line about a table that is in doubt."""
-    code = f"[{table['code']}] " if table.get("code") else ""
-    line = f"{table['name']}: {table['state']} since {_time(table.get('since_ms'))}: {code}{table.get('reason', '')}"
+    line = f"{table['name']}: {table['state']} since {time_of(table.get('since_ms'))}: {_reason(table)}"
     read = table.get("reread")
     if read:
         line += f"; {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows"
     if table.get("next_attempt_ms"):
-        line += f"; next attempt {_time(table['next_attempt_ms'])}"
+        line += f"; next attempt {time_of(table['next_attempt_ms'])}"
     return f"{line}. {table['hint']}" if table.get("hint") else line
 
 
@@ -143,5 +115,5 @@ def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, do
     click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
-def _time(ms: int | None) -> str:
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds") if ms else ""
+def _reason(table: dict[str, Any]) -> str:
+    return (f"[{table['code']}] " if table.get("code") else "") + str(table.get("reason", ""))

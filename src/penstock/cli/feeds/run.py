@@ -16,11 +16,11 @@ from typing import Any
 import click
 
 from penstock.cli.foreground import Foreground
-from penstock.cli.given import URI, read_options, read_settings
+from penstock.cli.given import URI, read_tree
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
 from penstock.model.errors import PenstockError
-from penstock.settings.loader import load, merge
+from penstock.settings.loader import load
 
 POLL_S = 0.5
 DEFAULT_NAME = "run"
@@ -65,10 +65,6 @@ def run(
       penstock run --source postgresql://cdc@db/shop --table 'public.*' --sink file:///tmp/shop --until-caught-up
       penstock run shop.toml --set sink.protocol=canal-json
     """  # noqa: D301
-    tree = read_settings(config_file)
-    if isinstance(tree.get("sink"), str):
-        tree["sink"] = {"uri": tree["sink"]}
-    tree = merge(tree, read_options(assignments))
     given: dict[str, Any] = {
         "name": name,
         "source": source,
@@ -84,7 +80,7 @@ def run(
             if value is not None
         },
     }
-    feed_tree, server_tree = divide(merge(tree, {key: value for key, value in given.items() if value is not None}))
+    feed_tree, server_tree = divide(read_tree(config_file, assignments, given))
     # Imported here, because Spark and Arrow take their time and `--help` and bad options need neither.
     from penstock.config.server_tree import ServerConfig
     from penstock.config.tree import load_feed_config

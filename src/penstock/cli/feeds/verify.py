@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.given import URI, read_options
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.options import output_option, server_option
+from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -29,7 +30,7 @@ _POLL_S = 0.5
 
 @click.command()
 @click.argument("feed", required=False)
-@click.option("--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address.")
+@server_option
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for the server.")
 @click.option("--repair", is_flag=True, help="Have each table that differs read again; what differs is delivered.")
 @click.option("--wait", is_flag=True, help="With --repair: wait until that is done, and verify again.")
@@ -39,9 +40,7 @@ _POLL_S = 0.5
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Without a server: a setting of the feed, as sink.csv.delimiter=';'."
 )
-@click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
+@output_option
 def verify(
     feed: str | None,
     server_url: str,

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from penstock.cli.foreground import Foreground
-from penstock.cli.given import URI, read_options, read_settings
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
+from penstock.cli.given import URI, read_tree
+from penstock.cli.options import server_option
+from penstock.cli.server_client import ServerClient
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.settings.loader import load, merge
+from penstock.settings.loader import load
 
 _LOOK_S = 0.5
 
@@ -56,7 +57,7 @@ def server(
     """  # noqa: D301
     if ctx.invoked_subcommand is not None:
         return
-    options: dict[str, Any] = {
+    given: dict[str, Any] = {
         "source": source,
         "data-dir": data_dir,
         "http-host": http_host,
@@ -64,12 +65,10 @@ def server(
         "flight-port": flight_port,
         "spark": {"master": spark_master} if spark_master else None,
     }
-    given = {key: value for key, value in options.items() if value is not None}
     # Imported here, because Spark and Arrow take their time and `--help` and bad options need neither.
     from penstock.config.server_tree import ServerConfig
 
-    tree = merge(read_settings(config_file), read_options(assignments))
-    config = load(ServerConfig, merge(tree, given))
+    config = load(ServerConfig, read_tree(config_file, assignments, given))
     from penstock.server.process import ServerProcess
 
     logger = logging.getLogger("penstock")
@@ -86,7 +85,7 @@ def server(
 
 
 @server.command()
-@click.option("--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address.")
+@server_option
 @click.option("--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="How many seconds to wait for its feeds to go.")
 @click.option("--end", is_flag=True, help="Let it take feeds again.")
 def drain(server_url: str, timeout_s: float, end: bool) -> None:

@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
 from penstock.model.errors import PenstockError
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 _directory = click.argument("data_dir", type=click.Path(path_type=Path, file_okay=False))
 _span_option = click.option("--span", "span_id", type=int, help="Only this span; otherwise all.")
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
 
 
 @click.group()
@@ -48,7 +46,7 @@ def store() -> None:
 
 @store.command()
 @_directory
-@_output_option
+@output_option
 def address(data_dir: Path, output: str) -> None:
     """Show where Spark reads the tables of a running server. Prints the token: whoever has it can read them all.
 
@@ -67,7 +65,7 @@ def address(data_dir: Path, output: str) -> None:
 
 @store.command()
 @_directory
-@_output_option
+@output_option
 def ls(data_dir: Path, output: str) -> None:
     """List the spans with what they hold, from the files alone."""
     rows = [_summary(span) for span in _inspected(data_dir)[1]]
@@ -84,7 +82,7 @@ def ls(data_dir: Path, output: str) -> None:
 @store.command()
 @_directory
 @click.argument("span_id", type=int)
-@_output_option
+@output_option
 def show(data_dir: Path, span_id: int, output: str) -> None:
     """Show the objects of one span."""
     import msgspec
@@ -105,7 +103,7 @@ def show(data_dir: Path, span_id: int, output: str) -> None:
 @store.command()
 @_directory
 @_span_option
-@_output_option
+@output_option
 def check(data_dir: Path, span_id: int | None, output: str) -> None:
     """Verify checksums, order and coverage of every object, and the records of the log; exit 1 if anything is wrong."""
     import msgspec
@@ -136,7 +134,7 @@ def check(data_dir: Path, span_id: int | None, output: str) -> None:
 @store.command()
 @_directory
 @_span_option
-@_output_option
+@output_option
 def compact(data_dir: Path, span_id: int | None, output: str) -> None:
     """Merge the objects of a stopped server's store now, however little there is to merge."""
     with _owned(data_dir) as opened:
@@ -146,7 +144,7 @@ def compact(data_dir: Path, span_id: int | None, output: str) -> None:
 
 @store.command()
 @_directory
-@_output_option
+@output_option
 def gc(data_dir: Path, output: str) -> None:
     """Let history go that is older than what a stopped server's store keeps."""
     with _owned(data_dir) as opened:

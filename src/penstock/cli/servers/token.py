@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from penstock.cli.server_client import DEFAULT_URL, ServerClient
-
-_server_option = click.option(
-    "--server", "server_url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_SERVER", help="The server's address."
-)
-_output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is a stable contract for scripts."
-)
+from penstock.cli.options import output_option, server_option
+from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.tables import show_table, time_of
 
 
 @click.group()
@@ -40,8 +31,8 @@ def token() -> None:
 @click.argument("name")
 @click.option("--role", type=click.Choice(["read", "operate", "admin"]), default="read", show_default=True, help="What the token allows.")
 @click.option("--expires", metavar="DURATION", help="When it ends, as 12h or 30d.  [default: when it is revoked]")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def create(name: str, role: str, expires: str | None, server_url: str, output: str) -> None:
     """Make a token and print it: this once, and nowhere else."""
     with ServerClient(server_url) as client:
@@ -50,8 +41,8 @@ def create(name: str, role: str, expires: str | None, server_url: str, output: s
 
 
 @token.command("list")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def show_tokens(server_url: str, output: str) -> None:
     """List the tokens: id, name, role, until when. The tokens themselves are kept nowhere."""
     with ServerClient(server_url) as client:
@@ -59,19 +50,14 @@ def show_tokens(server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    shown = Table(box=None, pad_edge=False)
-    for title in ("ID", "NAME", "ROLE", "CREATED", "EXPIRES", "STATE"):
-        shown.add_column(title)
-    for one in found:
-        columns = (one["id"], one["name"], one["role"], _time(one["created_ms"]), _time(one["expires_ms"]) or "never", _state(one))
-        shown.add_row(*(Text(column) for column in columns))
-    Console().print(shown)
+    rows = ((t["id"], t["name"], t["role"], time_of(t["created_ms"]), time_of(t["expires_ms"]) or "never", _state(t)) for t in found)
+    show_table(("ID", "NAME", "ROLE", "CREATED", "EXPIRES", "STATE"), rows)
 
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-@_server_option
-@_output_option
+@server_option
+@output_option
 def revoke(token_id: str, server_url: str, output: str) -> None:
     """End a token at once and for good."""
     with ServerClient(server_url) as client:
@@ -81,7 +67,3 @@ def revoke(token_id: str, server_url: str, output: str) -> None:
 
 def _state(one: dict[str, Any]) -> str:
     return "valid" if one["valid"] else "revoked" if one["revoked_ms"] else "expired"
-
-
-def _time(ms: int | None) -> str:
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds") if ms else ""

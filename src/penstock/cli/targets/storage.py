@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.given import URI, read_options
+from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
 from penstock.settings.loader import merge
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _set = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that wrote it, as protocol=parquet."
 )
-_output = click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="json is stable.")
 
 
 _NAMES_ONLY = "what data files hold"
@@ -37,7 +37,7 @@ def storage() -> None:
 @storage.command(name="ls")
 @click.argument("target", type=URI)
 @_set
-@_output
+@output_option
 def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
     """List the tables of TARGET with their versions, files and dates."""
     from penstock.readback.inspection import list_tables
@@ -61,7 +61,7 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 @storage.command()
 @click.argument("target", type=URI)
 @_set
-@_output
+@output_option
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
 def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> None:
     """Check TARGET: gaps, checksums, files that no index names, rows out of order. Exits 1 if something is wrong."""

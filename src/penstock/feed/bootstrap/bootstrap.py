@@ -292,9 +292,7 @@ class Bootstrap(PartReader):
 
     def _parts(self, span: Span, plan: BootstrapPlan) -> list[BootstrapPart]:
         ticket = _ticket_of(plan)
-        history = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id))
-        # A table whose first version the log has not told yet is read as it is now.
-        table = history.at(max(plan.start_ts, history.versions()[0].version))
+        table = SchemaHistory(span.table_id, self._upstream.schema_history(span.table_id)).at_or_first(plan.start_ts)
         return [self._part(span, number, piece, ticket, table) for number, piece in enumerate(plan.pieces)]
 
     def _pull(self, plan: BootstrapPlan, part: BootstrapPart) -> PulledPart:

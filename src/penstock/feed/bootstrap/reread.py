@@ -170,11 +170,7 @@ class Reread(PartReader):
                 raise PenstockError("CANCELLED", "the re-read was stopped")
 
     def _version(self, table_id: int, ts: int) -> TableSchema:
-        history = SchemaHistory(table_id, self._store.schema_history(table_id))
-        if not history.versions():
-            raise PenstockError("SCHEMA_UNKNOWN", f"no version of table {table_id} is known")
-        # A table whose first version the log has not told yet is read as it is now.
-        return history.at(max(ts, history.versions()[0].version))
+        return SchemaHistory(table_id, self._store.schema_history(table_id)).at_or_first(ts)
 
     def _is_gone(self, table_id: int) -> bool:
         return all(table.table_id != table_id for table in self._upstream.list_tables())

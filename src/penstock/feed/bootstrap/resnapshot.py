@@ -17,7 +17,7 @@ import msgspec
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import follow, written_parts
-from penstock.meta.database import MetaDatabase
+from penstock.meta.progress import ProgressDatabase
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory
@@ -44,7 +44,7 @@ _PARTITIONS = frozenset(
 class ResnapshotPlanner:
     """Plans the windows that take the place of lost history."""
 
-    def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient) -> None:
+    def __init__(self, context: FeedContext, meta: ProgressDatabase, store: FlightStoreClient) -> None:
         self._context = context
         self._meta = meta
         self._store = store

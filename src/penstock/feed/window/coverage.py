@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import live_dispatchers
-from penstock.meta.database import MetaDatabase
+from penstock.meta.progress import ProgressDatabase
 from penstock.meta.table_states import TableState
 from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import SinkMaintainer
@@ -20,7 +20,7 @@ DELIVERING = "delivering"
 
 
 def publish_committed(
-    context: FeedContext, meta: MetaDatabase, maintainer: SinkMaintainer, dispatchers: Sequence[Dispatcher] | None = None
+    context: FeedContext, meta: ProgressDatabase, maintainer: SinkMaintainer, dispatchers: Sequence[Dispatcher] | None = None
 ) -> None:
     """Publish the committed checkpoint of a feed, and what it does not cover; ``dispatchers`` are the feed's, where they are known."""
     checkpoint_ts, known = meta.checkpoint_and_states(context.feed, context.source)

@@ -15,7 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from penstock.feed.window.assignment import FeedContext
-from penstock.meta.database import MetaDatabase
+from penstock.meta.progress import ProgressDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 
@@ -60,7 +60,7 @@ def task_fence(context: FeedContext) -> OwnerFence | None:
     return None if meta is None else OwnerFence(context.feed, context.epoch, meta.check_owner)
 
 
-def driver_meta(url: str) -> MetaDatabase:
+def driver_meta(url: str) -> ProgressDatabase:
     """Return the driver's connections for windows, which all its feeds share. They are not those that leases are renewed by."""
     meta = shared_meta(url)
     if meta is None:
@@ -68,11 +68,11 @@ def driver_meta(url: str) -> MetaDatabase:
     return meta
 
 
-_shared: dict[str, MetaDatabase] = {}
+_shared: dict[str, ProgressDatabase] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_meta(url: str) -> MetaDatabase | None:
+def shared_meta(url: str) -> ProgressDatabase | None:
     """Return the process's connections to a meta database, or None where it is a file that is not on this machine.
 
     A Python worker of Spark lives through many tasks, and the server through many windows. Nobody closes them.
@@ -82,5 +82,5 @@ def shared_meta(url: str) -> MetaDatabase | None:
         return None
     with _shared_lock:
         if url not in _shared:
-            _shared[url] = MetaDatabase(url)
+            _shared[url] = ProgressDatabase(url)
         return _shared[url]

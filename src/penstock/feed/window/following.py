@@ -16,7 +16,7 @@ import msgspec
 from penstock.ddl.compose import create_text
 from penstock.ddl.tokens import statements
 from penstock.feed.window.assignment import Dispatcher, FeedContext
-from penstock.meta.database import MetaDatabase
+from penstock.meta.progress import ProgressDatabase
 from penstock.meta.records import DispatcherRecord
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.decoding import decoded
@@ -130,7 +130,7 @@ def from_record(record: DispatcherRecord) -> Dispatcher:
     return decoded(record.document, Dispatcher)
 
 
-def live_dispatchers(context: FeedContext, meta: MetaDatabase, ts: int | None = None) -> tuple[Dispatcher, ...]:
+def live_dispatchers(context: FeedContext, meta: ProgressDatabase, ts: int | None = None) -> tuple[Dispatcher, ...]:
     """Return the feed's dispatchers while its checkpoint is this ts, or now, by table id and span."""
     records = meta.dispatchers(context.feed, ts)
     if records is None:

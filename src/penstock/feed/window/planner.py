@@ -17,7 +17,7 @@ from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, without_idle_spans, workers
 from penstock.feed.window.pace import WindowPace
 from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes, tasks_for
-from penstock.meta.database import MetaDatabase
+from penstock.meta.progress import ProgressDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
@@ -34,7 +34,7 @@ from penstock.store.stats import SpanStats
 class WindowPlanner:
     """Plans the windows of one run of a feed."""
 
-    def __init__(self, context: FeedContext, meta: MetaDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
+    def __init__(self, context: FeedContext, meta: ProgressDatabase, store: FlightStoreClient, clock: Clock | None = None) -> None:
         self._context = context
         self._pace = WindowPace(context.settings, clock or SystemClock())
         self._meta = meta
@@ -50,7 +50,7 @@ class WindowPlanner:
     @classmethod
     def open(cls, context: FeedContext) -> WindowPlanner:
         """Open the planner's own connections to the meta database and the log service."""
-        return cls(context, MetaDatabase(context.meta_url), FlightStoreClient(context.flight_location, context.flight_token))
+        return cls(context, ProgressDatabase(context.meta_url), FlightStoreClient(context.flight_location, context.flight_token))
 
     def close(self) -> None:
         """Close both connections."""

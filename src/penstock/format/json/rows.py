@@ -167,9 +167,9 @@ class MessageSheet:
         latin1 = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
         self._column(LATIN1 if latin1 else TEXT, values, ops, flags, True, 4)
 
-    def words(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
-        """Add texts in which nothing has to be escaped."""
-        self._column(BARE, values, ops, flags, quoted, 4)
+    def words(self, values: pa.Array) -> None:
+        """Add texts in which nothing has to be escaped, as strings."""
+        self._column(BARE, values, ALL_OPS, None, True, 4)
 
     def floats(self, values: pa.Array, ops: int = ALL_OPS, flags: U8 | None = None, *, quoted: bool = True) -> None:
         """Add floats: the shortest digits that read back as the same number, never with an exponent."""

@@ -24,12 +24,12 @@ def render_checkpoint(checkpoint_ts: int, not_covered: Mapping[str, str] | None 
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def parse_checkpoint(content: bytes, path: str = "metadata") -> int:
+def parse_checkpoint(content: bytes) -> int:
     """Return the checkpoint ts that ``metadata`` holds, however its JSON is spaced."""
     try:
         value = json.loads(content)[_KEY]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: no {_KEY!r} in it") from error
+        raise PenstockError("FILE_MALFORMED", f"metadata: line 1: no {_KEY!r} in it") from error
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= TS_MAX:
-        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {_KEY!r} is not a ts")
+        raise PenstockError("FILE_MALFORMED", f"metadata: line 1: {_KEY!r} is not a ts")
     return value

@@ -22,7 +22,7 @@ from penstock.format.layout.paths import SchemaPath, schema_path
 from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TEXT_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, INTEGER_WIDTHS, TEXT_KINDS, TIME_KINDS, ColumnType, TypeKind
 
 PROTOCOL_VERSION = 1
 FIRST_COLUMN_ID = 100
@@ -48,13 +48,6 @@ _DEFAULT_LENGTH = {
     TypeKind.BLOB: 65_535,
     TypeKind.MEDIUMBLOB: 16_777_215,
     TypeKind.LONGBLOB: 4_294_967_295,
-}
-_INTEGER_WIDTH = {
-    TypeKind.TINYINT: (4, 3),
-    TypeKind.SMALLINT: (6, 5),
-    TypeKind.MEDIUMINT: (9, 8),
-    TypeKind.INT: (11, 10),
-    TypeKind.BIGINT: (20, 20),
 }
 _ALIASES = {"VAR_STRING": TypeKind.VARCHAR, "NUMERIC": TypeKind.DECIMAL, "BOOL": TypeKind.TINYINT, "BOOLEAN": TypeKind.TINYINT}
 _GO_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -205,7 +198,7 @@ def _column_fields(column: Column, *, with_id: bool) -> dict[str, Any]:
 
 def _length(ctype: ColumnType) -> int | None:
     if ctype.kind in INTEGER_KINDS:
-        return ctype.length if ctype.length is not None else _INTEGER_WIDTH[ctype.kind][ctype.unsigned or ctype.zerofill]
+        return ctype.length if ctype.length is not None else INTEGER_WIDTHS[ctype.kind][ctype.unsigned or ctype.zerofill]
     if ctype.kind in _DEFAULT_LENGTH:
         return ctype.length if ctype.length is not None else _DEFAULT_LENGTH[ctype.kind]
     return None

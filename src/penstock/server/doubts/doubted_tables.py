@@ -18,6 +18,7 @@ from penstock.config.server_tree import RereadSettings
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
 from penstock.feed.settings import OnRewrite
 from penstock.meta.table_states import TableCondition, TableState
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.puller.doubts import Settlement
@@ -315,8 +316,7 @@ class DoubtedTables:
         return any(s.table_id == state.table_id and s.state is TableCondition.REREADING for s in self._doubted.table_states())
 
     def _pause_s(self, state: TableState) -> float:
-        pause_s = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(state.attempts, 30))
-        return pause_s * self._jitter.uniform(0.75, 1.0)
+        return Backoff(self._settings.backoff_s, self._settings.backoff_max_s).pause_s(state.attempts + 1, self._jitter)
 
 
 def _shown(state: TableState) -> dict[str, object]:

@@ -56,13 +56,19 @@ class FeedCapture:
         self._reads = reads or SpanReads()
         self._reading, self._cancelled = threading.Event(), threading.Event()
 
-    def begin(self, dispatchers: Sequence[Dispatcher]) -> None:
-        """Read the state of spans that need it; may take as long as reading all tables. From here on the store is this server's."""
+    def begin(self, dispatchers: Sequence[Dispatcher], list_again: Callable[[], Sequence[Dispatcher]] | None = None) -> None:
+        """Read the state of spans that need it; may take as long as reading all tables. From here on the store is this server's.
+
+        ``list_again`` returns the dispatchers as they are now that the log is read.
+        """
         self._log_service.begin()
         self._span_ids |= {d.span.span_id for d in dispatchers}
         if self._bootstrap is None:
             return
         purged = self._let_go_of_purged()
+        if list_again is not None:
+            dispatchers = list_again()
+            self._span_ids |= {d.span.span_id for d in dispatchers}
         self._read_unknown(self._bootstrap, dispatchers, purged)
 
     def capture(self, dispatcher: Dispatcher) -> None:

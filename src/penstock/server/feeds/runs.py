@@ -26,6 +26,7 @@ from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.feeds.capture import DispatcherCapture, needed_spans
 from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
+from penstock.server.feeds.first_tables import begin_with_tables_of_now
 from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.server.feeds.span_reads import SpanReads
@@ -45,7 +46,14 @@ class CapturedFeedRun:
     """
 
     def __init__(
-        self, run: FeedWindows, context: FeedContext, meta: MetaDatabase, capture: FeedCapture, log_service: LogService, store: EventStore
+        self,
+        run: FeedWindows,
+        context: FeedContext,
+        meta: MetaDatabase,
+        capture: FeedCapture,
+        log_service: LogService,
+        store: EventStore,
+        upstream: Upstream,
     ) -> None:
         self._run = run
         self._context = context
@@ -54,6 +62,7 @@ class CapturedFeedRun:
         self._watcher = DispatcherCapture(context, meta, log_service, capture.capture, changes=run.dispatcher_changes)
         self._log_service = log_service
         self._store = store
+        self._upstream = upstream
         self._stop = threading.Event()
         self._error: PenstockError | None = None
         self._beginning = threading.Thread(target=self._begin, name=f"begin-{context.feed}", daemon=True)
@@ -108,7 +117,10 @@ class CapturedFeedRun:
             self._error = foreign_error(error)
 
     def _prepare(self) -> None:
-        self._capture.begin(live_dispatchers(self._context, self._meta))
+        dispatchers = live_dispatchers(self._context, self._meta)
+        self._capture.begin(
+            dispatchers, lambda: begin_with_tables_of_now(self._context, self._meta, self._upstream, self._log_service.settled_ts)
+        )
         if self._stop.is_set():
             return
         self._run.start()
@@ -193,7 +205,7 @@ class SparkFeedRunFactory:
             stream_gives_state=Capability.RANGES in self._upstream.capabilities,
             reads=self._reads,
         )
-        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store)
+        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, self._store, self._upstream)
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)

@@ -174,10 +174,7 @@ class RangeCheck:
         return found
 
     def _version(self, table_id: int, ts: int) -> TableSchema:
-        history = SchemaHistory(table_id, self._store.schema_history(table_id))
-        if not history.versions():
-            raise PenstockError("SCHEMA_UNKNOWN", f"no version of table {table_id} is known")
-        return history.at(max(ts, history.versions()[0].version))
+        return SchemaHistory(table_id, self._store.schema_history(table_id)).at_or_first(ts)
 
     def _await_state(self, span: Span, ts: int, stop: threading.Event) -> None:
         deadline_s = self._clock.monotonic_s() + self._settings.resolve_s_max

@@ -41,10 +41,10 @@ def warm_formats() -> None:
         decode_file(_encoded(data_format, table, records), table, data_format, "warm")
 
 
-def warm_encoder(protocol: Protocol = Protocol.CSV) -> None:
-    """Encode the sample in one protocol."""
+def warm_encoder() -> None:
+    """Encode the sample as CSV."""
     table, arrays = sample_table()
-    _encoded(DataFormat(protocol), table, _records(arrays))
+    _encoded(DataFormat(Protocol.CSV), table, _records(arrays))
 
 
 def load_encoder() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.kernels.jit import I64, U64
 from penstock.model.timestamp import LOGICAL_BITS
 from penstock.source.postgres.slot import format_lsn, parse_lsn
-from penstock.source.postgres.tables.schema_book import DDL_SLOTS
+from penstock.source.postgres.tables.histories import DDL_SLOTS
 from penstock.source.single_log import LogPosition
 
 TS_STEP = DDL_SLOTS + 1

@@ -16,20 +16,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.kernels.jit import I64, U64
-from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
+from penstock.source.postgres.catalog_looks import CatalogLooks
 from penstock.source.postgres.commit_log import TS_STEP, CommitLog, chain_ts
-from penstock.source.postgres.rows.row_changes import Fetch, build_changes
+from penstock.source.postgres.rows.row_changes import Fetch
 from penstock.source.postgres.rows.stream_spool import StreamSpool
-from penstock.source.postgres.rows.transaction_spool import TransactionSpool, fold_pieces
+from penstock.source.postgres.rows.transaction_spool import TransactionSpool
 from penstock.source.postgres.slot import format_lsn, parse_lsn
 from penstock.source.postgres.table_follower import TableFollower
-from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
-from penstock.source.postgres.tables.schema_book import DDL_SLOTS, KnownRelation, SchemaBook
+from penstock.source.postgres.tables.catalog_watch import CatalogWatch
+from penstock.source.postgres.tables.histories import DDL_SLOTS
+from penstock.source.postgres.tables.schema_book import SchemaBook
+from penstock.source.postgres.transaction_decoder import TransactionDecoder
 from penstock.source.postgres.wire.pgoutput import (
     BAD,
     COMMIT_US,
@@ -41,21 +43,16 @@ from penstock.source.postgres.wire.pgoutput import (
     MORE,
     OPEN,
     POSTGRES_EPOCH_US,
-    REL,
     ROWS,
     SPECIAL,
-    TXN,
     TXNS,
     WAL_END,
-    XID,
     stream_end,
 )
 from penstock.source.postgres.wire.replication_stream import ReplicationStream, StreamSettings
-from penstock.source.postgres.wire.scan_buffer import Notice, ScanBuffer
+from penstock.source.postgres.wire.scan_buffer import ScanBuffer
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
 
-LOOK_SHARE = 20
-"""How many times as long as a look took the reader waits until it looks again."""
 STEP_BATCHES = 16
 """How many batches of a large transaction make one step."""
 
@@ -109,8 +106,8 @@ class LogReader:
         self._stream = source.stream
         self._book = source.book
         self._tables = TableFollower(source.book, source.watch, source.root_of, lambda: source.log_now()[0], source.shown)
-        self._found: list[Changed] = []
-        self._fetch = source.fetch
+        self._decoder = TransactionDecoder(source.book, self._tables, source.fetch)
+        self._looks = CatalogLooks(self._tables.look, settings.look_interval_s, clock)
         self._commits = source.commits
         self._log_now = source.log_now
         self._shown = source.shown
@@ -123,13 +120,10 @@ class LogReader:
         self._streams = StreamSpool()
         self._large: TransactionSpool | None = None
         self._segment_seen = 0
-        self._in_pieces = False
         self._last_ts = 0
         self._last_lsn = 0
         self._marks: list[tuple[int, int]] = []
         self._marked_s = 0.0
-        self._looked_s = 0.0
-        self._look_again_s = 0.0
         self._quiet = False
         self._waiting_s = 0.0
         self._keepalives = 0
@@ -141,6 +135,7 @@ class LogReader:
         self._last_ts, self._last_lsn = start.ts, parse_lsn(start.text)
         self._marks = [(parse_lsn(m.text), m.ts) for m in marks]
         self._tables.wanted = wanted
+        self._looks.begin(self._last_lsn)
         try:
             while not stop.is_set():
                 waits = self._buffer.complete > 0
@@ -182,9 +177,21 @@ class LogReader:
                 buffer.grow()
             if status == MORE:
                 break
-        if buffer.is_empty:
-            buffer.forget(buffer.at)
+        yield from self._mark_or_look()
+
+    def _mark_or_look(self) -> Iterator[LogStep]:
+        """See to what the log does not tell, behind what has arrived of it."""
+        if self._buffer.is_empty:
+            self._buffer.forget(self._buffer.at)
             yield from self._mark()
+        elif self._goal is None and self._looks.is_due():
+            # Where a transaction is always under way nothing can be told yet, but there is mostly nothing to tell.
+            self._look(quiet=False)
+
+    @property
+    def confirmable_lsn(self) -> int:
+        """Return up to where the log may be let go of, as far as tables are concerned."""
+        return self._looks.seen_lsn
 
     def _position(self) -> LogPosition:
         return LogPosition(self._last_ts, f"{format_lsn(self._last_lsn)}@{self._system}")
@@ -195,7 +202,7 @@ class LogReader:
         txns = buffer.txns[:complete]
         ts = self._assign(txns[:, COMMIT_US], txns[:, END_LSN])
         rows = buffer.rows[: buffer.rows_of(complete)]
-        changes, ddls = self._changes(buffer, rows, ts, txns[:, FIRST_ROW], [], complete)
+        changes, ddls = self._decoder.decode(buffer, rows, ts, txns[:, FIRST_ROW], complete)
         self._reach(txns[:, END_LSN].copy(), ts)
         buffer.drop(complete)
         return LogStep(tuple(changes), self._told(ddls), self._position(), doubts=self._due(), schemas=self._notes())
@@ -250,27 +257,26 @@ class LogReader:
         txn = self._buffer.txns[:1]
         if self._large is None:
             self._large = TransactionSpool(int(self._assign(txn[:, COMMIT_US], txn[:, FINAL_LSN])[0]))
-        self._put_aside(self._buffer, self._large, [])
+        self._put_aside(self._buffer, self._large)
 
     def _end_large(self) -> Iterator[LogStep]:
         """Give out the transaction that was put aside, now that it is complete."""
         buffer, spool = self._buffer, self._large
         assert spool is not None
         self._large = None
-        self._in_pieces = True
-        rows = buffer.rows[: buffer.rows_of(1)]
-        changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), [], 1)
-        spool.add(changes, ddls, len(rows), self._tables.bags())
+        self._add(buffer, buffer.rows[: buffer.rows_of(1)], spool)
         lsn = int(buffer.txns[0, END_LSN])
         buffer.drop(1)
         yield from self._give_out(spool, lsn)
 
-    def _put_aside(self, buffer: ScanBuffer, spool: TransactionSpool, aborted: list[int]) -> None:
-        rows = buffer.rows[: int(buffer.state[ROWS])]
-        self._in_pieces = True
-        changes, ddls = self._changes(buffer, rows, np.array([spool.ts], np.uint64), np.array([-spool.rows]), aborted, 1)
-        spool.add(changes, ddls, len(rows), self._tables.bags())
+    def _put_aside(self, buffer: ScanBuffer, spool: TransactionSpool, aborted: Sequence[int] = ()) -> None:
+        self._add(buffer, buffer.rows[: int(buffer.state[ROWS])], spool, aborted)
         buffer.drop_rows()
+
+    def _add(self, buffer: ScanBuffer, rows: I64, spool: TransactionSpool, aborted: Sequence[int] = ()) -> None:
+        ts, first_rows = np.array([spool.ts], np.uint64), np.array([-spool.rows])
+        changes, ddls = self._decoder.decode(buffer, rows, ts, first_rows, 1, aborted, in_pieces=True)
+        spool.add(changes, ddls, len(rows), self._tables.bags())
 
     def _give_out(self, spool: TransactionSpool, lsn: int) -> Iterator[LogStep]:
         try:
@@ -347,85 +353,12 @@ class LogReader:
         self._streams.forget(xid)
         yield from self._give_out(spool, end_lsn)
 
-    def _changes(
-        self, buffer: ScanBuffer, rows: I64, ts: U64, first_rows: I64, aborted: list[int], complete: int
-    ) -> tuple[list[ChangeBatch], list[DdlEvent]]:
-        """Decode rows of transactions whose ts are given; also the schema changes among them."""
-        changes: list[ChangeBatch] = []
-        ddls: list[DdlEvent] = []
-        notices = [n for n in buffer.notices if n.txn < complete]
-        relations = rows[:, REL]
-        if aborted:
-            relations = np.where(np.isin(rows[:, XID], aborted), -1, relations)
-        ordinals = np.arange(len(rows)) - first_rows[rows[:, TXN]]
-        self._tables.take_notices(notices)
-        borders = [0, *self._tables.name_changes(notices), complete]
-        for first, last in itertools.pairwise(borders):
-            # Names pass from table to table in the order of transactions; all else of a table can be decoded at once.
-            low, high = (int(n) for n in np.searchsorted(rows[:, TXN], (first, last)))
-            own = [n for n in notices if first <= n.txn < last]
-            for oid in sorted(({int(o) for o in np.unique(relations[low:high])} | {n.oid for n in own}) - {-1}):
-                mine = low + np.flatnonzero(relations[low:high] == oid)
-                changes += self._table_changes(oid, mine, own, buffer, rows, ts, ordinals, ddls)
-        self._tables.end_notices()
-        self._in_pieces = False
-        return changes, sorted(ddls, key=lambda d: d.commit_ts)
-
-    def _table_changes(
-        self, oid: int, mine: I64, notices: list[Notice], buffer: ScanBuffer, rows: I64, ts: U64, ordinals: I64, ddls: list[DdlEvent]
-    ) -> list[ChangeBatch]:
-        """Decode the rows of one relation, given by their places; what stands between them is applied where it stands."""
-        own = self._tables.real_notices(oid, notices)
-        pieces: list[tuple[int, ChangeBatch]] = []
-        borders = [0, *(int(np.searchsorted(mine, n.row)) for n in own), len(mine)]
-        for at, (begin, end) in enumerate(itertools.pairwise(borders)):
-            if at:
-                self._tables.apply(own[at - 1], int(ts[own[at - 1].txn]), ddls)
-            for part in self._by_version(oid, mine[begin:end], ts[rows[mine[begin:end], TXN]]):
-                stamps = ts[rows[part, TXN]]
-                known = self._tables.resolve(oid, int(stamps[0]), ddls)
-                if known is not None:
-                    pieces += [(at, change) for change in self._built(known, buffer, rows[part], stamps, ordinals[part])]
-        if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
-            return self._fold_versions(pieces)
-        return [change for _, change in pieces]
-
-    def _built(self, known: KnownRelation, buffer: ScanBuffer, rows: I64, stamps: U64, ordinals: I64) -> list[ChangeBatch]:
-        """Decode rows of one table; what keeps it from being decoded is a doubt about this table only."""
-
-        def doubt(reason: str) -> None:
-            self._tables.doubt(known.table, int(stamps[-1]), reason)
-
-        if known.deferrable and self._in_pieces:
-            doubt("its key is deferrable, and a transaction was too large to be folded at once")
-        try:
-            return build_changes(known, buffer.bytes, rows, stamps, ordinals, self._fetch, doubt)
-        except PenstockError as error:
-            self._tables.doubt_left_out(known.table, int(stamps[-1]), error)
-            return []
-
-    def _by_version(self, oid: int, rows: I64, stamps: U64) -> list[I64]:
-        """Divide rows where a version begins that no relation tells: the one that a capture began with."""
-        if len(rows) == 0:
-            return []
-        starts = self._book.starts_between(oid, int(stamps[0]), int(stamps[-1]))
-        borders = [0, *(int(np.searchsorted(stamps, np.uint64(s), side="right")) for s in starts), len(rows)]
-        return [rows[begin:end] for begin, end in itertools.pairwise(borders) if begin < end]
-
-    @staticmethod
-    def _fold_versions(pieces: Sequence[tuple[int, ChangeBatch]]) -> list[ChangeBatch]:
-        """Fold what stands before and after a change of schema, table by table: one transaction may hold both."""
-        tables = {change.header.table_id for _, change in pieces}
-        return [b for t in sorted(tables) for b in fold_pieces([(at, c) for at, c in pieces if c.header.table_id == t])]
-
-    def _look(self, now_s: float) -> list[Changed]:
-        """Look at the catalog, unless that took long and was not long ago: many tables are looked at less often."""
-        if now_s < self._look_again_s:
-            return []
-        self._looked_s = now_s
-        found = self._tables.look()
-        self._look_again_s = now_s + LOOK_SHARE * (self._clock.monotonic_s() - now_s)
-        return found
+    def _look(self, quiet: bool) -> None:
+        """Look at the catalog, and fix up to where the log must be read before what it showed can be told."""
+        # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
+        self._looks.look(self._last_lsn)
+        if quiet or self._looks.found:
+            self._goal, self._keepalives = self._log_now(), int(self._buffer.state[KEEPALIVES])
 
     def _mark(self) -> Iterator[LogStep]:
         """Move the chain on while the log is quiet, if the server has said where its reading stands."""
@@ -434,17 +367,14 @@ class LogReader:
         if self._goal is None:
             # A log that is being caught up with is not quiet: its own commits move the chain on.
             quiet = self._quiet and now_s - self._marked_s >= self._settings.mark_interval_s
-            if quiet or now_s - self._looked_s >= self._settings.look_interval_s:
-                # In this order: what is gone by now was dropped before the goal, and all its rows come before that.
-                self._found = self._look(now_s)
-                if quiet or self._found:
-                    self._goal, self._keepalives = self._log_now(), int(state[KEEPALIVES])
+            if quiet or self._looks.is_due():
+                self._look(quiet)
             return
         lsn = int(state[WAL_END])
         if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
             return
         ts, self._goal = compose_ts(max(0, self._goal[1])), None
-        if self._found:
+        if self._looks.found:
             # Commits of a busy log may be later than the goal.
             ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
@@ -455,5 +385,7 @@ class LogReader:
         self._tell_passed(self._last_ts, np.array([ts + DDL_SLOTS], dtype=np.uint64))
         self._last_ts = ts
         self._reach(np.array([lsn], dtype=np.int64), np.array([ts], dtype=np.uint64))
-        ddls = self._told(self._tables.tell(self._found, ts))
+        ddls = self._told(self._tables.tell(self._looks.found, ts))
         yield LogStep(ddls=ddls, position=self._position(), mark=True, doubts=self._due(), schemas=self._notes())
+        # Whoever takes steps keeps what one says before the next is asked for.
+        self._looks.note_kept()

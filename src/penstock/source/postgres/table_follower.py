@@ -14,8 +14,9 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import OID_MASK, CatalogTable, Silence
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
+from penstock.source.postgres.tables.observed import Created, KnownRelation
 from penstock.source.postgres.tables.row_doubts import PARTITION_GONE, creation_doubt
-from penstock.source.postgres.tables.schema_book import Created, KnownRelation, SchemaBook
+from penstock.source.postgres.tables.schema_book import SchemaBook
 from penstock.source.postgres.wire.connection import quote_ident
 from penstock.source.postgres.wire.pgoutput import Relation
 from penstock.source.postgres.wire.scan_buffer import Notice
@@ -233,6 +234,9 @@ class TableFollower:
         elif changed.place is not None and changed.place.unlogged:
             name = f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
             silence = Silence("it is unlogged: the log has none of its rows", f"ALTER TABLE {name} SET LOGGED")
+        elif changed.place is not None and not changed.place.partition:
+            name = f"{quote_ident(changed.place.schema)}.{quote_ident(changed.place.table)}"
+            silence = Silence("all of its columns are generated, or it has none: the log has none of its rows", f"ALTER TABLE {name} ADD …")
         else:
             silence = None
         if silence is not None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from penstock.model.batch import ChangeBatch
-from penstock.model.clock import Clock, SystemClock, system_random
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span, cut
 from penstock.model.table import Column, TableSchema
@@ -24,18 +24,17 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
+from penstock.source.postgres.replication_start import start_replication
 from penstock.source.postgres.slot import (
     INSUFFICIENT_PRIVILEGE,
-    check_slot,
-    create_slot,
     ensure_slot,
     flushed_end,
     format_lsn,
     parse_lsn,
-    read_slot,
     release_slot,
 )
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
+from penstock.source.postgres.snapshot.open_snapshots import OpenSnapshots
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
 from penstock.source.postgres.tables.catalog import OID_MASK, read_domains, read_tables
 from penstock.source.postgres.tables.catalog_notes import is_note
@@ -45,15 +44,13 @@ from penstock.source.postgres.tables.versions import base_version
 from penstock.source.postgres.warm_kernels import warm_kernels
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.postgres.wire.questions import Questions
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
 from penstock.source.single_log import LogPosition, LogStep
 
-T = TypeVar("T")
 _TS_ROOM = 1 << 13
 _PAGE_ROWS = 16_384
-STREAMING_VERSION = 14
-_SLOT_POLL_S = 0.05
-_IN_USE = "55006"
+_DURABLE_MAX = 1_024
 _INVALID_SNAPSHOT, _NO_SNAPSHOT_FILE = "22023", "42704"
 
 
@@ -76,14 +73,6 @@ class PostgresSettings:
     settled_s: float = 30.0
 
 
-class _Hold(NamedTuple):
-    """A snapshot that is open or being opened: nothing after ``lsn`` is confirmed meanwhile."""
-
-    lsn: int
-    ts: int = 0
-    connection: Connection | None = None
-
-
 class PostgresUpstream:
     """A PostgreSQL database. Implements ``LoggedUpstream``."""
 
@@ -94,23 +83,30 @@ class PostgresUpstream:
         self._settings = settings or PostgresSettings()
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._connection: Connection | None = None
-        self._closed = False
+        self._questions = Questions(self.address)
         self._book = SchemaBook(
-            lambda oids: self._ask(lambda c: read_tables(c, oids)),
-            lambda: self._ask(read_domains),
+            lambda oids: self._questions.ask(lambda c: read_tables(c, oids)),
+            lambda: self._questions.ask(read_domains),
             lambda oids: {oid: (place.schema, place.table) for oid, place in self._watch.places(oids).items()},
         )
         self._watch = CatalogWatch(
-            lambda oids: self._ask(lambda c: read_tables(c, oids)),
-            lambda sql: self._ask(lambda c: c.query(sql)),
+            lambda oids: self._questions.ask(lambda c: read_tables(c, oids)),
+            lambda sql: self._questions.ask(lambda c: c.query(sql)),
         )
         self._commits = CommitLog()
         self._stream: ReplicationStream | None = None
-        self._holds: dict[str, _Hold] = {}
+        self._reader: LogReader | None = None
+        self._durable: deque[int] = deque(maxlen=_DURABLE_MAX)
+        """Places of this reading that are durable, and that may not be let go of yet."""
+        self._snapshots = OpenSnapshots(
+            lambda: self._questions.open(replication=True),
+            lambda: parse_lsn(self.log_end()),
+            self.current_ts,
+            self._commits,
+            self.address.shown,
+        )
         self._wanted: Callable[[int], bool] | None = None
         self._reading_since_s: float | None = None
-        self._own_marks: list[LogPosition] = []
         self._identity = ""
 
     def current_ts(self) -> int:
@@ -119,7 +115,7 @@ class PostgresUpstream:
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return the newest version of every table that can be captured."""
-        return self._book.adopt_base(self._ask(read_tables))
+        return self._book.adopt_base(self._questions.ask(read_tables))
 
     def schema_history(self, table_id: int) -> Sequence[TableSchema]:
         """Return every version of a table that is known, oldest first."""
@@ -127,7 +123,8 @@ class PostgresUpstream:
         return list(self._book.versions(table_id))
 
     def adopt_schemas(self, versions: Sequence[TableSchema]) -> None:
-        """Take over table versions that the store knows."""
+        """Take over table versions that the store knows, and what was noted among them."""
+        versions = self._snapshots.adopt_notes(versions)
         self._watch.adopt_notes(versions)
         tables = [v for v in versions if not is_note(v)]
         self._book.adopt(tables)
@@ -135,8 +132,8 @@ class PostgresUpstream:
         self._book.announce(v.table_id for v in tables)
 
     def notes(self) -> Sequence[TableSchema]:
-        """Return how tables were seen, where the journal does not have it yet."""
-        return self._watch.notes(max(self._commits.last_ts(), 1))
+        """Return how tables were seen, where the journal does not have it yet, and the marks of snapshots that nobody read the log of."""
+        return (*self._watch.notes(max(self._commits.last_ts(), 1)), *self._snapshots.notes())
 
     def divide(self, span: Span, pieces_max: int | None = None) -> Sequence[Span]:
         """Cut a span by what the server knows of the distribution of keys."""
@@ -145,14 +142,14 @@ class PostgresUpstream:
     def read_now(self, span: Span) -> Iterator[ChangeBatch]:
         """Yield the rows of a span now, in one snapshot: an older state is not kept by the server."""
         table = self.schema_history(span.table_id)[-1]
-        with self._open() as connection:
+        with self._questions.open() as connection:
             connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             with self._naming_privileges(table):
                 yield from scan_table(connection, plan_scan(connection, table), span, self.current_ts(), _PAGE_ROWS)
 
     def log_end(self) -> str:
         """Return the end of the log now, all of which can be read."""
-        return format_lsn(self._ask(flushed_end))
+        return format_lsn(self._questions.ask(flushed_end))
 
     def reached(self, position: str, end: str) -> bool:
         """Return whether everything before ``end`` stands before ``position`` too."""
@@ -160,11 +157,11 @@ class PostgresUpstream:
 
     def first_position(self) -> LogPosition:
         """Return the end of the log; slot and publication are there afterwards."""
-        with self._open(replication=True) as replication:
-            self._ask(lambda c: ensure_slot(c, replication, self.address))
+        with self._questions.open(replication=True) as replication:
+            self._questions.ask(lambda c: ensure_slot(c, replication, self.address))
         # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
         end = self.log_end()
-        tables = self._ask(read_tables)
+        tables = self._questions.ask(read_tables)
         self._book.announce(t.table_id for t in self._book.adopt_base(tables))
         self._watch.accept(tables, first=True)
         # Whatever was captured begins anew here, also where slot and publication were given up before.
@@ -175,13 +172,11 @@ class PostgresUpstream:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         """Yield the log from a position on; one thread reads."""
-        # Before the stream is open, so that its server does not wait for a compiler.
-        warm_kernels()
-        start_lsn = parse_lsn(start.text)
-        system = self._system()
         # Compiled while nobody waits: a server ends a stream that nobody reads for long.
         warm_kernels()
-        replication = self._start_replication(start, start_lsn)
+        system = self._system()
+        replication, slot = start_replication(self._questions, self.address, start, self._clock, self._settings.slot_wait_s)
+        self._watch.begin(slot.catalog_xmin)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
         try:
             self._commits.begin(start)
@@ -193,7 +188,10 @@ class PostgresUpstream:
                 stream, self._book, self._watch, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system
             )
             reader = LogReader(source, self._settings.reader, self._clock)
-            for step in reader.read(start, self._with_own_marks(start, marks), wanted, stop):
+            with self._lock:
+                self._reader = reader
+                self._durable.clear()
+            for step in reader.read(start, self._snapshots.with_own_marks(start, marks), wanted, stop):
                 try:
                     yield step
                 except BaseException:
@@ -202,49 +200,36 @@ class PostgresUpstream:
                     raise
         finally:
             with self._lock:
-                self._stream = None
+                self._stream = self._reader = None
             self._commits.end()
             stream.close()
 
     def confirm(self, position: LogPosition) -> None:
-        """Tell the server that everything before a position is durable, unless a snapshot before it is open."""
+        """Tell the server that everything before a position is durable, unless a snapshot before it is open.
+
+        And unless the catalog was not looked at behind it: what happened to tables before then could be found no more after a crash.
+        """
         with self._lock:
-            lsn = parse_lsn(position.text)
+            if self._stream is None or self._reader is None:
+                return
+            self._durable.append(parse_lsn(position.text))
             # Nothing between is confirmed either: the reader goes back to a position that it gave, not to a snapshot's own place.
-            if self._stream is not None and all(lsn <= held.lsn for held in self._holds.values()):
-                self._stream.confirm(lsn)
+            ready = [lsn for lsn in self._durable if lsn <= self._reader.confirmable_lsn and self._snapshots.lets_go(lsn)]
+            if ready:
+                self._stream.confirm(max(ready))
+                self._durable = deque((lsn for lsn in self._durable if lsn > max(ready)), _DURABLE_MAX)
 
     def begin_snapshot(self) -> SnapshotTicket:
         """Export a snapshot at an exact place of the log, and hold it until ``end_snapshot``.
 
         The reader of the log tells the ts of that place, so one that is about to begin is waited for: it must not begin behind it.
         """
-        is_read = self._commits.wait_reading(self._settings.reader_wait_s)
-        # Nothing after this place is confirmed, so that the log from the snapshot on stays readable.
-        floor = parse_lsn(self.log_end())
-        name = f"penstock_{system_random().getrandbits(48):012x}"
-        with self._lock:
-            self._holds[name] = _Hold(floor)
-        self._commits.hold()
-        try:
-            holder = self._open(replication=True)
-            try:
-                made = create_slot(holder, name, temporary=True)
-                start = LogPosition(self._ts_at(made.lsn, is_read), self._text(made.lsn))
-            except BaseException:
-                holder.close()
-                raise
-            with self._lock:
-                self._holds[made.snapshot] = _Hold(floor, start.ts, holder)
-        finally:
-            self._commits.release()
-            with self._lock:
-                self._holds.pop(name, None)
-        return SnapshotTicket(start, made.snapshot, exact=True)
+        name, lsn, ts = self._snapshots.begin(self._settings.reader_wait_s, self._settings.snapshot_wait_s)
+        return SnapshotTicket(LogPosition(ts, self._text(lsn)), name, exact=True)
 
     def read_snapshot(self, ticket: SnapshotTicket, span: Span, table: TableSchema, page_rows: int) -> Iterator[ChangeBatch]:
         """Yield the rows of a span in key order as INSERT at the ticket's ts."""
-        with self._open() as connection:
+        with self._questions.open() as connection:
             connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 connection.query(f"SET TRANSACTION SNAPSHOT {quote_literal(ticket.token)}")
@@ -254,18 +239,15 @@ class PostgresUpstream:
                     raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the snapshot is no longer held") from None
                 raise
             # Asked outside of the snapshot: statements go by the names of now, whatever the snapshot's own catalog says.
-            if self._ask(lambda c: plan_remains(c, table)) is None:
+            if self._questions.ask(lambda c: plan_remains(c, table)) is None:
                 # Dropped since the snapshot began; the log tells it.
                 return
             with self._naming_privileges(table):
-                yield from scan_table(connection, self._ask(lambda c: plan_scan(c, table)), span, ticket.start.ts, page_rows)
+                yield from scan_table(connection, self._questions.ask(lambda c: plan_scan(c, table)), span, ticket.start.ts, page_rows)
 
     def end_snapshot(self, ticket: SnapshotTicket) -> None:
         """Release a snapshot. May be called twice."""
-        with self._lock:
-            held = self._holds.pop(ticket.token, None)
-        if held is not None and held.connection is not None:
-            held.connection.close()
+        self._snapshots.end(ticket.token)
 
     def release(self) -> None:
         """Drop the slot, and the publication if it was made here; a reading that goes on ends, so that the slot is free."""
@@ -276,19 +258,12 @@ class PostgresUpstream:
 
     def close(self) -> None:
         """Release all connections."""
-        with self._lock:
-            self._closed = True
-            holders = [h.connection for h in self._holds.values() if h.connection is not None]
-            self._holds.clear()
-            if self._connection is not None:
-                holders.append(self._connection)
-                self._connection = None
-        for connection in holders:
-            connection.close()
+        self._questions.close()
+        self._snapshots.close()
 
     def _cuts(self, table_id: int) -> list[bytes]:
         """Return where a table is cut, by its shape now: the log may not have told it yet."""
-        found = self._ask(lambda c: read_tables(c, [table_id & OID_MASK]))
+        found = self._questions.ask(lambda c: read_tables(c, [table_id & OID_MASK]))
         if not found:
             # Dropped since it was listed: it has no rows to divide, and the log tells that it is gone.
             return []
@@ -297,7 +272,7 @@ class PostgresUpstream:
             # Whoever reads a table again that is captured would take it for right from then on.
             raise PenstockError("UPSTREAM_MISCONFIGURED", f"{found[0].schema}.{found[0].table}: {silence.reason}", f"Run: {silence.way}")
         try:
-            return self._ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
+            return self._questions.ask(lambda c: cut_keys(c, plan_scan(c, base_version(found[0])), self._settings.ranges))
         except PenstockError as error:
             if error.code not in {"TABLE_UNKNOWN", "UPSTREAM_CHANGING"}:
                 raise
@@ -305,67 +280,22 @@ class PostgresUpstream:
 
     def _begin_capture(self, table_id: int) -> None:
         """While a snapshot is open and nobody reads a table's log, it is this table whose capture begins there."""
+        open_ts = self._snapshots.first_ts()
         with self._lock:
-            open_ts = [h.ts for h in self._holds.values() if h.ts]
             reading, wanted = self._reading_since_s, self._wanted
-        if not open_ts or (wanted is not None and wanted(table_id)):
+        if open_ts is None or (wanted is not None and wanted(table_id)):
             return
         # After a start, spans that were captured before join one after the other: their tables change in the log, not here.
         again = reading is not None and self._clock.monotonic_s() - reading > self._settings.settled_s
-        for table in self._ask(lambda c: read_tables(c, [table_id & OID_MASK])):
+        for table in self._questions.ask(lambda c: read_tables(c, [table_id & OID_MASK])):
             if self._book.table_id(table.oid, TS_MAX) == table_id:
                 held = {table.oid: self._book.held(table.oid)}
-                self._book.begin_capture(table, min(open_ts), again)
+                self._book.begin_capture(table, open_ts, again)
                 if self._watch.seen(table.oid) is None:
                     # It may be one that was captured before this process, and goes on behind what happened while nobody read.
                     for oid, reason in self._watch.rewritten([table], lambda _: False, held.get).items():
                         self._watch.put_off(parse_lsn(self.log_end()), oid, reason)
                 self._watch.accept([table], first=True)
-
-    def _ts_at(self, lsn: int, is_read: bool) -> int:
-        """Return the chain's ts at a place of the log; where nobody reads it, one that the reader from there on begins with."""
-        if not is_read:
-            ts = self.current_ts()
-            with self._lock:
-                self._own_marks.append(LogPosition(ts, format_lsn(lsn)))
-            return ts
-        found = self._commits.ts_at(lsn, self._settings.snapshot_wait_s)
-        if found is None:
-            raise PenstockError("CONGESTED", f"{self.address.shown}: the log was not read up to where a snapshot begins")
-        return found
-
-    def _start_replication(self, start: LogPosition, start_lsn: int) -> Connection:
-        address = self.address
-        replication = self._open(replication=True)
-        try:
-            self._check_server(replication, start)
-            slot = self._ask(lambda c: read_slot(c, address.slot))
-            if slot is None:
-                raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
-            check_slot(slot, address)
-            self._watch.begin(slot.catalog_xmin)
-            if slot.confirmed_lsn > start_lsn:
-                raise PenstockError(
-                    "LOG_PURGED",
-                    f"{address.shown}: slot {address.slot} was moved on to {format_lsn(slot.confirmed_lsn)}, past {start.text}",
-                )
-            names = quote_literal(quote_ident(address.publication)).strip()
-            self._take_slot(
-                replication,
-                f"START_REPLICATION SLOT {quote_ident(address.slot)} LOGICAL {format_lsn(start_lsn)} "
-                f"({self._protocol(replication)}, publication_names {names})",
-            )
-        except BaseException:
-            replication.close()
-            raise
-        return replication
-
-    def _protocol(self, replication: Connection) -> str:
-        if not self.address.streaming:
-            return "proto_version '1'"
-        if replication.server_version < STREAMING_VERSION:
-            raise PenstockError("CONFIG_INVALID", f"source: streaming=on needs PostgreSQL {STREAMING_VERSION} or newer")
-        return "proto_version '2', streaming 'on'"
 
     def _log_now(self) -> tuple[int, int]:
         end = parse_lsn(self.log_end())
@@ -373,7 +303,7 @@ class PostgresUpstream:
 
     def _root_of(self, oid: int) -> tuple[int, bool]:
         publication = quote_literal(self.address.publication)
-        rows = self._ask(
+        rows = self._questions.ask(
             lambda c: c.query(
                 f"SELECT pg_partition_root({oid})::oid,"
                 f" NOT EXISTS (SELECT 1 FROM pg_publication WHERE pubname = {publication} AND pubviaroot)"
@@ -383,49 +313,15 @@ class PostgresUpstream:
         return (int(rows[0][0] or 0), rows[0][1] == "t") if rows else (0, False)
 
     def _server_ms(self) -> int:
-        text = self._ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
+        text = self._questions.ask(lambda c: c.query("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))[0][0]
         return int(text or 0)
-
-    def _with_own_marks(self, start: LogPosition, marks: Sequence[LogPosition]) -> list[LogPosition]:
-        with self._lock:
-            own = [m for m in self._own_marks if parse_lsn(m.text) >= parse_lsn(start.text)]
-        return sorted([*marks, *own], key=lambda m: parse_lsn(m.text))
-
-    def _take_slot(self, replication: Connection, statement: str) -> None:
-        """Start replication; a slot that an earlier reader is just leaving is waited for."""
-        deadline_s = self._clock.monotonic_s() + self._settings.slot_wait_s
-        pause = threading.Event()
-        while True:
-            try:
-                replication.start_copy_both(statement)
-            except PostgresError as error:
-                if error.sqlstate != _IN_USE or self._clock.monotonic_s() >= deadline_s:
-                    raise
-                self._clock.wait(pause, _SLOT_POLL_S)
-            else:
-                return
-
-    def _check_server(self, replication: Connection, start: LogPosition) -> None:
-        """Raise where this is another server than the one whose log was read, or the same one at an earlier time."""
-        system, _, end, _ = replication.query("IDENTIFY_SYSTEM")[0]
-        wanted = start.text.partition("@")[2]
-        if wanted and wanted != system:
-            raise PenstockError(
-                "UPSTREAM_MISCONFIGURED",
-                f"{self.address.shown}: the log that was read is of system {wanted}, this server is {system}",
-                "Point the source at the server that was captured, or remove the feed and create it anew.",
-            )
-        if parse_lsn(end or "") < parse_lsn(start.text):
-            raise PenstockError(
-                "LOG_PURGED", f"{self.address.shown}: the log ends at {end}, before {start.text}: the server was restored or failed over"
-            )
 
     def _text(self, lsn: int) -> str:
         return f"{format_lsn(lsn)}@{self._system()}"
 
     def _system(self) -> str:
         if not self._identity:
-            with self._open(replication=True) as replication:
+            with self._questions.open(replication=True) as replication:
                 self._identity = replication.query("IDENTIFY_SYSTEM")[0][0] or ""
         return self._identity
 
@@ -439,7 +335,7 @@ class PostgresUpstream:
             return fetch_rows(connection, plan, key_columns, wanted)
 
         with self._naming_privileges(table):
-            return self._ask(read)
+            return self._questions.ask(read)
 
     @contextlib.contextmanager
     def _naming_privileges(self, table: TableSchema) -> Iterator[None]:
@@ -452,31 +348,3 @@ class PostgresUpstream:
             name, user = f"{quote_ident(table.schema)}.{quote_ident(table.table)}", quote_ident(self.address.user)
             hint = f"Run: GRANT SELECT ON {name} TO {user}; where a policy of row-level security hides rows: ALTER ROLE {user} BYPASSRLS"
             raise PostgresError(error.code, error.detail, hint, error.sqlstate) from None
-
-    def _open(self, replication: bool = False) -> Connection:
-        if self._closed:
-            raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: the upstream is closed")
-        return Connection(self.address, replication)
-
-    def _ask(self, question: Callable[[Connection], T]) -> T:
-        """Ask on the shared connection; one that was lost meanwhile is opened again once."""
-        with self._lock:
-            for attempt in (1, 2):
-                fresh = self._connection is None
-                connection = self._connection or self._open()
-                self._connection = connection
-                try:
-                    return question(connection)
-                except PostgresError as error:
-                    if error.code == "UPSTREAM_UNREACHABLE":
-                        connection.close()
-                        self._connection = None
-                        if attempt == 1 and not fresh:
-                            continue
-                    raise
-                except BaseException:
-                    # A question that was left half way leaves an answer on the wire.
-                    connection.close()
-                    self._connection = None
-                    raise
-        raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: no answer")

@@ -17,7 +17,7 @@ from penstock.source.postgres.rows.cells import CellForm, CellGrid, copy_grid
 from penstock.source.postgres.rows.row_changes import build_changes
 from penstock.source.postgres.rows.row_keys import row_contents
 from penstock.source.postgres.rows.type_map import BOOL, BYTEA, INT4, TIMESTAMPTZ, VARCHAR, column_type
-from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.tables.observed import KnownRelation
 from penstock.source.postgres.wire.pgoutput import Relation, RelationColumn, stream_end
 from penstock.source.postgres.wire.scan_buffer import ScanBuffer
 

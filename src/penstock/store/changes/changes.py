@@ -117,12 +117,10 @@ class OpenHandle:
             self._released()
 
 
-def side_handles(
-    view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True, read_ahead: int = READ_AHEAD_BYTES
-) -> list[OrderedHandle]:
+def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True) -> list[OrderedHandle]:
     """Return the ordered handles of one side of a tail: memory per table version, appendable objects, bulk objects."""
     objects = [o for o in view.state.needed(max(from_ts, 1), to_ts) if o.side is side]
-    return _handles(view, side, objects, (ObjectKind.APPENDABLE, ObjectKind.BULK)[: 1 + bulk], from_ts, to_ts, read_ahead)
+    return _handles(view, side, objects, (ObjectKind.APPENDABLE, ObjectKind.BULK)[: 1 + bulk], from_ts, to_ts, READ_AHEAD_BYTES)
 
 
 def _handles(
@@ -220,9 +218,9 @@ def state_batches(view: SpanView, to_ts: int) -> StateBatches:
     return StateBatches((*run, *sides[BatchKind.DATA]), tuple(sides[BatchKind.TOMBSTONE]), positions, view.state.tables)
 
 
-def drain(handles: Sequence[OrderedHandle]) -> Iterator[ChangeBatch]:
+def drain(handles: Sequence[OrderedHandle], rows_min: int = BATCH_ROWS_MIN, rows_max: int = BATCH_ROWS_MAX) -> Iterator[ChangeBatch]:
     """Yield the batches of several handles of one side in ts order."""
-    reader = SideReader(handles, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
+    reader = SideReader(handles, rows_min, rows_max)
     while True:
         reader.fill()
         taken = reader.take_below(TS_END)

@@ -27,8 +27,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.store.changes.changes import SpanState, SpanView, open_changes, side_handles
-from penstock.store.changes.ordered_handle import TS_END, SideReader
+from penstock.store.changes.changes import SpanState, SpanView, drain, open_changes, side_handles
 from penstock.store.contract import WindowPlan
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.credentials import ServiceTls, join_token
@@ -239,13 +238,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _found_rows(self, ticket: RowsTicket, view: SpanView) -> Iterator[ChangeBatch]:
         handles = side_handles(view, ticket.side, ticket.from_ts, ticket.to_ts, bulk=False)
-        reader = SideReader(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
-        while True:
-            reader.fill()
-            taken = reader.take_below(TS_END)
-            if not taken:
-                return
-            yield from (b for b in taken if b.header.schema_version == ticket.schema_version)
+        found = drain(handles, self._store.settings.batch_rows_min, self._store.settings.batch_rows_max)
+        yield from (b for b in found if b.header.schema_version == ticket.schema_version)
 
     def _schema(self, ticket: RowsTicket) -> pa.Schema:
         table_id = self._store.view(ticket.span_id).state.span.table_id

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.files.durable_names import sync_directory
 from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 from penstock.store.objects.manifest import seal, unseal
@@ -69,8 +70,4 @@ def note_forgotten(directory: Path, forgotten: Forgotten) -> None:
         sink.flush()
         os.fsync(sink.fileno())
     partial.replace(directory / FILE)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(directory)

@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from penstock.files.durable_names import sync_directory
 from penstock.files.private_files import open_private
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -28,21 +29,11 @@ from penstock.model.span import Span
 from penstock.model.timestamp import TS_MAX
 from penstock.store.log.forgotten import Forgotten, note_forgotten, read_forgotten
 from penstock.store.log.wal_segment import RecordKind, Replayed, SegmentEncoder, SegmentScan, WalRecord, segment_files
+from penstock.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 RESOLVED = struct.Struct("<QQ")
 IDLE_WAIT_S = 60.0
-
-
-@dataclass(frozen=True)
-class WalSettings:
-    """How the log groups and bounds what it takes."""
-
-    segment_bytes: int = 64 * 1024 * 1024
-    group_commit_max_delay_s: float = 0.0
-    """How long the writer waits for company before it syncs a group; 0 takes what is there."""
-    resolved_max_delay_s: float = 0.2
-    queue_bytes_max: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class _Segment:
 class WriteAheadLog:
     """A directory of segments and the thread that writes them."""
 
-    def __init__(self, directory: Path, settings: WalSettings, clock: Clock, head: Callable[[], Sequence[WalRecord]]) -> None:
+    def __init__(self, directory: Path, settings: StoreSettings, clock: Clock, head: Callable[[], Sequence[WalRecord]]) -> None:
         """``head`` gives the records that every new segment begins with; it is called by the writer between groups."""
         self._directory = directory
         self._settings = settings
@@ -113,6 +104,13 @@ class WriteAheadLog:
         """Begin a new segment and accept submissions. An old segment is never appended to."""
         self._rotate()
         self._thread.start()
+
+    def write(self, records: Sequence[WalRecord]) -> None:
+        """Make records durable and return; raises as ``submit``."""
+        durable = threading.Event()
+        self.submit(records, durable.set)
+        while not self._clock.wait(durable, 1.0):
+            self.check_open()
 
     def submit(self, records: Sequence[WalRecord], on_durable: Callable[[], None]) -> None:
         """Queue records; waits while the queue is full. Raises ``STORE_FAILED`` once the log has failed or is closed."""
@@ -234,7 +232,7 @@ class WriteAheadLog:
         return not last or bool(self._queue)
 
     def _write_group(self, group: Sequence[_Submission], resolved: Mapping[int, int]) -> None:
-        if self._segment is not None and self._segment.size >= self._settings.segment_bytes:
+        if self._segment is not None and self._segment.size >= self._settings.wal_segment_bytes:
             self._rotate()
         records = [r for s in group for r in s.records]
         if resolved:
@@ -273,11 +271,7 @@ class WriteAheadLog:
         self._file.write(self._encoder.header())
         self._segment = _Segment(path, {}, 0)
         self._write(head)
-        handle = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_directory(self._directory)
 
 
 def resolved_record(resolved: Mapping[int, int]) -> WalRecord:

@@ -6,7 +6,6 @@ committed; the commit says which objects count. Nothing is visible until ``Colum
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 
 from penstock.model.batch import ChangeBatch
@@ -24,12 +23,10 @@ def write_bulk(
     batches: Iterable[ChangeBatch],
     commit_ts: int,
     tables: Sequence[TableSchema] = (),
-    compression: str | None = None,
-    rng: random.Random | None = None,
 ) -> ObjectMeta:
     """Write one bulk object, rows or tombstones in key order; durable when it returns. There must be at least one batch."""
-    path = f"spans/{span_id}/bulk/{name}-{(rng or system_random()).getrandbits(64):016x}.arrow"
-    writer = ObjectWriter(path, ObjectKind.BULK, _checked(batches, span_id, commit_ts), tables, compression, commit_ts)
+    path = f"spans/{span_id}/bulk/{name}-{system_random().getrandbits(64):016x}.arrow"
+    writer = ObjectWriter(path, ObjectKind.BULK, _checked(batches, span_id, commit_ts), tables, None, commit_ts)
     if not space.put_new(path, writer.parts()):
         raise PenstockError("STORE_FAILED", f"bulk object {path} exists already")
     return writer.meta

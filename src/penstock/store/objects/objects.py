@@ -25,6 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from penstock.files.buckets import BUCKET_SCHEMES, cause_of, open_bucket
+from penstock.files.durable_names import sync_directory
 from penstock.files.large_writes import write_at
 from penstock.files.private_files import open_private
 from penstock.model.batch import ChangeBatch
@@ -168,11 +169,7 @@ def _create_file(root: Path, file: Path, parts: Iterable[bytes | pa.Buffer]) -> 
     finally:
         unfinished.unlink(missing_ok=True)
     for directory in (p for p in file.parents if p == root or root in p.parents):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_directory(directory)
 
 
 class ObjectSpace:

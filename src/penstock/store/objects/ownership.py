@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.files.durable_names import sync_directory
 from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
 from penstock.store.objects.manifest import KEPT, Manifest, decode_manifest, encode_manifest, load_manifests, manifest_prefix, seal, unseal
@@ -90,7 +91,7 @@ class Ownership:
         directory.mkdir(parents=True, exist_ok=True)
         _write(directory / INTENT, self._record)
         (directory / INTENT).replace(directory / NOTE)
-        _sync(directory)
+        sync_directory(directory)
 
     def check(self) -> None:
         """Raise ``FENCED`` where another owner has come."""
@@ -180,12 +181,4 @@ def _write(file: Path, record: OwnerRecord) -> None:
         sink.write(_sealed(record))
         sink.flush()
         os.fsync(sink.fileno())
-    _sync(file.parent)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(file.parent)

@@ -12,8 +12,9 @@ import pytest
 from penstock.feed.bootstrap.reread_part import held_rows, range_view
 from penstock.model.batch import KEY, Op
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.bulk import write_bulk
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, Row, append_durably, both_sides, row_key
 
 SPAN = Span(TABLE.table_id)

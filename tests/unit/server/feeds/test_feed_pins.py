@@ -23,7 +23,8 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.feed_pins import FeedPins
 from penstock.sink.contract import DispatcherId
 from penstock.store.flight.address import FlightAddress, read_address, write_address
-from penstock.store.history import HistoryNeeds, HistorySettings
+from penstock.store.history import HistoryNeeds
+from penstock.store.settings import StoreSettings
 from testing.checks.looked_inside import pins_of
 from testing.twins.clock import SimulatedClock
 
@@ -39,7 +40,7 @@ def add_feed(meta: MetaDatabase, name: str, source: str, checkpoint_ts: int) -> 
 
 def test_a_feed_that_does_not_run_holds_history_back_until_it_is_removed_or_too_old(tmp_path: Path) -> None:
     clock = SimulatedClock()
-    needs = HistoryNeeds(HistorySettings(history_seconds=60, checkpoint_seconds=60, gc_ttl_seconds=3_600), clock)
+    needs = HistoryNeeds(StoreSettings(history_seconds=60, checkpoint_seconds=60, gc_ttl_seconds=3_600), clock)
     at = compose_ts(clock.now_ms())
     with closing(MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock)) as meta:
         # With other credentials than the server's: it runs the feed all the same.

@@ -20,7 +20,8 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.sharing import share_of
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.sink.contract import DispatcherId
-from penstock.store.history import HistoryNeeds, HistorySettings
+from penstock.store.history import HistoryNeeds
+from penstock.store.settings import StoreSettings
 from testing.checks.looked_inside import pins_of
 from testing.paths.wide_feed import BASE_TS, SOURCE, LivingRuns, StatementCounter, context_of, create_feed, dispatchers_for, tables_of
 from testing.twins.clock import SimulatedClock
@@ -106,7 +107,7 @@ def test_configurations_are_read_once_and_again_for_a_feed_of_the_same_name(meta
 
 def test_pins_read_dispatchers_only_where_they_changed(meta: MetaDatabase, clock: SimulatedClock) -> None:
     add_feeds(meta, 0, 20)
-    needs = HistoryNeeds(HistorySettings(history_seconds=60, checkpoint_seconds=60, gc_ttl_seconds=3_600), clock)
+    needs = HistoryNeeds(StoreSettings(history_seconds=60, checkpoint_seconds=60, gc_ttl_seconds=3_600), clock)
     pins = FeedPins(meta, needs, SOURCE, clock)
     pins.refresh()
     with StatementCounter() as counter:

@@ -12,12 +12,13 @@ import pytest
 from penstock.model.batch import Op
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight import reached_objects
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.reached_objects import LEFT_ALONE_S, DirectObjects, Reach, StreamedObjects
 from penstock.store.flight.server import FlightService
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, Row, append_durably, read_rows
 from testing.twins.clock import SimulatedClock
 

@@ -13,11 +13,12 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.store.contract import WindowKind
-from penstock.store.event_store import ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import TABLE, append_durably, change_batch, read_rows
 
 SPAN = Span(TABLE.table_id)
@@ -89,7 +90,7 @@ def test_orphans_go_when_they_are_old_and_those_of_a_live_bootstrap_stay(tmp_pat
 def test_records_of_a_bootstrap_keep_its_objects(store: ColumnarEventStore) -> None:
     BootstrapLog(store.objects, SPAN_ID).begin(PLAN)
     waiting = bulk(store.objects, 1)
-    span = store._span(SPAN_ID)
+    span = store._spans.of(SPAN_ID)
     assert span.remove_old_orphans(0) == 0
     written_ms = max(store.objects.list_modified(f"spans/{SPAN_ID}/").values())
     assert span.remove_old_orphans(written_ms) == 0, "the plan is as young as that"

@@ -8,8 +8,9 @@ import pytest
 from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.store.log.wal import WalSettings, WriteAheadLog, read_resolved
+from penstock.store.log.wal import WriteAheadLog, read_resolved
 from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
+from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import Row, change_batch, rows_of
 
 WAIT_S = 20
@@ -20,8 +21,8 @@ def no_head() -> Sequence[WalRecord]:
     return []
 
 
-def open_log(directory: Path, settings: WalSettings | None = None) -> tuple[WriteAheadLog, list[Replayed]]:
-    log = WriteAheadLog(directory, settings or WalSettings(resolved_max_delay_s=0.0), SystemClock(), no_head)
+def open_log(directory: Path, settings: StoreSettings | None = None) -> tuple[WriteAheadLog, list[Replayed]]:
+    log = WriteAheadLog(directory, settings or StoreSettings(resolved_max_delay_s=0.0), SystemClock(), no_head)
     found = list(log.replay())
     log.start()
     return log, found
@@ -200,7 +201,7 @@ def test_any_flipped_bit_before_the_last_group_is_corruption(tmp_path: Path) -> 
 
 
 def test_damage_in_an_older_segment_is_corruption(tmp_path: Path) -> None:
-    log, _ = open_log(tmp_path, WalSettings(segment_bytes=1))
+    log, _ = open_log(tmp_path, StoreSettings(wal_segment_bytes=1))
     write(log, row(1))
     write(log, row(2))
     log.close()
@@ -211,7 +212,7 @@ def test_damage_in_an_older_segment_is_corruption(tmp_path: Path) -> None:
 
 
 def test_a_missing_segment_is_corruption(tmp_path: Path) -> None:
-    log, _ = open_log(tmp_path, WalSettings(segment_bytes=1))
+    log, _ = open_log(tmp_path, StoreSettings(wal_segment_bytes=1))
     for ts in range(1, 5):
         write(log, row(ts))
     log.close()
@@ -221,7 +222,7 @@ def test_a_missing_segment_is_corruption(tmp_path: Path) -> None:
 
 
 def test_segments_go_when_everything_in_them_is_in_objects(tmp_path: Path) -> None:
-    log, _ = open_log(tmp_path, WalSettings(segment_bytes=1))
+    log, _ = open_log(tmp_path, StoreSettings(wal_segment_bytes=1))
     for ts in range(1, 6):
         write(log, row(ts))
     assert log.forget({SPAN_ID: 0}) <= 1  # the empty one at the beginning at most
@@ -252,7 +253,7 @@ def test_a_failed_sync_stops_the_log_and_acknowledges_nothing(tmp_path: Path, mo
 
 def test_a_full_queue_makes_submitters_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = record([row(1)])
-    log, _ = open_log(tmp_path, WalSettings(queue_bytes_max=one.nbytes * 2))
+    log, _ = open_log(tmp_path, StoreSettings(queue_bytes_max=one.nbytes * 2))
     syncing, go_on = threading.Event(), threading.Event()
     real = os.fdatasync
 

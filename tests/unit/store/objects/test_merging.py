@@ -11,11 +11,13 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.timestamp import compose_ts
-from penstock.store.event_store import MERGE_DUE_MAX, ColumnarEventStore, StoreSettings
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.merging import MergeSettings
 from penstock.store.objects.object_file import ObjectKind, ObjectMeta
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
+from penstock.store.settings import StoreSettings
+from penstock.store.upkeep import MERGE_DUE_MAX
 from testing.checks.change_batches import TABLE, Row, both_sides, change_batch, read_rows, read_steps
 from testing.twins.clock import SimulatedClock, SimulatedTimeOfDay
 from testing.twins.object_store import Fault, FaultRule, FaultyObjects
@@ -186,7 +188,7 @@ def test_what_readers_of_states_go_through_is_bounded(tmp_path: Path) -> None:
         old = [(ts, Op.BEFORE, key, f"{key}@{ts - 10}") for key in range(50)] if round_ else []
         rig.append([*old, *[(ts, Op.UPDATE if round_ else Op.INSERT, key, f"{key}@{ts}") for key in range(50)]], ts + 5)
         if merging.due(rig.objects()) >= 1:
-            rig.store._merger.wait_idle(WAIT_S)
+            rig.store.upkeep.merger.wait_idle(WAIT_S)
             assert merging.due(rig.objects()) < 1
     assert rig.state(305) == {key: f"{key}@300" for key in range(50)}
     assert len(rig.objects(ObjectKind.MERGED, live=False)) >= 3
@@ -201,7 +203,7 @@ def test_a_merge_waits_while_the_span_is_being_filled(tmp_path: Path) -> None:
     while not rig.objects(ObjectKind.MERGED, live=False):
         ts += 10
         rig.append([(ts, Op.INSERT, ts * 1000 + key, f"{key}@{ts}") for key in range(50)], ts + 5)
-        rig.store._merger.wait_idle(WAIT_S)
+        rig.store.upkeep.merger.wait_idle(WAIT_S)
         largest = max(largest, merging.due(rig.objects()))
         assert largest < MERGE_DUE_MAX + 1
     assert largest > MERGE_DUE_MAX - 1

@@ -23,7 +23,7 @@ from penstock.source.bags import fold_bag
 from penstock.source.folding import arrange
 from penstock.source.postgres.rows.cells import UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.rows.row_keys import ordinal_keys, row_contents, row_keys
-from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.tables.observed import KnownRelation
 from penstock.source.postgres.wire.pgoutput import DELETE, END, INSERT, NEW_AT, OLD_AT, OLD_FULL, OLD_KIND, OP, UPDATE
 
 Fetch = Callable[[TableSchema, pa.Array, list[pa.Array], list[Column]], tuple[pa.Array, list[pa.Array]]]

@@ -18,7 +18,7 @@ from penstock.kernels.jit import I64, U64, binary_array
 from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
 from penstock.source.postgres.rows.cells import CellForm, CellGrid
-from penstock.source.postgres.tables.schema_book import KnownRelation
+from penstock.source.postgres.tables.observed import KnownRelation
 
 FROM_TABLE, FROM_LOG = 0, 1
 _ORDINAL_KEY_BYTES = 13

@@ -56,6 +56,13 @@ def compose_create(table: TableSchema, commit_ts: int, replaced: tuple[int, ...]
     return DdlEvent(commit_ts, DdlType.CREATE_TABLE, query, table.schema, (table,), replaced)
 
 
+def compose_change(before: TableSchema, after: TableSchema) -> DdlEvent:
+    """Return the event that turns one version into the next, or makes the table anew where that is another generation."""
+    if before.table_id == after.table_id:
+        return compose_ddl(before, after)
+    return compose_create(after, after.version, (before.table_id,))
+
+
 def _renamed(before: TableSchema, after: TableSchema) -> DdlEvent:
     query = rename_text((before.schema, before.table), (after.schema, after.table))
     old_names = ((before.table_id, before.schema, before.table),)

@@ -11,8 +11,6 @@ log service and the server.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -21,66 +19,38 @@ import msgspec
 from penstock.ddl.kept_values import is_made_anew
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import SchemaHistory, TableSchema
-from penstock.source.postgres.rows.cells import CellForm
+from penstock.model.table import TableSchema
 from penstock.source.postgres.rows.type_map import Domain, column_type
 from penstock.source.postgres.tables.catalog import FIRST_USER_OID, OID_BITS, OID_MASK, CatalogTable
-from penstock.source.postgres.tables.composed_ddl import compose_create, compose_ddl, compose_drop, compose_renames, compose_truncate
+from penstock.source.postgres.tables.composed_ddl import compose_change, compose_create, compose_drop, compose_renames, compose_truncate
+from penstock.source.postgres.tables.histories import DDL_SLOTS, TableHistories
+from penstock.source.postgres.tables.name_holders import NameHolders, NameReader
+from penstock.source.postgres.tables.observed import Created, KnownRelation, Observed
 from penstock.source.postgres.tables.row_doubts import ANEW, creation_doubt, shape_doubt
-from penstock.source.postgres.tables.table_names import Moves, Name, clear_names
+from penstock.source.postgres.tables.told_again import ToldAgain
 from penstock.source.postgres.tables.versions import (
     BASE_VERSION_BITS,
     Types,
     agrees,
     base_version,
     begun_version,
+    columns_of,
     first_version,
     guessed_version,
     has_columns,
+    is_alike,
     is_version_of,
+    is_version_of_catalog,
+    made_anew,
+    shape_of,
     version_of_catalog,
     version_of_relation,
 )
 from penstock.source.postgres.wire.pgoutput import Relation
 
-DDL_SLOTS = 7
-"""How many schema changes of one table a transaction may hold: its rows stand one more ts above the transaction before."""
-
 CatalogReader = Callable[[Sequence[int]], Sequence[CatalogTable]]
 DomainReader = Callable[[], dict[int, Domain]]
-NameReader = Callable[[Sequence[int]], Mapping[int, Name]]
 Wanted = Callable[[int], bool]
-
-
-class KnownRelation(msgspec.Struct, frozen=True):
-    """A relation that rows refer to: its message, its table version, and how each of its columns is stored."""
-
-    relation: Relation
-    table: TableSchema
-    forms: tuple[CellForm, ...]
-    deferrable: bool = False
-    """Whether two rows may have one key until their transaction ends."""
-
-    @property
-    def is_bag(self) -> bool:
-        """Return whether its rows are counted: nothing names them, but updates and deletes show them whole."""
-        return not self.table.key_columns and self.relation.identity == "f"
-
-
-class Observed(msgspec.Struct, frozen=True):
-    """What a relation told: how its rows are read, the DDLs before them, and why older rows are in doubt, if they are."""
-
-    known: KnownRelation
-    ddls: tuple[DdlEvent, ...] = ()
-    doubt: str = ""
-
-
-class Created(msgspec.Struct, frozen=True):
-    """A table that the log told of for the first time."""
-
-    commit_ts: int
-    ddls: tuple[DdlEvent, ...]
-    doubt: str
 
 
 class SchemaBook:
@@ -89,16 +59,13 @@ class SchemaBook:
     def __init__(self, read_catalog: CatalogReader, read_domains: DomainReader, read_names: NameReader | None = None) -> None:
         self._read_catalog = read_catalog
         self._read_domains = read_domains
-        self._read_names = read_names or (lambda oids: {t.oid: (t.schema, t.table) for t in read_catalog(oids)})
         self._domains: dict[int, Domain] | None = None
-        self._histories: dict[int, SchemaHistory] = {}
-        self._begun: list[int] = []
-        """The ts of all versions, in order."""
+        self._histories = TableHistories()
+        names = read_names or (lambda oids: {t.oid: (t.schema, t.table) for t in read_catalog(oids)})
+        self._names = NameHolders(self._histories, names)
+        self._told_again = ToldAgain(self._histories, self._names)
         self._announced: set[int] = set()
         self._created: dict[int, Created] = {}
-        self._ended: dict[int, int] = {}
-        self._untold_ends: list[TableSchema] = []
-        self._moved: dict[tuple[int, int], Name] = {}
         self._lock = threading.RLock()
 
     def announce(self, table_ids: Iterable[int]) -> None:
@@ -114,28 +81,28 @@ class SchemaBook:
     def knows(self, oid: int) -> bool:
         """Return whether a table has a version."""
         with self._lock:
-            return bool(self._generations(oid))
+            return self._histories.knows(oid)
 
     def has_begun(self, oid: int, ts: int) -> bool:
         """Return whether a table had a version before this ts: one that was emptied before the log told of it was empty anyway."""
         with self._lock:
-            return self._at(oid, ts) is not None
+            return self._histories.at(oid, ts) is not None
 
     def newest(self, oid: int) -> TableSchema:
         """Return the newest version of a table that has one."""
         with self._lock:
-            return self._generations(oid)[-1].versions()[-1]
+            return self._histories.newest(oid)
 
     def is_told(self, now: CatalogTable) -> bool:
         """Return whether the newest version of a table that has one is what the catalog shows."""
         with self._lock:
             newest = self.newest(now.oid)
-            return _shape(newest) == _shape(version_of_catalog(newest, now, 0))
+            return shape_of(newest) == shape_of(version_of_catalog(newest, now, 0))
 
     def captured(self, wanted: Wanted) -> list[TableSchema]:
         """Return the newest version of the tables that somebody captures."""
         with self._lock:
-            newest = [self.newest(oid) for oid in {i & OID_MASK for i in self._histories} if self._generations(oid)]
+            newest = [self.newest(oid) for oid in self._histories.oids() if self.knows(oid)]
         return [table for table in newest if wanted(table.table_id)]
 
     def create(self, relation: Relation, commit_ts: int, shown: CatalogTable | None) -> Created | None:
@@ -161,10 +128,11 @@ class SchemaBook:
     def _begin(self, table: TableSchema, commit_ts: int, doubt: str) -> Created:
         """Begin a table in the transaction, or at the mark, of this ts."""
         oid, name = table.table_id, (table.schema, table.table)
-        moves = self._clear({oid: name}, commit_ts)
-        slot = self._free_slot([oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved), self._left_at(name, commit_ts) + 1)
-        pairs = self._move(moves, slot)
-        replaced = tuple(t.table_id for t in self._end(moves, slot))
+        moves = self._names.clear({oid: name}, commit_ts)
+        floor = self._names.left_at(name, commit_ts) + 1
+        slot = self._histories.free_slot([oid, *moves.gone, *moves.moved], commit_ts, 1 + bool(moves.moved), floor)
+        pairs = self._names.move(moves, slot)
+        replaced = tuple(t.table_id for t in self._names.end(moves, slot))
         slot += bool(pairs)
         table = msgspec.structs.replace(table, table_id=self.table_id(oid, commit_ts), version=slot)
         self.adopt([table])
@@ -194,7 +162,7 @@ class SchemaBook:
     def was_captured(self, oid: int) -> bool:
         """Return whether the capture of a table ever began, or the log told of it."""
         with self._lock:
-            return bool(self._generations(oid)) and self.newest(oid).version > 1 << BASE_VERSION_BITS
+            return self.knows(oid) and self.newest(oid).version > 1 << BASE_VERSION_BITS
 
     def held(self, oid: int) -> frozenset[int] | None:
         """Return the columns of a table that was captured before; None where it was not."""
@@ -204,51 +172,46 @@ class SchemaBook:
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over known versions."""
         with self._lock:
-            for version in versions:
-                if self._histories.setdefault(version.table_id, SchemaHistory(version.table_id)).add(version):
-                    bisect.insort(self._begun, version.version)
+            self._histories.adopt(versions)
 
     def adopt_ends(self, notes: Sequence[TableSchema]) -> None:
         """Take over where tables ended, as ``take_ends`` said it."""
         with self._lock:
-            self._ended.update((-note.table_id, note.version) for note in notes if not note.unique_keys)
+            self._names.adopt_ends(notes)
 
     def take_ends(self) -> tuple[TableSchema, ...]:
         """Return what the journal shall keep of tables that are gone, once: a note without columns under the negative oid."""
         with self._lock:
-            found, self._untold_ends = self._untold_ends, []
-        return tuple(found)
+            return self._names.take_ends()
 
     def adopt_base(self, tables: Sequence[CatalogTable]) -> list[TableSchema]:
         """Give tables of the catalog their base version where they have none; return the newest version of each."""
         with self._lock:
             for table in tables:
-                if not self._generations(table.oid):
+                if not self.knows(table.oid):
                     self.adopt([base_version(table)])
             return [self.newest(t.oid) for t in tables]
 
     def versions(self, table_id: int) -> tuple[TableSchema, ...]:
         """Return every version of a table, oldest first; a table that is met for the first time gets its base version."""
         with self._lock:
-            known = self._histories.get(table_id)
-            if known is not None:
-                return known.versions()
+            if known := self._histories.versions(table_id):
+                return known
             found = self._read_catalog([table_id & OID_MASK]) if table_id <= OID_MASK else ()
             if not found:
                 raise PenstockError("TABLE_UNKNOWN", f"the upstream has no table {table_id} that can be captured")
             self.adopt_base(found)
-            return self._histories[table_id].versions()
+            return self._histories.versions(table_id)
 
     def table_id(self, oid: int, ts: int) -> int:
         """Return the id that a table has in the transaction of this ts."""
         with self._lock:
-            generations = self._generations(oid)
-            return self._generation_at(generations, ts).table_id if generations else oid
+            return self._histories.generation_at(oid, ts).table_id if self.knows(oid) else oid
 
     def starts_between(self, oid: int, first_ts: int, last_ts: int) -> list[int]:
         """Return where versions of a table begin from one transaction on and before another, in order."""
         with self._lock:
-            return sorted(v.version for g in self._generations(oid) for v in g.versions() if first_ts <= v.version < last_ts)
+            return self._histories.starts_between(oid, first_ts, last_ts)
 
     def is_current(self, table: TableSchema, ts: int) -> bool:
         """Return whether no newer version of a table has begun before the transaction of this ts."""
@@ -284,18 +247,18 @@ class SchemaBook:
             # A table that the catalog showed before the log told of it has two that are alike: the later one holds. So it does where
             # the relation does not tell the key by which they differ.
             following = [*candidates[1:], None]
-            candidates = [v for v, after in zip(candidates, following, strict=False) if after is None or not _is_alike(v, after, relation)]
+            candidates = [v for v, after in zip(candidates, following, strict=False) if after is None or not is_alike(v, after, relation)]
             for version in candidates:
-                if is_version_of(version, relation, types) and (now is None or _is_version_of_catalog(version, relation, now)):
+                if is_version_of(version, relation, types) and (now is None or is_version_of_catalog(version, relation, now)):
                     # Read again after a failure, the DDLs may not have been stored; the store knows those that were.
-                    changes = [(b, a) for b, a in zip((None, *versions), versions, strict=False) if b is None or _shape(b) != _shape(a)]
+                    changes = [(b, a) for b, a in zip((None, *versions), versions, strict=False) if b is None or shape_of(b) != shape_of(a)]
                     steps = [(b, a) for b, a in changes if a in recent and a.version <= version.version]
                     # Whoever begins to capture a table reads its first transaction again: what is in doubt from then on is told with it.
                     begun = any(b is None and a.table_id <= OID_MASK for b, a in steps)
                     doubt = creation_doubt(shown if shown is not None and agrees(shown, relation, types) else None) if begun else ""
-                    return Observed(known(version), tuple(e for step in steps for e in self._told_again(*step)), doubt)
+                    return Observed(known(version), tuple(e for step in steps for e in self._told_again.of_version(*step)), doubt)
             last = candidates[-1] if candidates else versions[0]
-            left = self._moved.get((last.table_id, last.version))
+            left = self._names.left_by(last)
             if last in recent and left == (relation.schema, relation.table) and has_columns(last, relation, types):
                 # Its name was taken by another table of the same transaction, whose rows come after these.
                 return Observed(known(last))
@@ -322,28 +285,28 @@ class SchemaBook:
             for now in changed:
                 before = self.newest(now.oid)
                 after = version_of_catalog(before, now, 0)
-                if _shape(before) == _shape(after) or before.version >= ts - DDL_SLOTS:
+                if shape_of(before) == shape_of(after) or before.version >= ts - DDL_SLOTS:
                     continue
                 pairs.append((before, after))
                 reason = shape_doubt(before, after, now, self.versions(before.table_id), rewritten.get(now.oid, ""))
-                if _columns(before) != _columns(after) and (reason or is_made_anew(before, after.columns)):
+                if columns_of(before) != columns_of(after) and (reason or is_made_anew(before, after.columns)):
                     doubts.setdefault(now.oid, reason or ANEW)
             # A table whose name another has by now was told as gone with that one.
-            gone = [t for t in gone if not self._is_taken(t, ts)]
+            gone = [t for t in gone if not self._names.is_taken(t, ts)]
             if pairs:
                 # Gone before anything of this mark; which ts tells it is known once the names are cleared.
-                self._ended.update((t.table_id & OID_MASK, ts - DDL_SLOTS) for t in gone)
+                self._names.end_before(gone, ts - DDL_SLOTS)
                 ddls, _ = self._advance(pairs, ts, tuple(gone))
             else:
                 slot = ts - DDL_SLOTS if more else ts
-                self._note_ended(gone, slot)
+                self._names.note_ended(gone, slot)
                 ddls = tuple(compose_drop(t, slot) for t in gone)
         return ddls, doubts
 
     def begun_between(self, from_ts: int, to_ts: int) -> list[int]:
         """Return where versions of any table begin between two ts."""
         with self._lock:
-            return self._begun[bisect.bisect_right(self._begun, from_ts) : bisect.bisect_left(self._begun, to_ts)]
+            return self._histories.begun_between(from_ts, to_ts)
 
     def told_between(self, from_ts: int, to_ts: int) -> tuple[tuple[DdlEvent, ...], list[int]]:
         """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began.
@@ -353,42 +316,22 @@ class SchemaBook:
         if not self.begun_between(from_ts, to_ts):
             return (), []
         with self._lock:
-            steps = [(b, a) for h in self._histories.values() for b, a in zip((None, *h.versions()), h.versions(), strict=False)]
-            mine = [(b, a) for b, a in steps if from_ts < a.version < to_ts and (b is None or _shape(b) != _shape(a))]
-            made = {
-                t
-                for created in self._created.values()
-                for event in created.ddls
-                for t in event.tables
-                if event.type is DdlType.CREATE_TABLE
-            }
-            begun = [a for b, a in mine if (b is None or a in made) and a.table_id <= OID_MASK]
-            events: list[DdlEvent] = [compose_create(a, a.version, self._replaced_by(a)) for a in begun]
-            anew = [(old, a) for b, a in mine if b is None and (old := self._made_anew_from(a)) is not None]
-            events += [_compose(old, a) for old, a in anew]
-            replaced = {table_id for event in events for table_id in event.dropped_table_ids}
-            ended = [(self._at(oid, slot + 1), slot) for oid, slot in self._ended.items() if from_ts < slot < to_ts]
-            events += [compose_drop(t, slot) for t, slot in ended if t is not None and t.table_id not in replaced]
-            for version in sorted({a.version for _, a in mine}):
-                pairs = [(b, a) for b, a in mine if a.version == version and b is not None and a not in begun]
-                moved = [(b, a) for b, a in pairs if b.full_name != a.full_name]
-                events += [compose_renames(moved)] if moved else []
-                events += [compose_ddl(b, a) for b, a in pairs if b.full_name == a.full_name]
-        return tuple(sorted(events, key=lambda e: e.commit_ts)), [a.table_id for a in begun]
+            told = [event for created in self._created.values() for event in created.ddls if event.type is DdlType.CREATE_TABLE]
+            return self._told_again.between(from_ts, to_ts, {table for event in told for table in event.tables})
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""
         with self._lock:
             self.versions(self.table_id(oid, commit_ts))
-            generations = self._generations(oid)
+            generations = self._histories.generations(oid)
             made = [g for g in generations if commit_ts - DDL_SLOTS <= g.versions()[0].version < commit_ts]
-            made = [g for g in made if g.table_id > OID_MASK and self._made_anew_from(g.versions()[0]) is None]
+            made = [g for g in made if g.table_id > OID_MASK and self._histories.made_anew_from(g.versions()[0]) is None]
             if made:
                 # The same statement, read again.
                 at = generations.index(made[0])
                 return compose_truncate(generations[at - 1].versions()[-1], made[0].versions()[0])
-            before = self._generation_at(generations, commit_ts).versions()[-1]
-            slot = self._free_slot([oid], commit_ts)
+            before = self._histories.generation_at(oid, commit_ts).versions()[-1]
+            slot = self._histories.free_slot([oid], commit_ts)
             after = msgspec.structs.replace(before, table_id=before.table_id + (1 << OID_BITS), version=slot)
             self.adopt([after])
         return compose_truncate(before, after)
@@ -401,15 +344,15 @@ class SchemaBook:
         A table that has another name and another shape gets them one after the other: the event of a rename tells no columns.
         """
         claims = {a.table_id & OID_MASK: (a.schema, a.table) for b, a in pairs if b.full_name != a.full_name}
-        moves = self._clear(claims, commit_ts)
+        moves = self._names.clear(claims, commit_ts)
         oids = [*(a.table_id & OID_MASK for _, a in pairs), *moves.gone, *moves.moved]
-        reshaped = [a.table_id for b, a in pairs if a.table_id & OID_MASK in claims and _columns(a) != _columns(b)]
-        slot = self._free_slot(oids, commit_ts, 1 + bool(moves.gone or gone) + bool(reshaped))
-        self._note_ended(gone, slot)
-        ended = [*gone, *self._end(moves, slot)]
+        reshaped = [a.table_id for b, a in pairs if a.table_id & OID_MASK in claims and columns_of(a) != columns_of(b)]
+        slot = self._histories.free_slot(oids, commit_ts, 1 + bool(moves.gone or gone) + bool(reshaped))
+        self._names.note_ended(gone, slot)
+        ended = [*gone, *self._names.end(moves, slot)]
         ddls = [compose_drop(t, slot) for t in ended]
         slot += bool(moves.gone or gone)
-        moved = self._move(moves, slot)
+        moved = self._names.move(moves, slot)
         renamed: list[tuple[TableSchema, TableSchema]] = []
         altered: list[tuple[TableSchema, TableSchema]] = []
         made: dict[int, TableSchema] = {}
@@ -423,111 +366,12 @@ class SchemaBook:
                 if shape is after:
                     continue
                 before, version = named, slot + 1  # noqa: PLW2901 - the next step begins where the rename ends
-            altered.append((before, _anew(before, msgspec.structs.replace(after, version=version))))
+            altered.append((before, made_anew(before, msgspec.structs.replace(after, version=version))))
             made[after.table_id] = altered[-1][1]
         self.adopt([a for _, a in (*renamed, *altered)])
         if renamed or moved:
             ddls.append(compose_renames([*renamed, *moved]))
-        return (*ddls, *(_compose(before, after) for before, after in altered)), [made[a.table_id] for _, a in pairs]
-
-    def _told_again(self, before: TableSchema | None, version: TableSchema) -> tuple[DdlEvent, ...]:
-        """Return the events of a version that was made in an earlier reading, with those of tables that moved with it."""
-        if before is None and version.table_id > OID_MASK:
-            # A generation: a TRUNCATE begins it, which the log tells again, unless it was made anew.
-            old = self._made_anew_from(version)
-            return (_compose(old, version),) if old is not None else ()
-        if before is None:
-            return (compose_create(version, version.version, self._replaced_by(version)),)
-        if (before.schema, before.table) == (version.schema, version.table):
-            return (compose_ddl(before, version),)
-        steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
-        moved = [(b, a) for b, a in steps if a.version == version.version and a.full_name != b.full_name and a != version]
-        moves = self._clear({version.table_id & OID_MASK: (version.schema, version.table)}, version.version)
-        told = [oid for oid, slot in self._ended.items() if slot == version.version - 1]
-        gone = [self._at(oid, version.version) for oid in dict.fromkeys([*moves.gone, *told])]
-        drops = [compose_drop(t, version.version - 1) for t in gone if t is not None]
-        return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
-
-    def _made_anew_from(self, table: TableSchema) -> TableSchema | None:
-        """Return the last version of the generation before a first version that is no truncated table: it has other columns."""
-        before = self._histories.get(table.table_id - (1 << OID_BITS)) if table.table_id > OID_MASK else None
-        old = before.versions()[-1] if before is not None else None
-        return old if old is not None and _columns(old) != _columns(table) else None
-
-    def _replaced_by(self, table: TableSchema) -> tuple[int, ...]:
-        """Return the tables that ended where another took their name, or moved the last one who had it away."""
-        ended = [self._at(oid, table.version + 1) for oid, slot in self._ended.items() if slot in {table.version, table.version - 1}]
-        return tuple(t.table_id for t in ended if t is not None and t.full_name == table.full_name and t.table_id != table.table_id)
-
-    def _clear(self, claims: Mapping[int, Name], ts: int) -> Moves:
-        names: dict[Name, int] = {}
-        for oid in {i & OID_MASK for i in self._histories} if claims else ():
-            table = self._at(oid, ts)
-            if table is not None and oid not in claims and self._ended.get(oid, ts) >= ts:
-                names[table.schema, table.table] = oid
-        return clear_names(claims, names.get, lambda oid: self._read_names([oid]).get(oid))
-
-    def _is_taken(self, table: TableSchema, ts: int) -> bool:
-        """Return whether another table has had the name of a table later than this one."""
-        others = [self._at(oid, ts) for oid in {i & OID_MASK for i in self._histories} - {table.table_id & OID_MASK}]
-        return any(o is not None and o.full_name == table.full_name and o.version > table.version for o in others)
-
-    def _at(self, oid: int, ts: int) -> TableSchema | None:
-        """Return the version that a table has before a ts; None where it is not there yet."""
-        before = [v for g in self._generations(oid) for v in g.versions() if v.version < ts]
-        return before[-1] if before else None
-
-    def _end(self, moves: Moves, slot: int) -> list[TableSchema]:
-        """Note tables as gone; return them."""
-        ended = [t for oid in moves.gone if (t := self._at(oid, slot + 1)) is not None]
-        self._note_ended(ended, slot)
-        return ended
-
-    def _note_ended(self, tables: Sequence[TableSchema], slot: int) -> None:
-        for table in tables:
-            oid = table.table_id & OID_MASK
-            self._ended[oid] = slot
-            self._untold_ends.append(TableSchema(-oid, table.schema, table.table, slot, ()))
-
-    def _move(self, moves: Moves, slot: int) -> list[tuple[TableSchema, TableSchema]]:
-        """Give tables whose names were taken the names that they have now; return them before and after."""
-        pairs = []
-        for oid, (schema, name) in moves.moved.items():
-            before = self._at(oid, slot)
-            if before is not None:
-                after = msgspec.structs.replace(before, schema=schema, table=name, version=slot)
-                self.adopt([after])
-                self._moved[after.table_id, after.version] = (before.schema, before.table)
-                pairs.append((before, after))
-        return pairs
-
-    def _left_at(self, name: Name, ts: int) -> int:
-        """Return the last ts of the transaction, or mark, of a ts at which a table gave a name up; below all of them where none did."""
-        steps = [pair for history in self._histories.values() for pair in itertools.pairwise(history.versions())]
-        left = [a.version for b, a in steps if ts - DDL_SLOTS <= a.version < ts and (b.schema, b.table) == name != (a.schema, a.table)]
-        ended = [(self._at(oid, ts), slot) for oid, slot in self._ended.items() if ts - DDL_SLOTS <= slot < ts]
-        left += [slot for table, slot in ended if table is not None and (table.schema, table.table) == name]
-        return max(left, default=ts - DDL_SLOTS - 1)
-
-    def _generations(self, oid: int) -> list[SchemaHistory]:
-        """Return the histories of a table's generations, oldest first."""
-        found: list[SchemaHistory] = []
-        while (history := self._histories.get(oid + (len(found) << OID_BITS))) is not None:
-            found.append(history)
-        return found
-
-    @staticmethod
-    def _generation_at(generations: Sequence[SchemaHistory], ts: int) -> SchemaHistory:
-        begun = [g for g in generations if g.versions()[0].version < ts]
-        return begun[-1] if begun else generations[0]
-
-    def _free_slot(self, oids: Sequence[int], commit_ts: int, count: int = 1, floor: int = 0) -> int:
-        """Return the first of some ts below a transaction that are free for all of some tables, not below a floor."""
-        taken = [v for oid in oids for v in self.starts_between(oid, commit_ts - DDL_SLOTS, commit_ts)]
-        slot = max(floor, max(taken, default=commit_ts - DDL_SLOTS - 1) + 1)
-        if slot + count > commit_ts:
-            raise PenstockError("DDL_UNSUPPORTED", f"table {oids[0]}: more than {DDL_SLOTS} schema changes in one transaction")
-        return slot
+        return (*ddls, *(compose_change(before, after) for before, after in altered)), [made[a.table_id] for _, a in pairs]
 
     def _types(self, relation: Relation) -> Types:
         domains = self._domains
@@ -535,39 +379,3 @@ class SchemaBook:
             # A user's type that is not known as a domain may be one that was made since.
             domains = self._domains = self._read_domains()
         return [column_type(c.type_oid, c.typmod, domains) for c in relation.columns]
-
-
-def _anew(before: TableSchema, after: TableSchema) -> TableSchema:
-    """Return a version, as the first of another generation where rows that exist could not be told from it on."""
-    if not is_made_anew(before, after.columns):
-        return after
-    columns = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in after.columns)
-    return msgspec.structs.replace(after, table_id=before.table_id + (1 << OID_BITS), columns=columns)
-
-
-def _compose(before: TableSchema, after: TableSchema) -> DdlEvent:
-    if before.table_id == after.table_id:
-        return compose_ddl(before, after)
-    return compose_create(after, after.version, (before.table_id,))
-
-
-def _shape(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
-    return table.schema, table.table, _columns(table)
-
-
-def _is_alike(version: TableSchema, after: TableSchema, relation: Relation) -> bool:
-    if relation.identity != "f":
-        return _shape(version) == _shape(after)
-    told = [[(t.schema, t.table), *((c.id, c.name, c.type) for c in t.columns)] for t in (version, after)]
-    return told[0] == told[1]
-
-
-def _is_version_of_catalog(table: TableSchema, relation: Relation, now: CatalogTable) -> bool:
-    """Return whether a version that a relation agrees with has the columns that the catalog numbers, and a key only where there is one."""
-    # FULL does not tell the key. Rows of a table that lost it may have copies, which its old key would take for one row.
-    lost_key = relation.identity == "f" and bool(table.key_columns) and not now.has_key
-    return [c.column.id for c in now.columns] == [c.id for c in table.columns] and not lost_key
-
-
-def _columns(table: TableSchema) -> list[tuple[int, str, object, bool]]:
-    return [(c.id, c.name, c.type, c.primary_key) for c in table.columns]

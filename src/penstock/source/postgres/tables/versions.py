@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 
+from penstock.ddl.kept_values import is_made_anew
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.postgres.rows.cells import CellForm
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import OID_BITS, CatalogTable
 from penstock.source.postgres.wire.pgoutput import Relation
 
 BASE_VERSION_BITS = 31
@@ -37,6 +38,39 @@ def base_version(table: CatalogTable) -> TableSchema:
     bare = TableSchema(table.oid, table.schema, table.table, 0, columns, unique_keys=table.unique_keys)
     digest = hashlib.blake2b(bare.to_json(), digest_size=8).digest()
     return msgspec.structs.replace(bare, version=(int.from_bytes(digest, "big") >> (64 - BASE_VERSION_BITS)) + 1)
+
+
+def shape_of(table: TableSchema) -> tuple[str, str, list[tuple[int, str, object, bool]]]:
+    """Return what makes two versions of a table two."""
+    return table.schema, table.table, columns_of(table)
+
+
+def columns_of(table: TableSchema) -> list[tuple[int, str, object, bool]]:
+    """Return what of its columns makes two versions of a table two."""
+    return [(c.id, c.name, c.type, c.primary_key) for c in table.columns]
+
+
+def is_alike(version: TableSchema, after: TableSchema, relation: Relation) -> bool:
+    """Return whether a relation of either of two versions would look the same."""
+    if relation.identity != "f":
+        return shape_of(version) == shape_of(after)
+    told = [[(t.schema, t.table), *((c.id, c.name, c.type) for c in t.columns)] for t in (version, after)]
+    return told[0] == told[1]
+
+
+def is_version_of_catalog(table: TableSchema, relation: Relation, now: CatalogTable) -> bool:
+    """Return whether a version that a relation agrees with has the columns that the catalog numbers, and a key only where there is one."""
+    # FULL does not tell the key. Rows of a table that lost it may have copies, which its old key would take for one row.
+    lost_key = relation.identity == "f" and bool(table.key_columns) and not now.has_key
+    return [c.column.id for c in now.columns] == [c.id for c in table.columns] and not lost_key
+
+
+def made_anew(before: TableSchema, after: TableSchema) -> TableSchema:
+    """Return a version, as the first of another generation where rows that exist could not be told from it on."""
+    if not is_made_anew(before, after.columns):
+        return after
+    columns = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in after.columns)
+    return msgspec.structs.replace(after, table_id=before.table_id + (1 << OID_BITS), columns=columns)
 
 
 def agrees(table: CatalogTable, relation: Relation, types: Types) -> bool:

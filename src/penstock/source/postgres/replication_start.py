@@ -1,0 +1,91 @@
+"""How the log is begun to be read: the server is the one that was read before, the slot has the log, and nobody else reads it.
+
+Whatever speaks against it is said before anything is sent: another server or a restored one, a slot that is gone, that was moved on or
+that cannot be read. A slot that an earlier reader is just leaving is waited for. Runs in the log service.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.source.postgres.slot import SlotStatus, check_slot, format_lsn, parse_lsn, read_slot
+from penstock.source.postgres.wire.address import PostgresAddress
+from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.postgres.wire.questions import Questions
+from penstock.source.single_log import LogPosition
+
+STREAMING_VERSION = 14
+_SLOT_POLL_S = 0.05
+_IN_USE = "55006"
+
+
+def start_replication(
+    questions: Questions, address: PostgresAddress, start: LogPosition, clock: Clock, slot_wait_s: float
+) -> tuple[Connection, SlotStatus]:
+    """Return a connection on which the log comes from a position on, and the slot as it was before."""
+    start_lsn = parse_lsn(start.text)
+    replication = questions.open(replication=True)
+    try:
+        _check_server(replication, address, start)
+        slot = questions.ask(lambda c: read_slot(c, address.slot))
+        if slot is None:
+            raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
+        check_slot(slot, address)
+        if slot.confirmed_lsn > start_lsn:
+            raise PenstockError(
+                "LOG_PURGED",
+                f"{address.shown}: slot {address.slot} was moved on to {format_lsn(slot.confirmed_lsn)}, past {start.text}",
+            )
+        names = quote_literal(quote_ident(address.publication)).strip()
+        _take_slot(
+            replication,
+            f"START_REPLICATION SLOT {quote_ident(address.slot)} LOGICAL {format_lsn(start_lsn)} "
+            f"({_protocol(replication, address)}, publication_names {names})",
+            clock,
+            slot_wait_s,
+        )
+    except BaseException:
+        replication.close()
+        raise
+    return replication, slot
+
+
+def _protocol(replication: Connection, address: PostgresAddress) -> str:
+    if not address.streaming:
+        return "proto_version '1'"
+    if replication.server_version < STREAMING_VERSION:
+        raise PenstockError("CONFIG_INVALID", f"source: streaming=on needs PostgreSQL {STREAMING_VERSION} or newer")
+    return "proto_version '2', streaming 'on'"
+
+
+def _take_slot(replication: Connection, statement: str, clock: Clock, wait_s: float) -> None:
+    """Start replication; a slot that an earlier reader is just leaving is waited for."""
+    deadline_s = clock.monotonic_s() + wait_s
+    pause = threading.Event()
+    while True:
+        try:
+            replication.start_copy_both(statement)
+        except PostgresError as error:
+            if error.sqlstate != _IN_USE or clock.monotonic_s() >= deadline_s:
+                raise
+            clock.wait(pause, _SLOT_POLL_S)
+        else:
+            return
+
+
+def _check_server(replication: Connection, address: PostgresAddress, start: LogPosition) -> None:
+    """Raise where this is another server than the one whose log was read, or the same one at an earlier time."""
+    system, _, end, _ = replication.query("IDENTIFY_SYSTEM")[0]
+    wanted = start.text.partition("@")[2]
+    if wanted and wanted != system:
+        raise PenstockError(
+            "UPSTREAM_MISCONFIGURED",
+            f"{address.shown}: the log that was read is of system {wanted}, this server is {system}",
+            "Point the source at the server that was captured, or remove the feed and create it anew.",
+        )
+    if parse_lsn(end or "") < parse_lsn(start.text):
+        raise PenstockError(
+            "LOG_PURGED", f"{address.shown}: the log ends at {end}, before {start.text}: the server was restored or failed over"
+        )
