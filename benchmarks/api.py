@@ -1,23 +1,27 @@
 """``make bench NAME=api``: what the token, the names, the rates and the bounds cost, against the same routes without them.
 
-One process serves the same application twice, bare and guarded, on a meta database with feeds; clients in processes of their own call a
-route that lists the feeds, one call after the other on one connection, and one that sends a body. What counts is the CPU time of the
+One process serves the same application twice, guarded and as uvicorn serves it by itself, on a meta database with feeds; clients in
+processes of their own call a route that lists the feeds, with the server's own token and with one that was made, one call after the other
+on one connection, and one that sends a body. What counts is the CPU time of the
 serving process for a call, in the best of several interleaved rounds: calls per core, whatever else the machine does.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import httpx
+import uvicorn
+from starlette.types import ASGIApp
 
 from benchmarks.report import Bar, Report, say
-from penstock.server.http.listener import HttpListener
 from testing.servers.api_server import ApiServer
 
 FEEDS = 10
@@ -51,15 +55,19 @@ def run(quick: bool) -> Report:
     """Run the benchmark at its full or quick size."""
     calls, rounds = (CALLS_QUICK, ROUNDS_QUICK) if quick else (CALLS, ROUNDS)
     with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder), "shop.orders") as server:
-        bare = HttpListener(server.app, "127.0.0.1", 0)
-        bare.start()
+        bare = _Bare(server.app)
         for at in range(FEEDS):
             tree = {"name": f"feed-{at}", "tables": ["shop.*"], "sink": f"memory://bench/{at}"}
             httpx.post(f"{server.url}/api/v1/feeds", json=tree, headers=server.headers, trust_env=False, timeout=60).raise_for_status()
         # What it does beside the calls is not theirs.
         server.supervisor.stop()
         say(f"api: {calls:,} calls, {FEEDS} feeds, best of {rounds} interleaved rounds")
-        requests = {"list feeds": (_get(server.token), 200), "refuse a body": (_post(server.token), 422)}
+        made = httpx.post(f"{server.url}/api/v1/tokens", json={"name": "bench"}, headers=server.headers, trust_env=False, timeout=60)
+        requests = {
+            "list feeds": (_get(server.token), 200),
+            "list feeds by a made token": (_get(made.json()["token"]), 200),
+            "refuse a body": (_post(server.token), 422),
+        }
         cpu: dict[tuple[str, str], float] = {}
         for _ in range(rounds):
             for name, (request, status) in requests.items():
@@ -70,6 +78,23 @@ def run(quick: bool) -> Report:
     bars = tuple(Bar(f"{name}: calls per CPU second, guarded to bare", cpu[name, "bare"] / cpu[name, "guarded"], 0.9) for name in requests)
     figures = {f"{name}, {kind}: calls per CPU second": round(calls / seconds) for (name, kind), seconds in cpu.items()}
     return Report("api", bars, figures)
+
+
+class _Bare:
+    """An application in uvicorn, without anything of ours around it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
 
 
 def _measure(url: str, request: bytes, calls: int, status: int) -> float:

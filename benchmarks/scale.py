@@ -34,6 +34,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.server.feeds.supervisor import Supervisor
 from penstock.server.source_address import SourceFeeds, SourcePlace
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from testing.paths.wide_feed import (
     BASE_TS,
@@ -207,7 +208,7 @@ def store_plan_s(root: Path, spans: int) -> float:
         found = []
         for _ in range(3):
             before_s = time.thread_time()
-            store.plan_window(ids, tables, BASE_TS, 1 << 29, ("shop.*",), tables)
+            store.plan_window(WindowWish(ids, tables, BASE_TS, 1 << 29, ("shop.*",), tables))
             found.append(time.thread_time() - before_s)
     say(f"  the store's plan over {spans:,} spans: {min(found):.4f} s")
     return min(found)

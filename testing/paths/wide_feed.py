@@ -33,7 +33,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.feeds.ports import RunStatus
 from penstock.sink.contract import DispatcherId, DispatcherResult, TaskReport
-from penstock.store.contract import SpanWindow, WindowPlan
+from penstock.store.contract import SpanWindow, WindowPlan, WindowWish
 from penstock.store.stats import SpanStats
 
 SOURCE = "dataserver://127.0.0.1:7000"
@@ -107,23 +107,14 @@ class SimulatedStore(SimulatedPart):
         self.ddls: tuple[DdlEvent, ...] = ()
         """What ends the next window."""
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str],
-        unsplit: Sequence[int],
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Answer as a store would that has rows of the active spans."""
-        del table_ids, nbytes_max, patterns, unsplit
         with self.simulating():
             self.calls += 1
             sizes = (ROWS, ROWS * ROW_BYTES)
-            spans = tuple(SpanWindow(s, *sizes) if s in self._active else SpanWindow(s, 0, 0) for s in span_ids)
-            to_ts = self.ddls[0].commit_ts if self.ddls else from_ts + STEP_TS
-            plan = WindowPlan(from_ts, to_ts, to_ts, spans, self.ddls)
+            spans = tuple(SpanWindow(s, *sizes) if s in self._active else SpanWindow(s, 0, 0) for s in wish.span_ids)
+            to_ts = self.ddls[0].commit_ts if self.ddls else wish.from_ts + STEP_TS
+            plan = WindowPlan(wish.from_ts, to_ts, to_ts, spans, self.ddls)
             self.ddls = ()
             return plan
 

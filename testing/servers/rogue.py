@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from http.server import BaseHTTPRequestHandler
 
 from testing.servers.loopback import http_server
 
-_PLUGIN_AUTH, _SECURE, _PROTOCOL_41, _LENENC = 1 << 19, 1 << 15, 1 << 9, 1 << 21
+_PLUGIN_AUTH, _SECURE, _PROTOCOL_41, _LENENC, _SSL = 1 << 19, 1 << 15, 1 << 9, 1 << 21, 1 << 11
 _ANSWER_S = 60.0
 
 
@@ -37,6 +38,14 @@ class Peer:
             data += more
         self.heard += data
         return data
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        """Go on under TLS; OSError where the peer does not like what it is shown."""
+        self._raw = context.wrap_socket(self._raw, server_side=True)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._raw.close()
 
     def send(self, data: bytes) -> None:
         """Send bytes; a peer that went away hears nothing."""
@@ -85,7 +94,7 @@ class RogueServer:
             raw.settimeout(_ANSWER_S)
             peer = Peer(raw)
             self.peers.append(peer)
-            with raw, contextlib.suppress(OSError):
+            with contextlib.closing(peer), contextlib.suppress(OSError):
                 self._script(peer)
 
 
@@ -104,9 +113,9 @@ def mysql_packet(number: int, payload: bytes) -> bytes:
     return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
 
 
-def mysql_greeting(plugin: str = "mysql_native_password") -> bytes:
-    """Return the greeting of a server without TLS."""
-    flags = _PLUGIN_AUTH | _SECURE | _PROTOCOL_41 | _LENENC
+def mysql_greeting(plugin: str = "mysql_native_password", *, tls: bool = False) -> bytes:
+    """Return the greeting of a server, which offers TLS or not."""
+    flags = _PLUGIN_AUTH | _SECURE | _PROTOCOL_41 | _LENENC | (_SSL if tls else 0)
     head = b"\x0a8.0.40\0" + struct.pack("<I", 7) + b"saltsalt\0" + struct.pack("<HBHHB", flags & 0xFFFF, 45, 2, flags >> 16, 21)
     return mysql_packet(0, head + bytes(10) + b"saltsaltsalt\0" + plugin.encode() + b"\0")
 
@@ -147,7 +156,10 @@ def postgres_in_clear(peer: Peer) -> None:
 
 @contextmanager
 def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
-    """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint."""
+    """Serve S3's API with fixed answers by what the path and query contain, 404 otherwise; yield the endpoint.
+
+    The answer of a redirection is where it leads.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -155,6 +167,8 @@ def rogue_bucket(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
         def _answer(self) -> None:
             status, body = next((given for part, given in answers.items() if part in self.path), (404, b""))
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", body.decode())
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
             self.send_header("ETag", '"rogue"')

@@ -22,7 +22,7 @@ from penstock.model.table import Column, SchemaHistory, TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.model.timestamp import TS_MAX
 from penstock.model.types import TypeKind
-from penstock.store.contract import Changes, EndOfRange, Hint, SpanWindow, WindowPlan
+from penstock.store.contract import Changes, EndOfRange, Hint, SpanWindow, WindowPlan, WindowWish
 
 
 class _Row(NamedTuple):
@@ -201,26 +201,19 @@ class MemoryEventStore(UnsharedStore):
                 step = Changes(data, tombstones, Hint.TAIL_DONE) if rows else None
         return MemoryChangesHandle(step, to_ts)
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """End the window at the smallest resolved ts, at the first DDL, or where the bytes end, at the first ts at the earliest."""
+        from_ts, unsplit = wish.from_ts, wish.unsplit
         with self._changed:
-            asked = [*span_ids, DDL_SPAN.span_id]
+            asked = [*wish.span_ids, DDL_SPAN.span_id]
             resolved_ts = max(from_ts, min(self._resolved.get(s, 0) for s in asked))
-            wanted = set(table_ids)
-            named = TablePatterns(tuple(patterns))
+            wanted = set(wish.table_ids)
+            named = TablePatterns(tuple(wish.patterns))
             ahead = [d for d in self.ddls if from_ts < d.commit_ts <= resolved_ts and (d.table_ids & wanted or named.concern(d))]
             ends = [d for d in ahead if d.one_table_id not in unsplit]
             to_ts = min((d.commit_ts for d in ends), default=resolved_ts)
-            held = {s: [row for row in self._spans[s].values() if from_ts < row.ts <= to_ts] for s in span_ids}
-        to_ts = _within([row for rows in held.values() for row in rows], to_ts, nbytes_max)
+            held = {s: [row for row in self._spans[s].values() if from_ts < row.ts <= to_ts] for s in wish.span_ids}
+        to_ts = _within([row for rows in held.values() for row in rows], to_ts, wish.nbytes_max)
         inside = {s: [row for row in rows if row.ts <= to_ts] for s, rows in held.items()}
         spans = tuple(SpanWindow(s, len(rows), sum(row.nbytes for row in rows)) for s, rows in inside.items())
         inner = tuple(d for d in ahead if d.one_table_id in unsplit and d.commit_ts <= to_ts)

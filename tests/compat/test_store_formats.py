@@ -14,6 +14,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.inspection import check_span, inspect_store
 from penstock.store.log import forgotten, wal_segment
@@ -136,9 +137,9 @@ def test_a_shared_store_of_version_1_is_taken_over(tmp_path: Path) -> None:
         assert store.register_span(DDL_SPAN.span_id, DDL_SPAN, 5) == 20
         assert store.schema_history(7) == (TABLE, NEWER)
         assert read_rows(store.collect_changes(SPAN.span_id, 5, 14)) == ROWS
-        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).to_ts == 14
+        assert store.plan_window(WindowWish([SPAN.span_id], [7], 5, 1 << 30)).to_ts == 14
         store.advance_resolved_ts(SPAN.span_id, 20)
-        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).ddls == (DDL,)
+        assert store.plan_window(WindowWish([SPAN.span_id], [7], 5, 1 << 30)).ddls == (DDL,)
     assert (tmp_path / "shared" / "owner" / "000000000002.json").exists()
 
 
@@ -157,7 +158,7 @@ def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:
     with ColumnarEventStore(tmp_path / "store") as store:
         assert store.register_span(SPAN.span_id, SPAN, 0) == 20
         assert store.schema_history(7) == (TABLE, NEWER)
-        assert store.plan_window([SPAN.span_id], [7], 5, 1 << 30).ddls == (DDL,)
+        assert store.plan_window(WindowWish([SPAN.span_id], [7], 5, 1 << 30)).ddls == (DDL,)
         stats = next(s for s in store.stats().spans if s.span_id == SPAN.span_id)
         assert (stats.flushed_ts, stats.memory_rows, object_rows(store, SPAN.span_id)) == (13, 3, {"appendable": 4})
         assert read_rows(store.collect_changes(SPAN.span_id, 5, 20)) == [*ROWS, *NEWER_ROWS]

@@ -14,7 +14,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
-from penstock.store.contract import ChangesHandle, EndOfRange, EventStore, Hint
+from penstock.store.contract import ChangesHandle, EndOfRange, EventStore, Hint, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.server import FlightService
@@ -213,11 +213,11 @@ def test_the_resolved_ts_never_goes_back(store: EventStore) -> None:
 
 def test_a_window_ends_at_the_smallest_resolved_ts(store: EventStore) -> None:
     append(store, both_sides(SPAN_ID, ROWS))
-    assert store.plan_window([SPAN_ID], [7], 0, 1 << 30).to_ts == 0
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 0, 1 << 30)).to_ts == 0
     store.advance_resolved_ts(SPAN_ID, 20)
-    assert store.plan_window([SPAN_ID], [7], 5, 1 << 30).to_ts == 5
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30)).to_ts == 5
     store.advance_resolved_ts(DDL_SPAN.span_id, 14)
-    plan = store.plan_window([SPAN_ID], [7], 5, 1 << 30)
+    plan = store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30))
     assert (plan.from_ts, plan.to_ts, plan.resolved_ts, plan.ddls) == (5, 14, 14, ())
 
 
@@ -238,10 +238,10 @@ def test_a_window_ends_at_the_first_ddl_of_its_tables(store: EventStore) -> None
     for _ in range(3):
         assert done.acquire(timeout=WAIT_S)
     assert calls == [mine, other, mine]
-    plan = store.plan_window([SPAN_ID], [7], 5, 1 << 30)
+    plan = store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30))
     assert (plan.to_ts, plan.ddls) == (12, (mine,))
-    assert store.plan_window([SPAN_ID], [7], 12, 1 << 30).to_ts == 20
-    assert store.plan_window([SPAN_ID], [9], 5, 1 << 30).to_ts == 20
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 12, 1 << 30)).to_ts == 20
+    assert store.plan_window(WindowWish([SPAN_ID], [9], 5, 1 << 30)).to_ts == 20
 
 
 def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_unsplit_tables(store: EventStore) -> None:
@@ -257,11 +257,11 @@ def test_a_window_ends_at_ddls_of_matching_names_and_not_at_changes_in_place_of_
     for ddl in ddls:
         assert store.append_ddl(ddl, done.release)
         assert done.acquire(timeout=WAIT_S)
-    plan = store.plan_window([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"], [7])
+    plan = store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"], [7]))
     assert (plan.to_ts, plan.ddls, plan.inner_ddls) == (14, (ddls[2],), (ddls[0],))
-    assert store.plan_window([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"]).to_ts == 11
-    assert store.plan_window([SPAN_ID], [7], 14, 1 << 30, [f"{TABLE.schema}.*"], [7]).to_ts == 20
-    assert store.plan_window([SPAN_ID], [7], 5, 1 << 30, ["else*.t"], [7]).ddls == (ddls[1],)
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30, [f"{TABLE.schema}.*"])).to_ts == 11
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 14, 1 << 30, [f"{TABLE.schema}.*"], [7])).to_ts == 20
+    assert store.plan_window(WindowWish([SPAN_ID], [7], 5, 1 << 30, ["else*.t"], [7])).ddls == (ddls[1],)
 
 
 def test_a_window_is_cut_by_bytes_and_always_gets_on(store: EventStore) -> None:
@@ -271,18 +271,18 @@ def test_a_window_is_cut_by_bytes_and_always_gets_on(store: EventStore) -> None:
     advance(store, 200)
     flush(store)
     advance(store, 600)
-    whole = store.plan_window([SPAN_ID], [7], 50, 1 << 30)
+    whole = store.plan_window(WindowWish([SPAN_ID], [7], 50, 1 << 30))
     assert (whole.to_ts, whole.spans[0].rows) == (600, 400)
     nbytes_max = whole.spans[0].nbytes // 5
     from_ts, read, windows = 50, [], 0
     while from_ts < 600:
-        plan = store.plan_window([SPAN_ID], [7], from_ts, nbytes_max)
+        plan = store.plan_window(WindowWish([SPAN_ID], [7], from_ts, nbytes_max))
         assert plan.to_ts > from_ts
         assert plan.spans[0].nbytes <= nbytes_max
         read += read_rows(store.collect_changes(SPAN_ID, from_ts, plan.to_ts))
         from_ts, windows = plan.to_ts, windows + 1
     assert read == rows
     assert 5 <= windows <= 8
-    tiny = store.plan_window([SPAN_ID], [7], 50, 1)
+    tiny = store.plan_window(WindowWish([SPAN_ID], [7], 50, 1))
     assert tiny.to_ts >= 100
     assert read_rows(store.collect_changes(SPAN_ID, 50, tiny.to_ts)) == rows[: tiny.to_ts - 99]

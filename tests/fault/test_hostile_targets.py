@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
+from penstock.format.layout.index_file import parse_index
+from penstock.format.layout.paths import Layout
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
@@ -18,9 +21,12 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.inspection import check_target
 from penstock.readback.reader import StorageReader
+from penstock.sink.storage.cut_records import CUTS_DIR, CutRecords
+from penstock.sink.storage.maintainer import StorageMaintainer
+from penstock.target.dispatcher import DispatcherId, DispatcherWork
 from penstock.target.expiry import expire, expired_paths
 from penstock.target.settings import from_uri
-from penstock.target.storage import ObjectTarget
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress
 from testing.paths.storage_lab import StorageLab
 from testing.servers.rogue import rogue_bucket
 
@@ -92,6 +98,19 @@ def test_json_without_a_bottom_is_a_finding_and_hides_no_other(tmp_path: Path, c
     assert [f.partition(": ")[0] for f in found] == ["metadata", schema, "s/t/notes.txt", DIR]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"Type": 0', b'"Type": 1e999'), (b'"ColumnPrecision": "20"', b'"ColumnPrecision": -1e999'), (b'"name"', rb'"\ud800"')],
+)
+def test_a_schema_file_with_what_no_number_and_no_name_is(tmp_path: Path, before: bytes, after: bytes) -> None:
+    source = written(tmp_path)
+    (schema,) = [p for p in source.target.paths() if "schema_" in p]
+    content = source.target.get(schema)
+    assert before in content
+    source.target.put(schema, content.replace(before, after))
+    assert [f.partition(": ")[0] for f in findings(source)] == [schema, DIR]
+
+
 @pytest.mark.parametrize("protocol", ["canal-json", "debezium"])
 def test_rows_without_a_bottom_are_a_finding(tmp_path: Path, protocol: str) -> None:
     source = written(tmp_path, f"protocol={protocol}")
@@ -131,6 +150,29 @@ def test_an_object_larger_than_such_objects_are_is_not_read(tmp_path: Path) -> N
     assert findings(source) == [f"metadata: metadata: {65 << 20} bytes, which is more than such an object has"]
 
 
+def test_neither_is_one_that_stands_where_something_is_written(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    for name in ("metadata", "there"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(300 << 20)
+    tracemalloc.start()
+    with pytest.raises(PenstockError, match="more than such an object has"):
+        StorageMaintainer(source.target, source.settings).publish_checkpoint(T0 + 100 * DAY)
+    with pytest.raises(PenstockError, match="SINK_CONFLICT"):
+        source.target.put_new("there", b"else")
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 10 << 20
+
+
+def test_records_with_odd_names_and_contents_are_passed_over(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    for name in (f"{CUTS_DIR}/1-0/\u00b2/000001", f"{CUTS_DIR}/1-0/1/\u2460", f"{CUTS_DIR}/1-0/-1/1"):
+        source.target.put(name, b"{}")
+    work = DispatcherWork(DispatcherId(1, 0), TABLE, T0, T0 + 1)
+    assert CutRecords(source.target).of_window(work) == []
+
+
 def test_what_a_terminal_would_obey_is_shown_instead(tmp_path: Path) -> None:
     odd = TableSchema(2, "s", "\x1b]0;pwned\x07\u202e", T0, TABLE.columns)
     source = written(tmp_path)
@@ -140,6 +182,37 @@ def test_what_a_terminal_would_obey_is_shown_instead(tmp_path: Path) -> None:
         said = CliRunner().invoke(cli, ["storage", verb, f"file://{tmp_path}"]).output
         assert "pwned" in said or verb == "check"
         assert not set(said) & set("\x1b\x07\u009b\u202e")
+
+
+def test_what_a_store_answers_is_told_to_nobody(tmp_path: Path) -> None:
+    """A store leads its client to an address that only this machine reaches; whoever named the store must not learn what is there."""
+    secret = b"iam-credentials of the machine"
+    for body in (secret, b"<Error><Code>Odd</Code><Message>" + secret + b"</Message></Error>"):
+        answers = {
+            "secret": (200, body),
+            "bad": (400, body),
+            "none": (404, body),
+            "list-type=2": (302, b"/secret"),
+            "index": (302, b"/secret"),
+        }
+        with rogue_bucket(answers) as endpoint:
+            uri = f"s3://bucket/p?endpoint={endpoint}&access-key-id=a&secret-access-key=b&region=us-east-1"
+            target = TargetAddress(uri, RetrySettings(attempts_max=1)).open()
+            calls: list[Callable[[], object]] = [
+                target.children,
+                lambda target=target: target.get("bad"),
+                lambda target=target: target.put_new("bad", b"x"),
+                lambda target=target: target.put_new("none", b"x"),
+                lambda target=target: parse_index(Layout(), target.get("x/index"), "x/index"),
+            ]
+            # An answer in XML may pass for an empty list.
+            for call in calls[body != secret :]:
+                with pytest.raises(PenstockError) as told:
+                    call()
+                assert "iam-credentials" not in f"{told.value} {told.value.__cause__}"
+            with pytest.raises(FileNotFoundError) as missing:
+                target.get("none")
+            assert "iam-credentials" not in str(missing.value)
 
 
 def test_a_rogue_bucket_lists_what_it_likes() -> None:

@@ -1,10 +1,10 @@
 """A feed begins with the tables that there are when its log begins, whatever happened to them since it was created."""
 
 import pytest
-from testing.servers.postgres_lab import PostgresLab
 
 from testing.checks.lives.files import read_target
 from testing.paths.one_log_path import OneLogPath
+from testing.servers.databases.postgres_lab import PostgresLab
 
 pytestmark = pytest.mark.integration
 BEFORE = (

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 from testing.servers.postgres_followed import QUICK, FollowedTables
-from testing.servers.postgres_lab import Replica, read_until
 
 from penstock.model.span import Span
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.single_log import LogPosition
+from testing.servers.databases.postgres_lab import Replica, read_until
 
 pytestmark = pytest.mark.integration
 

@@ -13,6 +13,7 @@ from penstock.model.batch import ChangeBatch, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.server.verify.verification import open_reader
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from testing.checks.target_audit import DeliveredChanges, numbering_problems
 from testing.paths.feed_path import FeedPath
@@ -135,5 +136,5 @@ def test_ranges_go_on_elsewhere_and_a_server_that_lives_on_is_cut_off(tmp_path: 
         with pytest.raises(PenstockError, match=r"\[FENCED\]"):
             old.flush(path.live()[0].span.span_id)
         with pytest.raises(PenstockError, match=r"\[FENCED\]"):
-            old.plan_window([path.live()[0].span.span_id], [], 1, 1 << 20)
+            old.plan_window(WindowWish([path.live()[0].span.span_id], [], 1, 1 << 20))
         old.close()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.model.batch import BatchKind, Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.contract import Hint
+from penstock.store.contract import Hint, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
@@ -250,7 +250,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def plans_reach_the_resolved_ts(self) -> None:
-        plan = self.store.plan_window([SPAN_ID], [TABLE.table_id], self.start, 1 << 30)
+        plan = self.store.plan_window(WindowWish([SPAN_ID], [TABLE.table_id], self.start, 1 << 30))
         assert plan.to_ts == max(self.start, self.resolved)
         assert plan.spans[0].rows >= len([r for r in self.log if self.start < r[0] <= self.resolved])
 

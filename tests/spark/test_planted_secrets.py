@@ -7,10 +7,12 @@ or in files that another user can read. Files that hold a secret by design are n
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pwd
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import httpx
 import psutil
 import psycopg
 import pymysql
+import pyspark
 import pytest
 
 from testing.servers.command_process import CommandProcess
@@ -29,8 +32,10 @@ from testing.servers.loopback_server import mariadb, postgres
 from testing.servers.seaweed import S3Server, seaweed_s3
 
 START_S, COMMAND_S = 180.0, 120.0
+WORK_DIR = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
 MARK = "7f3a9c"
 """Stands in every planted secret, so that a part of one is found too."""
+BACKEND = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 HELD = {"api-token", "flight.json", "flight.sock"}
 """Files of the data directory that hold a token of the server's own."""
 
@@ -60,14 +65,14 @@ class Answers:
         return int(shown["rows"])
 
 
-def config_text(source: str, meta: str, folder: Path, s3: S3Server) -> str:
+def config_text(source: str, meta: str, folder: Path, s3: S3Server, master: str = "local[2]") -> str:
     return f"""
 source = "{source}"
 meta-url = "{meta}"
 data-dir = "{folder}/data"
 http-port = 0
 [spark]
-master = "local[2]"
+master = "{master}"
 warm-up = false
 [spark.conf]
 "spark.eventLog.enabled" = "true"
@@ -108,6 +113,20 @@ def processes(server: CommandProcess) -> tuple[dict[str, str], dict[str, str]]:
     return lines, environments
 
 
+def stranger(server: CommandProcess) -> str:
+    """Pass for an executor of the server, with what every user sees of the true ones; return what the driver made of it."""
+    own = psutil.Process(server.pid)
+    line = next(child.cmdline() for child in own.children(recursive=True) if BACKEND in child.cmdline())
+    at = line.index("--executor-id") + 1
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(subprocess.TimeoutExpired):
+        command = [*line[:at], "77", *line[at + 1 :]]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, cwd=folder, env={"PATH": os.environ["PATH"]}
+        )
+        return done.stdout + done.stderr
+    return "it was let in"
+
+
 def seen_by(user: str | None, needles: list[str], *places: Path) -> set[str]:
     """Return the files below some places in which a user finds a needle."""
     found = subprocess.run(
@@ -138,7 +157,8 @@ def stored(uri: str) -> str:
 @pytest.mark.chaos
 @pytest.mark.integration
 @pytest.mark.timeout(900)
-def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path, master: str) -> None:
     folder = tmp_path / "server"
     for name in ("server", "server/events", "server/tmp"):
         (tmp_path / name).mkdir()
@@ -171,7 +191,8 @@ def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path) -> None:
             "TMPDIR": str(folder / "tmp"),
         }
         config = tmp_path / "server.toml"
-        config.write_text(config_text(f"mysql://cdc:{{env:PLANTED_SOURCE}}@127.0.0.1:{port}/", meta, folder, s3), encoding="utf-8")
+        source = f"mysql://cdc:{{env:PLANTED_SOURCE}}@127.0.0.1:{port}/"
+        config.write_text(config_text(source, meta, folder, s3, master), encoding="utf-8")
         config.chmod(0o600)
         needles = [MARK, s3.secret_key, key, quote(key, safe="")]
         server = stack.enter_context(CommandProcess("server", "--config", str(config), environment=environment))
@@ -211,6 +232,10 @@ def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path) -> None:
             api.call("GET", path)
         api.call("POST", "/api/v1/feeds/direct/verify")
         lines, environments = processes(server)
+        if "cluster" in master:
+            told = stranger(server)
+            assert "it was let in" not in told
+            said.append(told)
 
         # Commands, each with a secret that does not open what it is for.
         uri, variable = f"mysql://cdc:{{env:PLANTED}}@127.0.0.1:{port}/", {"PLANTED": WRONG}
@@ -241,7 +266,8 @@ def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path) -> None:
         for path in ("feeds", "health", "feeds/direct", "feeds/named"):
             api.call("GET", f"/api/v1/{path}")
         kept = stored(meta_uri)
-        places = [folder, tmp_path / "other", tmp_path / "third"]
+        # Executors of a cluster have directories of their own, with their logs.
+        places = [folder, tmp_path / "other", tmp_path / "third", WORK_DIR]
         (folder / "readable").write_text(MARK, encoding="utf-8")
         (folder / "readable").chmod(0o644)
         for parent in (folder, *folder.parents):
@@ -252,6 +278,9 @@ def test_no_planted_secret_is_seen(waiting: Any, tmp_path: Path) -> None:
     assert str(folder / "readable") in by_nobody
     assert any("java" in name for name in environments)
     assert any("python" in name for name in environments)
+    executors = sum(BACKEND in line for line in lines.values())
+    assert executors == (2 if "cluster" in master else 0)
+    assert "cluster" not in master or any(WORK_DIR.rglob("stderr"))
     assert (folder / "events").iterdir()
     shown = {"logs": server.output, "answers": "\n".join(api.texts), "commands": "\n".join(said), "meta": kept}
     leaks = [f"{where}: {line[:2000]}" for where, text in shown.items() for line in text.splitlines() if any(n in line for n in needles)]

@@ -1,6 +1,7 @@
 """How executors reach the event store of a server: the address that they are told, and TLS.
 
-Invariant: a port speaks TLS and asks for certificates unless the settings say ``flight-plain-text``. Runs in the server.
+Invariant: a port speaks TLS and asks for certificates unless the settings say ``flight-plain-text``, which the server takes on loopback
+alone. Runs in the server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class FlightSettings:
         flight_tls_certificate: the service's certificate chain, a PEM file, in place of one that the server makes at its start.
         flight_tls_key: its key, unless the certificate's file has both.
         flight_tls_ca: by what executors know it, a PEM file; without it, by the certificate itself.
-        flight_plain_text: a port is served without TLS.
+        flight_plain_text: a port of loopback is served without TLS.
     """
 
     flight_advertise: str = ""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.files.private_files import open_private
+from penstock.files.private_files import is_ours, open_private
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 
@@ -54,10 +54,12 @@ def write_private(file: Path, content: bytes) -> None:
 
 
 def ensure_token(data_dir: Path) -> Path:
-    """Return the file of a server's own token, made where there is none; refuse one that others can read."""
+    """Return the file of a server's own token, made where there is none; refuse one that others know."""
     file = data_dir / TOKEN_FILE
     if not file.exists():
         write_private(file, new_token().encode())
+    if not is_ours(file):
+        raise PenstockError("CONFIG_INVALID", f"{file}: another user owns it", "Delete it: the server makes a new one.")
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
         raise PenstockError(
             "CONFIG_INVALID", f"{file}: others than its owner can read it", f"Delete it: the server makes a new one. Or: chmod 600 {file}"

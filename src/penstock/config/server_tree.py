@@ -191,6 +191,11 @@ class ServerConfig:
             found.append(
                 ("http-host", f"{self.http_host} is reached by other machines: give api.tls-certificate, or say api.plain-text = true")
             )
+        if self.flight.flight_plain_text and not is_loopback(self.flight_host):
+            # gRPC takes a message of any size before anybody is asked for the token.
+            found.append(
+                ("flight-plain-text", f"{self.flight_host} is reached by other machines, and without TLS nothing bounds what they send")
+            )
         found += [("sink-allow", f"{pattern!r} must look like s3://bucket/prefix*") for pattern in self.sink_allow if "://" not in pattern]
         return found
 

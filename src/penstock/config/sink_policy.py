@@ -13,6 +13,7 @@ import fnmatch
 import ipaddress
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -35,12 +36,13 @@ skip-signature disable-tagging encryption-key
 """
 _ALLOWED = {
     "s3": frozenset(_OF_S3.split()),
-    "gs": frozenset({"base-url", "bearer-token", "skip-signature"}),
+    # Its client sends the machine's own token with what it writes, unsigned or not: no caller chooses where that goes.
+    "gs": frozenset({"bearer-token", "skip-signature"}),
     "az": frozenset(_OF_AZURE.split()),
 }
 """What a caller may say to a target's client, by kind; to others nothing."""
 _SERVER_ONLY_OPTIONS = frozenset({"spool-dir"})
-_ADDRESSES = frozenset({"endpoint", "endpoint-url", "base-url"})
+_ADDRESSES = frozenset({"endpoint", "endpoint-url"})
 _PLACES = _ADDRESSES | {"account-name", "use-emulator"}
 _NAME_VALUES = {
     "region": re.compile(r"[A-Za-z0-9-]{1,64}"),
@@ -50,7 +52,13 @@ _NAME_VALUES = {
 }
 """Values that become part of a host's name or a path there."""
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,254}")
-_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
+_METADATA_ADDRESSES = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+)
+"""Where clouds give out a machine's credentials, beside link-local addresses."""
+_HOST_NAME = re.compile(r"(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*(?!\d+\.?\Z|0x[0-9a-f]*\.?\Z)[a-z0-9_][a-z0-9_-]{0,62}\.?")
+"""A name whose last part is no number: clients read ``2852039166`` and ``0xa9.254.43518`` as addresses."""
 
 
 class SinkPolicy:
@@ -72,7 +80,11 @@ class SinkPolicy:
         problems = Problems()
         parts = urlsplit(sink.uri)
         kind = _KINDS.get(parts.scheme, parts.scheme)
-        given = {_parameter(kind, key): value for key, value in parse_qsl(parts.query, keep_blank_values=True)}
+        pairs = [(_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True)]
+        given = dict(pairs)
+        for key in sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1):
+            # Which of them the client takes is its own affair, and what is looked at here must be what it takes.
+            problems.add(f"sink.uri?{key}", "comes twice, under one name or two")
         own = {key: value for key, value in given.items() if key not in OPTION_KEYS and key not in SHARED_KEYS}
         options = {key.replace("_", "-") for key in sink.options} | (given.keys() - own.keys())
         for key in sorted(_SERVER_ONLY_OPTIONS & options):
@@ -125,14 +137,18 @@ def _parameter(kind: str, key: str) -> str:
 def _is_web_address(value: str) -> bool:
     try:
         parts = urlsplit(value)
-        host = (parts.hostname or "").lower().rstrip(".")
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        return False
+    if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
+        return False
+    try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        address = None
-    if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc or host in _METADATA_NAMES:
-        return False
+        return _HOST_NAME.fullmatch(host) is not None and host.rstrip(".") not in _METADATA_NAMES
+    address = getattr(address, "ipv4_mapped", None) or address
     # Link-local addresses give out the machine's credentials in every cloud.
-    return address is None or not (address.is_link_local or address.is_multicast or address.is_unspecified)
+    return not (address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA_ADDRESSES)
 
 
 def _canonical(uri: str) -> str:

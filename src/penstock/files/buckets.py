@@ -1,13 +1,14 @@
 """Buckets of object stores: how they are opened, and what their errors say, for the event store's objects and for targets alike.
 
 Options have obstore's names (``access_key_id``) and may be written with dashes, for S3 also as in the layout's origin. What is not given
-comes from the environment. Invariant: a cause holds no credential. Runs anywhere.
+comes from the environment. Invariant: a cause holds no credential, and nothing that a server answered. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ BUCKET_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "azure", "azblob"})
 REQUEST_S_MAX = 300.0
 """A whole file must fit in one request's time."""
 _CONNECT_S_MAX = 10.0
+_ANSWERED = re.compile(r"(non-2xx status code: \d{3}[A-Za-z '-]*|Got invalid [^:]*):.*")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _S3_NAMES = {"access_key": "access_key_id"}
 
 
@@ -48,8 +51,15 @@ def open_bucket(
 
 
 def cause_of(error: Exception) -> str:
-    """Return the line of an error that says what happened; what follows repeats request and configuration, which may hold secrets."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """Return the line of an error that says what happened.
+
+    What follows repeats request and configuration, which may hold secrets. What was answered is left out, but for the code of an error:
+    clients follow redirections, so an address that somebody chose may answer with what only this machine may read.
+    """
+    text = str(error).strip()
+    line = _ANSWERED.sub(r"\1", (text.splitlines() or [type(error).__name__])[0])[:300]
+    code = _CODE.search(text)
+    return f"{line} ({code[1]})" if code else line
 
 
 def _client(endpoint: str, request_s_max: float) -> Any:

@@ -27,6 +27,7 @@ _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
 _ANSWER_S = 30
+_LOOSENS = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
 _SHOWN_HINT = "Add ssl_ca=… to the URL, use an account with mysql_native_password or ed25519, or clear_password=on in your own network."
 
 
@@ -188,7 +189,9 @@ class MetaEngine:
 def _may_show_password(url: sa.URL) -> tuple[bool, sa.URL]:
     """Return whether a certificate says who the server is, or the URL trusts it unknown, and the URL as the driver takes it."""
     query, verify = url.query, url.query.get("sslmode")
-    verified = verify == "verify-full" or (verify == "verify-ca" and "sslrootcert" in query) or "ssl_ca" in query
+    # The driver forgets the authority where it is told how to verify besides.
+    known = "ssl_ca" in query and not query.keys() & _LOOSENS
+    verified = verify == "verify-full" or (verify == "verify-ca" and "sslrootcert" in query) or known
     return verified or query.get("clear_password") == "on", url.difference_update_query(["clear_password"])
 
 

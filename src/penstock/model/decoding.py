@@ -27,4 +27,8 @@ def decoded(data: Text, kind: Any) -> Any:
     if decoder is None:
         with _lock:
             decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
-    return decoder.decode(data)
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        # Whoever reads what others wrote expects what does not parse, and JSON without a bottom does not.
+        raise msgspec.DecodeError("JSON is nested too deep") from None

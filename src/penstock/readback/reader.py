@@ -117,7 +117,7 @@ class StorageReader:
         content = self._target.find(OWNER_PATH)
         try:
             return f"feed {decoded(content, dict[str, str])['id']}" if content is not None else self._target.place
-        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        except (msgspec.MsgspecError, KeyError) as error:
             raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: does not name a feed") from error
 
     @property

@@ -13,7 +13,7 @@ from penstock.model.table import TableSchema
 from penstock.target.dispatcher import DispatcherId
 from penstock.target.positions import position_key, schema_key
 from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import ObjectTarget
+from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
 
 def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
@@ -28,7 +28,7 @@ def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispat
         if data is not None and data.dispatcher == name and data.dir.partition == partition:
             used.setdefault(data.dir, set()).add(data.number)
         elif index is not None and index.dispatcher == name and index.dir.partition == partition:
-            indexed[index.dir] = parse_index(layout, target.get(path), path, name)
+            indexed[index.dir] = parse_index(layout, target.get(path, SMALL_BYTES_MAX), path, name)
     newest = max((d for d in {*used, *indexed} if d.version <= table.version), default=None, key=lambda d: (d.version, d.date))
     if newest is None:
         return {}

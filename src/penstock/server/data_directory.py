@@ -14,7 +14,7 @@ import socket
 from pathlib import Path
 from typing import IO
 
-from penstock.files.private_files import open_private
+from penstock.files.private_files import is_ours, open_private
 from penstock.meta.transactions.servers import PROCESS_SIGN
 from penstock.model.errors import PenstockError
 
@@ -77,7 +77,13 @@ class DataDirectory:
 
 
 def _keep_others_out(path: Path) -> None:
-    """Close the directory to other users; where somebody else owns it, who gave it to this user, say so."""
+    """Close the directory to other users; where root owns it, who gave it to this user, say so. Nobody else's will do."""
+    if not is_ours(path):
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"data-dir: {path} belongs to another user, who reads and replaces what lies there",
+            "Choose a directory of your own with --data-dir, or give it to this user (chown).",
+        )
     if path.stat().st_mode & 0o077:
         try:
             path.chmod(0o700)

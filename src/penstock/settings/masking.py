@@ -2,8 +2,8 @@
 
 Invariant: what names itself a secret (a password in a URI, a query parameter or key such as ``secret-access-key`` or ``sas-token``) is
 replaced by ``***``; masking twice changes nothing more. A URI is taken apart before it is masked, because passwords are often not
-escaped: where it can be read in two ways, more is hidden rather than less. The meta database keeps the true values; nothing else does.
-Runs anywhere.
+escaped: where it can be read in two ways, more is hidden rather than less. The time is that of the text's length, whatever stands in it:
+strangers choose what errors repeat. The meta database keeps the true values; nothing else does. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -25,28 +25,34 @@ _NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-col
 _SHOWN_USERS = frozenset({"mysql", "mariadb", "postgres", "postgresql"})
 """Schemes whose user is a name and no secret."""
 _ASSIGNED = re.compile(
-    rf"""(?P<name>\b[\w.-]*(?:{_SECRET_WORD})[\w.-]*["']?\s*[=:]\s*)"""
-    r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<open>["']?)(?:(?![,;)\]}]+(?:\s|$))[^\s&"'])+)""",
+    rf"""(?P<name>(?<![\w.-])(?=[\w.-]*?(?:{_SECRET_WORD}))[\w.-]++["']?\s*+[=:]\s*+)"""
+    r"""(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|(?P<open>["']?)(?:[^\s&"',;)\]}]|[,;)\]}]++(?!\s|$))++)""",
     re.IGNORECASE,
 )
 _PART_ENDS = (re.compile(r"[/?#:@&=]+"), re.compile(r"[/?#:@&=\s\"']+"))
 _PART_CHARS_MIN = 3
 _BEARER = re.compile(r"\b(bearer\s+|authorization\s*[:=]\s*(?:basic\s+)?)(?!bearer)[\w.~+/=-]{4,}", re.IGNORECASE)
-_SCHEME = re.compile(r"\b(?P<scheme>[a-zA-Z][\w+.-]*)://")
+_SCHEME = re.compile(r"(?<![\w+.-])[+.-]*+(?P<scheme>\w[\w+.-]*+)://")
 _RUN = re.compile(r"[^\s\"']*")
 _AUTHORITY = re.compile(r"[^/?#]*")
 _HOST_AND_PORT = re.compile(r"[^\s:@/?#]*:\d+(?![^\s/?#,;.)\]])")
+_DEPTH_MAX = 4
+"""So many URIs within parameters of URIs are looked into; deeper ones are hidden whole."""
 
 
 def mask_text(text: str) -> str:
     """Return a text with the credentials in its URIs and assignments hidden."""
+    return _masked(text, _DEPTH_MAX)
+
+
+def _masked(text: str, depth: int) -> str:
     shown, at = "", 0
     for found in _SCHEME.finditer(text):
         start = found.end()
         if start > at:
             end = _RUN.match(text, start).end()  # type: ignore[union-attr]
             end = max(end, _end_of_broken_password(text, start, end))
-            shown += text[at:start] + _masked_rest(found["scheme"], text[start:end])
+            shown += text[at:start] + _masked_rest(found["scheme"], text[start:end], depth)
             at = end
     return _ASSIGNED.sub(_hide_value, _BEARER.sub(rf"\g<1>{MASK}", shown + text[at:]))
 
@@ -54,7 +60,7 @@ def mask_text(text: str) -> str:
 def mask_uri(uri: str) -> str:
     """Return a text that is one URI with its credentials hidden, whatever characters they have."""
     found = _SCHEME.match(uri)
-    return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :]) if found else uri)
+    return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :], _DEPTH_MAX) if found else uri)
 
 
 def mask_parts(text: str, uri: str) -> str:
@@ -90,7 +96,7 @@ def _hide_value(assigned: re.Match[str]) -> str:
     return f"{assigned['name']}{quote}{MASK}{quote if assigned['open'] is None else ''}"
 
 
-def _masked_rest(scheme: str, rest: str) -> str:
+def _masked_rest(scheme: str, rest: str, depth: int) -> str:
     """Return what stands behind the scheme of a URI with user and secret parameters hidden."""
     nested = rest.find("://")
     host, mark, _ = rest[: max(nested, 0)].partition("?")
@@ -105,16 +111,16 @@ def _masked_rest(scheme: str, rest: str) -> str:
         names_user = scheme.lower() in _SHOWN_USERS
         shown = f"{user}:{MASK}" if names_user and password else user if names_user else MASK
     place, mark, query = rest[max(at, 0) :].partition("?")
-    return shown + place + mark + "&".join(map(_masked_parameter, query.split("&")))
+    return shown + place + mark + "&".join(_masked_parameter(pair, depth) for pair in query.split("&"))
 
 
-def _masked_parameter(pair: str) -> str:
+def _masked_parameter(pair: str, depth: int) -> str:
     name, equals, value = pair.partition("=")
-    if equals and value and _is_secret(unquote_plus(name)):
+    if equals and value and (not depth or _is_secret(unquote_plus(name))):
         return f"{name}={MASK}"
     # A URI as a value, such as an endpoint, mostly comes encoded.
     plain = unquote_plus(value)
-    masked = mask_text(plain)
+    masked = _masked(plain, max(depth - 1, 0))
     return pair if masked == plain else f"{name}={masked}"
 
 
@@ -123,6 +129,7 @@ def _end_of_broken_password(text: str, start: int, end: int) -> int:
     run = text[start:end]
     if ":" not in run.partition("/")[0] or _HOST_AND_PORT.match(run) or run.rfind("@") not in (-1, len(run) - 1):
         return 0
-    line = text[end : text.find("\n", end) if "\n" in text[end:] else len(text)].partition("://")[0]
-    at = line.rfind("@")
-    return _RUN.match(text, end + at).end() if at >= 0 else 0  # type: ignore[union-attr]
+    stop = max(text.find("://", end), 0) or len(text)
+    line_end = text.find("\n", end, stop)
+    at = text.rfind("@", end, stop if line_end < 0 else line_end)
+    return _RUN.match(text, at).end() if at >= 0 else 0  # type: ignore[union-attr]

@@ -68,6 +68,21 @@ class WindowKind(StrEnum):
     RESNAPSHOT = "resnapshot"
 
 
+class WindowWish(msgspec.Struct, frozen=True):
+    """A window that someone wants: from where on, of which spans, and within how many bytes.
+
+    DDLs count that touch one of the tables, or a table that a pattern matches; those that change one of the ``unsplit`` tables in place
+    do not end the window.
+    """
+
+    span_ids: Sequence[int]
+    table_ids: Sequence[int]
+    from_ts: int
+    nbytes_max: int
+    patterns: Sequence[str] = ()
+    unsplit: Sequence[int] = ()
+
+
 class WindowPlan(msgspec.Struct, frozen=True):
     """Where a window over several spans ends: ``to_ts`` is a ts at or below every resolved ts, at the first DDL, within the byte bound."""
 
@@ -133,17 +148,5 @@ class EventStore(Protocol):
     def collect_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
         """Open a handle on ``(from_ts, to_ts]``; ``from_ts = 0`` gives the state at ``to_ts`` as SNAPSHOT steps."""
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-    ) -> WindowPlan:
-        """Choose where a window that starts at ``from_ts`` ends. ``to_ts == from_ts`` means that nothing new is resolved.
-
-        DDLs count that touch one of the tables, or a table that a pattern matches; those that change one of the ``unsplit`` tables in
-        place do not end the window.
-        """
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
+        """Choose where a window ends; ``to_ts == from_ts`` means that nothing new is resolved."""

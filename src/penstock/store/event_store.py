@@ -27,7 +27,7 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.store.changes.changes import SpanView, open_changes
 from penstock.store.changes.planner import check_reach, plan_resnapshot, plan_window
-from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.contract import ChangesHandle, WindowPlan, WindowWish
 from penstock.store.history import HistoryNeeds
 from penstock.store.log.schema_log import SchemaLog, ddl_record, schema_records
 from penstock.store.log.wal import WriteAheadLog, span_record
@@ -313,21 +313,13 @@ class ColumnarEventStore:
                 raise
             raise PenstockError("OBJECT_COLLECTED", f"span {span_id} has no object {path} any more") from error
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Choose where a window ends; see the contract."""
         self._check_owned()
-        views = [self.view(span_id, from_ts, self.resolved_ts(span_id)) for span_id in span_ids]
-        check_reach(views, from_ts)
+        views = [self.view(span_id, wish.from_ts, self.resolved_ts(span_id)) for span_id in wish.span_ids]
+        check_reach(views, wish.from_ts)
         resolved_ts = min([self.resolved_ts(DDL_SPAN.span_id), *(v.state.resolved_ts for v in views)])
-        return plan_window(views, self._schema_log, table_ids, resolved_ts, from_ts, nbytes_max, patterns, unsplit)
+        return plan_window(views, self._schema_log, wish, resolved_ts)
 
     def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
         """Plan a window that takes the place of lost history: it ends at a ts whose state is known, with every DDL on the way.

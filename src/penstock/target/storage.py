@@ -49,7 +49,8 @@ _RESERVED = b"penstock: being uploaded in parts\n"
 _T = TypeVar("_T")
 Guard = Callable[[], None]
 """Asked before each write to a target; raises where none may be."""
-_WRITES = frozenset({"create", "write", "delete"})
+_PUTS = frozenset({"create", "write"})
+_WRITES = _PUTS | {"delete"}
 _MEMORY_STORES: dict[str, ObjectStore] = {}
 _MEMORY_LOCK = threading.Lock()
 
@@ -117,8 +118,8 @@ class ObjectTarget:
             self._run("create", path, lambda: self._create(path, first))
         except FileExistsError:
             # Whoever reserved the name for the same bytes may not have come to their end.
-            if not in_parts or self._size(path) != len(first) or self.get(path) != first:
-                if self.get(path) != content:
+            if not in_parts or not self._holds(path, first):
+                if not self._holds(path, content):
                     raise PenstockError("SINK_CONFLICT", f"{self.name}: {path} exists with different bytes") from None
                 return False
         if in_parts:
@@ -135,10 +136,7 @@ class ObjectTarget:
         """Return an object's bytes; FileNotFoundError where there is none. One that is larger than it may be is not read."""
 
         def read() -> bytes:
-            found = obstore.get(self._store, path)
-            if bytes_max is not None and found.meta["size"] > bytes_max:
-                raise PenstockError("FILE_MALFORMED", f"{path}: {found.meta['size']} bytes, which is more than such an object has")
-            return bytes(found.bytes())
+            return bytes(_small(obstore.get(self._store, path), path, bytes_max).bytes())
 
         return self._run("read", path, read)
 
@@ -150,10 +148,10 @@ class ObjectTarget:
             return None
 
     def find_tagged(self, path: str) -> tuple[bytes, str | None] | None:
-        """Return an object's bytes and the tag of this state of it (None where the store has none), or None."""
+        """Return a small object's bytes and the tag of this state of it (None where the store has none), or None."""
 
         def read() -> tuple[bytes, str | None]:
-            found = obstore.get(self._store, path)
+            found = _small(obstore.get(self._store, path), path, SMALL_BYTES_MAX)
             return bytes(found.bytes()), self._tag(found.meta)
 
         try:
@@ -241,8 +239,14 @@ class ObjectTarget:
         except AlreadyExistsError as error:
             raise FileExistsError(path) from error
 
-    def _size(self, path: str) -> int:
-        return self._run("look at", path, lambda: int(obstore.head(self._store, path)["size"]))
+    def _holds(self, path: str, content: bytes | memoryview) -> bool:
+        """Return whether an object has these bytes; one of another length is not read."""
+
+        def read() -> bool:
+            found = obstore.get(self._store, path)
+            return found.meta["size"] == len(content) and bytes(found.bytes()) == content
+
+        return self._run("read", path, read)
 
     def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
         attempt, until_s = 0, self._clock.monotonic_s() + self._retry.total_s_max
@@ -252,9 +256,11 @@ class ObjectTarget:
                 if verb in _WRITES:
                     self.guard()
                 return call()
-            except (FileNotFoundError, FileExistsError, PenstockError):
+            except (FileExistsError, PenstockError):
                 raise
             except (BaseError, OSError, ValueError) as error:
+                if isinstance(error, FileNotFoundError) and verb not in _PUTS:
+                    raise FileNotFoundError(path) from None
                 failure = _classify(error, f"{self.name}: cannot {verb} {path}")
                 spent = attempt >= self._retry.attempts_max or self._clock.monotonic_s() >= until_s
                 if failure.code != "SINK_UNAVAILABLE" or spent:
@@ -265,6 +271,13 @@ class ObjectTarget:
 def _reservation(content: bytes | memoryview) -> bytes:
     """Return what stands under an object's name until all its parts are there: no data file begins like this, and no index names it."""
     return _RESERVED + f"{len(content)} {xxhash.xxh3_128_hexdigest(content)}\n".encode()
+
+
+def _small(found: Any, path: str, bytes_max: int | None) -> Any:
+    """Return what was found unless it is larger than it may be."""
+    if bytes_max is not None and found.meta["size"] > bytes_max:
+        raise PenstockError("FILE_MALFORMED", f"{path}: {found.meta['size']} bytes, which is more than such an object has")
+    return found
 
 
 def unfenced() -> None:

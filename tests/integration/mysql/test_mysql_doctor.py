@@ -51,7 +51,7 @@ def test_what_is_wrong_is_found_and_the_statement_mends_it(tmp_path: Path) -> No
 
 
 def test_what_the_user_cannot_see_is_said_and_names_are_quoted_as_they_are(tmp_path: Path) -> None:
-    with mariadb(tmp_path, ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")) as uri:
+    with mariadb(tmp_path, ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-ignore-db=unlogged")) as uri:
         address = parse_uri(uri)
         connection = pymysql.connect(host=address.host, port=address.port, user="root", autocommit=True)
 
@@ -70,6 +70,11 @@ def test_what_the_user_cannot_see_is_said_and_names_are_quoted_as_they_are(tmp_p
             "CREATE TABLE Shop.parts (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2",
             "CREATE TABLE Shop.hist (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
         )
+        run("CREATE DATABASE unlogged", "CREATE TABLE unlogged.t (id INT PRIMARY KEY)", "SET GLOBAL gtid_slave_pos = '0-9-1'")
+        (filtered,) = [f for f in check(uri, ["unlogged.*", "Shop.parent"]) if f.name.startswith("database")]
+        assert (filtered.name, filtered.blocks) == ("database unlogged", True)
+        (replica,) = [f for f in check(uri, ["Shop.parent"]) if f.name.startswith(("database", "log_slave"))]
+        assert (replica.name, str(replica.level)) == ("log_slave_updates", "should")
         guest = f"mysql://o'cdc:x@{address.host}:{address.port}/"
         (blind,) = [f for f in check(guest, ["Shop.*"]) if f.name == "pattern Shop.*"]
         assert (blind.blocks, blind.statement) == (True, "GRANT SELECT ON `Shop`.* TO 'o''cdc'@'127.%';")

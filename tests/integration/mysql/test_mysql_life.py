@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ import pytest
 from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
-from penstock.model.timestamp import TS_ZERO
+from penstock.model.timestamp import TS_ZERO, compose_ts, physical_ms
 from penstock.source.mysql.log_reader import LogReaderSettings
+from penstock.source.mysql.position import LogPlace
+from penstock.source.mysql.server import LogEnd, Server
+from penstock.source.mysql.upstream import MySqlUpstream
+from penstock.source.single_log import LogPosition
 from penstock.store.contract import EndOfRange
 from testing.servers.databases.mysql_lab import BINLOG, Capture, connect, restarted, run
 from testing.servers.loopback_server import mariadb
@@ -115,6 +121,33 @@ def test_a_lost_connection_a_purged_log_and_names_that_move(tmp_path: Path) -> N
         again.service.ensure_span(spans[tables[0].table_id][0], TS_ZERO)
         wait_until(lambda: any("LOG_PURGED" in str(s.last_error) for s in again.service.status()), "the purged log is not noticed")
         again.close()
+        check_that_a_reset_is_noticed(server, writer)
+
+
+def check_that_a_reset_is_noticed(server: str, writer: Any) -> None:
+    """A log that was reset and has come far enough holds the GTIDs of any place before, for other transactions."""
+    upstream = MySqlUpstream(server)
+    place = upstream.first_position()
+    run(writer, "RESET MASTER", "CREATE TABLE life.after_reset (id INT PRIMARY KEY)")
+    for number in range(200):
+        if upstream.reached(upstream.log_end(), place.text):
+            break
+        run(writer, f"INSERT INTO life.after_reset VALUES ({number})")
+    assert upstream.reached(upstream.log_end(), place.text)
+    hour_before = LogPosition(compose_ts(physical_ms(place.ts) - 3_600_000), place.text)
+    with pytest.raises(PenstockError) as wrong:
+        next(iter(upstream.read_log(hour_before, [], lambda _: True, threading.Event())))
+    assert wrong.value.code == "LOG_PURGED"
+    end = upstream.first_position()
+    assert next(iter(upstream.read_log(end, [], lambda _: True, threading.Event()))) is not None
+    upstream.close()
+    # A stream that is open tells nothing of a reset: what was read lies behind the end of the log then.
+    with contextlib.closing(LogEnd(Server(parse_uri(server)))) as ends_at:
+        assert ends_at(LogPlace.parse(end.text))
+        assert not ends_at(LogPlace.parse("bin.000001:4@0-1-1"))
+        with pytest.raises(PenstockError) as wrong:
+            ends_at(LogPlace.parse("bin.000001:4@0-1-999999"))
+        assert wrong.value.code == "UPSTREAM_UNREACHABLE"
 
 
 def purged(writer: Any) -> bool:

@@ -278,6 +278,13 @@ CASES: dict[str, Case] = {
         "insert into cp values(2)",
         "cp cx",
     ),
+    "altered_in_two_phases": (
+        "create table ta(id int primary key, v int); insert into ta values(1,1)",
+        "set binlog_alter_two_phase=1; alter table ta add column c int default 5; insert into ta values(2,2,2);"
+        "alter table ta drop column v, add column v varchar(9) default 'x'; alter table ta add column d int, rename to tb;"
+        "insert into tb values(3,3,'3',3)",
+        "",
+    ),
     "history_made_and_removed": (
         "create table hm(id int primary key, v int)",
         "insert into hm values(1,1); alter table hm add system versioning; update hm set v=2; alter table hm drop system versioning;"

@@ -77,6 +77,14 @@ IDENTITY = {
         "CREATE TABLE shop.a (id int PRIMARY KEY); CREATE TABLE shop.b (id int PRIMARY KEY); INSERT INTO shop.a VALUES (1)",
         ["BEGIN; ALTER TABLE shop.a RENAME TO x; ALTER TABLE shop.b RENAME TO a; ALTER TABLE shop.x RENAME TO b; COMMIT"],
     ),
+    "there_with_a_row_and_back_without": (
+        "CREATE TABLE shop.a (id int PRIMARY KEY); INSERT INTO shop.a VALUES (1)",
+        [
+            "INSERT INTO shop.a VALUES (2)",
+            "ALTER TABLE shop.a RENAME TO b; INSERT INTO shop.b VALUES (3)",
+            "ALTER TABLE shop.b RENAME TO a",
+        ],
+    ),
     "there_and_back": (
         "CREATE TABLE shop.a (id int PRIMARY KEY); CREATE TABLE shop.b (id int PRIMARY KEY)",
         [

@@ -169,3 +169,21 @@ def test_a_rename_across_databases_says_from_where() -> None:
     told = tables.apply(statement, "rename table a to y.b", 20, lambda: False)
     assert told.event.query == "RENAME TABLE `x`.`a` TO `y`.`b`"
     assert told.event.old_names == ((told.event.tables[0].table_id, "x", "a"),)
+
+
+def test_a_server_that_calls_tables_in_lower_case_knows_them_however_they_are_written() -> None:
+    tables = TableVersions(lambda schema, table: None, lower_case=True)
+    statements = {
+        "CREATE TABLE X.Aa (id INT PRIMARY KEY)": None,
+        "ALTER TABLE aA ADD COLUMN Cc INT": "ALTER TABLE aA ADD COLUMN Cc INT",
+        "RENAME TABLE AA TO Bb": "RENAME TABLE `x`.`aa` TO `x`.`bb`",
+        "CREATE TABLE Aa LIKE BB": None,
+        "TRUNCATE TABLE BB": "TRUNCATE TABLE `x`.`bb`",
+        "DROP TABLE AA": "DROP TABLE IF EXISTS `x`.`aa`",
+    }
+    for at, (text, said) in enumerate(statements.items()):
+        told = apply(tables, text, FIRST_TS + at)
+        assert told.event is not None, text
+        assert said is None or told.event.query == said
+    assert [(t.full_name, [c.name for c in t.columns]) for t in tables.list()] == [("x.bb", ["id", "Cc"])]
+    assert [t.table for t in tables.named(["INSERT", "INTO", "`BB`"], "X")] == ["bb"]

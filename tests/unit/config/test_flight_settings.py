@@ -39,6 +39,8 @@ def test_what_executors_are_told(given: dict[str, Any], conf: dict[str, str], to
         ({"flight-tls-key": "/x.key"}, "flight-tls-key"),
         ({"flight-tls-ca": "/x.pem"}, "flight-tls-ca"),
         ({"flight-tls-certificate": "/x.pem", "flight-plain-text": True}, "flight-plain-text"),
+        ({"flight-host": "0.0.0.0", "flight-plain-text": True}, "flight-plain-text"),
+        ({"flight-host": "store.example", "flight-plain-text": True}, "flight-plain-text"),
         ({"spark": {"archive": "/x.zip"}}, "spark.archive"),
     ],
 )

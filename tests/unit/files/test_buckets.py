@@ -38,3 +38,9 @@ def test_a_cause_is_one_short_line() -> None:
     assert cause_of(ValueError("refused\nAuthorization: secret")) == "refused"
     assert cause_of(ValueError("")) == "ValueError"
     assert len(cause_of(ValueError("x" * 1000))) == 300
+
+
+def test_a_cause_repeats_no_answer() -> None:
+    asked = "Error performing GET http://h/b in 1ms - Server returned non-2xx status code: 404 Not Found"
+    assert cause_of(OSError(f"{asked}: <Error><Code>NoSuchBucket</Code><Message>secret</Message></Error>")) == f"{asked} (NoSuchBucket)"
+    assert cause_of(OSError('Got invalid list response: invalid type: string "secret"')) == "Got invalid list response"

@@ -10,7 +10,9 @@ import pytest
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.meta.records import FeedRecord, SubscribeRecord
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.store.flight.credentials import make_tls
 from testing.servers.rogue import Peer, mysql_in_clear, postgres_in_clear, rogue
 
 
@@ -83,3 +85,11 @@ def test_a_server_that_nobody_knows_hears_no_password(scheme: str, script: Calla
     with rogue(script) as server, pytest.raises(PenstockError):
         MetaDatabase(f"{scheme}://meta:S3cretOfMeta@127.0.0.1:{server.port}/meta?clear_password=on")
     assert b"S3cretOfMeta" in server.heard
+
+
+def test_an_authority_that_the_driver_forgets_names_no_server(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(make_tls(["127.0.0.1"], SystemClock()).readers_ca)
+    with rogue(mysql_in_clear) as server, pytest.raises(PenstockError):
+        MetaDatabase(f"mysql://meta:S3cretOfMeta@127.0.0.1:{server.port}/meta?ssl_ca={authority}&ssl_disabled=true")
+    assert b"S3cretOfMeta" not in server.heard

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import msgspec
+import pytest
 
 from penstock.model.decoding import decoded
 
@@ -51,3 +52,9 @@ def test_types_that_threads_decode_at_once() -> None:
 def test_values_texts_and_unions() -> None:
     assert decoded('{"name": "x", "sizes": [1, 2]}', Kept) == Kept("x", (1, 2))
     assert decoded(b"[1, 2]", dict[str, int] | list[int]) == [1, 2]
+
+
+def test_json_without_a_bottom_does_not_parse() -> None:
+    for nested in (b'{"other":' + b"[" * 100_000, b'{"other":' * 100_000):
+        with pytest.raises(msgspec.DecodeError):
+            decoded(nested, Kept)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import threading
 from pathlib import Path
@@ -72,3 +73,25 @@ def test_data_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
     assert second.owner("a~name", "56780000ff") == "a~name-12345678~56780000"
     assert home_of("a~name-12345678~56780000") == "a~name-12345678"
     second.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_what_another_user_made_is_not_used(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    theirs, own = tmp_path / "theirs", tmp_path / "own"
+    for path in (theirs, own):
+        path.mkdir(mode=0o700)
+    os.chown(theirs, nobody, -1)
+    (tmp_path / "link").symlink_to(own)
+    os.chown(tmp_path / "link", nobody, -1, follow_symlinks=False)
+    for path in (theirs, tmp_path / "link"):
+        with refused("CONFIG_INVALID"):
+            DataDirectory(path)
+        assert list(path.iterdir()) == []
+    # A token that they know, put there while they still could.
+    (own / "api-token").write_text("pst_known", encoding="ascii")
+    (own / "api-token").chmod(0o600)
+    os.chown(own / "api-token", nobody, -1)
+    DataDirectory(own).close()
+    with refused("CONFIG_INVALID"):
+        ensure_token(own)

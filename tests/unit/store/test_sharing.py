@@ -18,6 +18,7 @@ from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_MAX
 from penstock.model.types import ColumnType, TypeKind
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.objects.manifest import load_manifests
 from penstock.store.objects.objects import ObjectSpace, ObstoreBackend
@@ -96,7 +97,7 @@ def test_the_server_before_is_refused_and_says_so_from_then_on(machines: Machine
         one.collect_garbage,
         lambda: one.append(SPAN.span_id, both_sides(SPAN.span_id, [(40, Op.INSERT, 1, "x")]), lambda: None),
         lambda: one.register_span(SPAN.span_id, SPAN, 10),
-        lambda: one.plan_window([SPAN.span_id], [TABLE.table_id], 10, 1_000),
+        lambda: one.plan_window(WindowWish([SPAN.span_id], [TABLE.table_id], 10, 1_000)),
     ):
         with pytest.raises(PenstockError, match=r"\[FENCED\]"):
             change()
@@ -229,7 +230,7 @@ def test_ddls_are_there_before_a_mark_relies_on_them(machines: Machines) -> None
     assert two.register_span(DDL_SPAN.span_id, DDL_SPAN, 10) == 40
     assert two.schema_history(TABLE.table_id) == (TABLE, NEWER)
     append_durably(two, SPAN.span_id, ROWS[10:], 40)
-    plan = two.plan_window([SPAN.span_id], [TABLE.table_id], 10, 1 << 30)
+    plan = two.plan_window(WindowWish([SPAN.span_id], [TABLE.table_id], 10, 1 << 30))
     assert (plan.to_ts, plan.ddls) == (35, (DDL,))
 
 

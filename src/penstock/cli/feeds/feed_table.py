@@ -10,6 +10,7 @@ import click
 
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_table, time_of
 
 
@@ -112,7 +113,7 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
 def _ask(feed_name: str, table: str, what: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
         found = client.ask_for_table(feed_name, table, what)
-    click.echo(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
+    say(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
 
 
 def _reason(table: dict[str, Any]) -> str:

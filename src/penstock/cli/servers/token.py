@@ -9,6 +9,7 @@ import click
 
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_table, time_of
 
 
@@ -62,7 +63,7 @@ def revoke(token_id: str, server_url: str, output: str) -> None:
     """End a token at once and for good."""
     with ServerClient(server_url) as client:
         ended = client.revoke_token(token_id)
-    click.echo(json.dumps(ended, indent=2) if output == "json" else f"token {ended['id']} ({ended['name']}) revoked")
+    say(json.dumps(ended, indent=2) if output == "json" else f"token {ended['id']} ({ended['name']}) revoked")
 
 
 def _state(one: dict[str, Any]) -> str:

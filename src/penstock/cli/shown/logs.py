@@ -1,6 +1,7 @@
 """How a process of Penstock writes its logs: one line each, the stable message first, then its fields as ``key=value``.
 
-Invariant: credentials are masked, whatever a component passed. Runs in every process that the command line starts.
+Invariants: credentials are masked, whatever a component passed; a name with a line's end in it makes no line of its own, and no terminal
+obeys what stands in one. Runs in every process that the command line starts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 from typing import TextIO
 
+from penstock.cli.shown.line import visible
 from penstock.settings.masking import mask_text
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -26,11 +28,11 @@ class FieldFormatter(logging.Formatter):
         """Return the line without a traceback."""
         fields = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         line = super().formatMessage(record)
-        return f"{line} {fields}" if fields else line
+        return (f"{line} {fields}" if fields else line).replace("\n", "\\n")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the whole text, masked."""
-        return mask_text(super().format(record))
+        return visible(mask_text(super().format(record)))
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):

@@ -24,6 +24,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.rows.projection import shown_at
 from penstock.model.timestamp import TS_MAX, TS_ZERO
+from penstock.store.contract import WindowWish
 from penstock.store.flight.client import FlightStoreClient
 
 
@@ -68,7 +69,8 @@ class TableStreamReader(DataSourceStreamReader):
         with self._open() as client:
             spans, history = find_table(client, self._options.table)
             ids = [s.span_id for s in spans]
-            plan = client.plan_window(ids, (), start_ts, nbytes) if start_ts else client.plan_resnapshot(ids, (), TS_ZERO)
+            wish = WindowWish(ids, (), start_ts, nbytes)
+            plan = client.plan_window(wish) if start_ts else client.plan_resnapshot(ids, (), TS_ZERO)
         end_ts = min(plan.to_ts, TS_MAX if self._options.to_ts is None else self._options.to_ts)
         if end_ts <= start_ts:
             return start

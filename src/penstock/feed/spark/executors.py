@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import penstock
 ARCHIVE_NAME = "penstock"
 """Under which name the archive is unpacked beside an executor."""
 _PYTHON_KEY = "spark.pyspark.python"
+_AUTHENTICATE_KEY = "spark.authenticate"
 ARCHIVES_KEY = "spark.archives"
 
 # For the Python workers. Batches of a few MiB come and go all the time: memory that goes back to the system each time costs a page fault
@@ -71,6 +73,19 @@ def executor_conf(master: str, conf: Mapping[str, str], archive: str, java_optio
     elif _PYTHON_KEY not in conf:
         found["spark.executorEnv.PYTHONPATH"] = driver_python_path()
     return found
+
+
+def own_authentication(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return settings by which Spark's own processes on this machine know each other, where the operator gives none.
+
+    Its ports are open to every user of the machine, and who registers there as an executor is told settings and tasks. A cluster of the
+    operator's has a secret of its own.
+    """
+    if not master.startswith("local") or any(key.startswith(_AUTHENTICATE_KEY) for key in conf):
+        return {}
+    # With a local master Spark makes the secret itself, for there is nobody to be told.
+    secret = {f"{_AUTHENTICATE_KEY}.secret": secrets.token_urlsafe(32)} if master.startswith("local-cluster") else {}
+    return {_AUTHENTICATE_KEY: "true", **secret}
 
 
 def is_loopback_host(host: str) -> bool:

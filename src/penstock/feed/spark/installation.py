@@ -79,8 +79,10 @@ def pack(output: Path, level: int) -> Packed:
     texts = started_by(files, names)
     partial = output.with_name(f".{output.name}.partial")
     try:
+        # What another user put there under this name must not be followed.
+        partial.unlink(missing_ok=True)
         with (
-            open(partial, "wb") as raw,
+            open(partial, "xb") as raw,
             gzip.GzipFile("", "wb", level, raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
@@ -168,7 +170,9 @@ def _distribution_files(distribution: importlib.metadata.Distribution) -> dict[s
     found = {}
     for entry in distribution.files or ():
         parts = PurePosixPath(entry).parts
-        if parts[0] in {"..", "/"} or (len(parts) > 1 and parts[1] in left_out) or "__pycache__" in parts or entry.suffix == ".pth":
+        if ".." in parts or parts[0] == "/" or "__pycache__" in parts or entry.suffix == ".pth":
+            continue
+        if len(parts) > 1 and parts[1] in left_out:
             continue
         file = Path(str(distribution.locate_file(entry)))
         if file.is_file():

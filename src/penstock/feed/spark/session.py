@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.feed.spark.class_archive import archive_options
-from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python
+from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python, own_authentication
 from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
@@ -77,11 +77,13 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         "spark.sql.session.timeZone": "UTC",
         "spark.redaction.regex": _SECRET_NAMES,
     }
-    # The one setting that both may give is joined already.
+    # The one setting that both may give is joined already. Whatever is secret goes the way of what is asked for.
     asked = {key: value for key, value in settings.conf.items() if not (settings.archive and key == ARCHIVES_KEY)}
+    if SparkContext._active_spark_context is None:
+        asked |= own_authentication(settings.master, settings.conf)
     own = {key: value for key, value in conf.items() if key not in asked}
     # A JVM that runs already is told by itself; one that is started must not show what it is told.
-    given = asked if SparkContext._active_spark_context is None else {}
+    given = asked if SparkContext._gateway is None else {}
     for key, value in (own if given else own | asked).items():
         builder = builder.config(key, value)
     try:

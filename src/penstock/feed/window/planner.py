@@ -26,7 +26,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
 from penstock.sink.contract import DispatcherWork
-from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
+from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.stats import SpanStats
 
@@ -195,7 +195,7 @@ class WindowPlanner:
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
         unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
         try:
-            plan = self._store.plan_window(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit)
+            plan = self._store.plan_window(WindowWish(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit))
         except PenstockError as error:
             if error.code != "SPAN_UNKNOWN":
                 raise

@@ -56,5 +56,5 @@ def parse_record(content: bytes, path: str) -> list[FileChecksum]:
         raise PenstockError("FILE_MALFORMED", f"{path}: line 1: it is no record of checksums, or a damaged one")
     try:
         return [decoded(line, FileChecksum) for line in body.splitlines()]
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: {error}") from error

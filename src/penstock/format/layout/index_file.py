@@ -21,14 +21,14 @@ def parse_index(layout: Layout, content: bytes, path: str, dispatcher: str = "")
     """Return the last number that an index file names."""
     text = content.decode("utf-8", errors="replace")
     name = text.rstrip("\r\n")
+    # What stands there instead is not repeated: the store may have sent what only this machine can read.
+    wrong = PenstockError("FILE_MALFORMED", f"{path}: line 1: not the name of a data file of dispatcher {dispatcher or 'none'}")
     try:
         found, number = layout.parse_data_name(name)
-    except PenstockError as error:
-        raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error.detail}") from error
+    except PenstockError:
+        raise wrong from None
     if found != dispatcher or "\n" in name:
-        raise PenstockError(
-            "FILE_MALFORMED", f"{path}: line 1: expected the last file of dispatcher {dispatcher or 'none'}, found {name!r}"
-        )
+        raise wrong
     return number
 
 

@@ -51,7 +51,7 @@ def parse_partition_record(content: bytes, path: str) -> PartitionRecord:
     """Read what ``render`` wrote."""
     try:
         return decoded(content, PartitionRecord)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line 1: {error}") from error
 
 

@@ -121,6 +121,8 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
     """Read a schema file, by whichever writer; numbers may stand in quotes."""
     try:
         document = json.loads(content)
+        # Half a surrogate pair, which JSON can name, is no part of any name or value.
+        json.dumps(document, ensure_ascii=False).encode()
         raw_columns = document["TableColumns"]
         columns = None if raw_columns is None else tuple(_parse_column(raw, at) for at, raw in enumerate(raw_columns))
         parsed = SchemaFile(
@@ -136,7 +138,7 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
         total = int(document.get("TableColumnsTotal", len(columns or ())))
     except json.JSONDecodeError as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: line {error.lineno}: {error.msg}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: not a schema file: {type(error).__name__} {error}") from error
     if total != len(columns or ()):
         raise PenstockError("FILE_MALFORMED", f"{path}: TableColumnsTotal is {total}, but {len(columns or ())} columns are listed")

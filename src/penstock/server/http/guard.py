@@ -32,6 +32,8 @@ _BODY_S_MAX = 30.0
 _READING = frozenset({"GET", "HEAD"})
 _SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _UNSUPPORTED_MEDIA, _BAD_REQUEST = 415, 400
+_REPEATED_CHARS_MAX = 200
+"""How much of what a stranger sent an answer repeats."""
 
 
 class ApiGuard:
@@ -76,24 +78,30 @@ class ApiGuard:
             raise _RefusedError(PenstockError("API_BUSY", f"{caller.name if caller else client} calls too often"))
         if caller is None:
             if path not in self._open or method not in _READING:
-                raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", f"{method} {path}: {_what_is_missing(headers)}"))
+                raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", f"{_short(method)} {_short(path)}: {_what_is_missing(headers)}"))
         elif not caller.role.allows(needed := needed_role(method, path)):
             raise _RefusedError(
-                PenstockError("API_FORBIDDEN", f"{method} {path} needs the role {needed.value}; {caller.name} has {caller.role.value}")
+                PenstockError(
+                    "API_FORBIDDEN",
+                    f"{_short(method)} {_short(path)} needs the role {needed.value}; {caller.name} has {caller.role.value}",
+                )
             )
         if caller is not None and method not in _READING:
-            log.info("api call", extra={"method": method, "path": ascii(path[:200]), "caller": caller.name, "client": client})
-        return await self._bounded(headers, receive)
+            log.info("api call", extra={"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client})
+        handed_on = await self._bounded(headers, receive)
+        if handed_on is not receive and caller is not None and await self._caller(headers) is None:
+            raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", "the token ended while the body was sent"))
+        return handed_on
 
     def _check_place(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         name = _host_name(host)
         # An address that the call arrived at is ours as well: no name of somebody else's leads a browser to write it.
         if not (is_loopback(name) or name in self._hosts or (scope.get("server") and name == scope["server"][0])):
-            raise _RefusedError(PenstockError("API_PLACE_REFUSED", f"this server does not go by the name {name!r}"))
+            raise _RefusedError(PenstockError("API_PLACE_REFUSED", f"this server does not go by the name {_short(name)!r}"))
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in self._origins and origin.lower() != f"{scope['scheme']}://{host.lower()}":
-            raise _RefusedError(PenstockError("API_PLACE_REFUSED", f"the call comes from a web page of {origin!r}"))
+            raise _RefusedError(PenstockError("API_PLACE_REFUSED", f"the call comes from a web page of {_short(origin)!r}"))
 
     async def _caller(self, headers: dict[str, str]) -> Caller | None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -155,9 +163,12 @@ def _headers(scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in scope["headers"]:
         name = key.decode("latin-1")
-        if name in found and name in {"host", "origin", "authorization", "content-length"}:
+        if name in found and name in {"host", "origin", "authorization", "content-length", "transfer-encoding"}:
             raise _RefusedError(PenstockError("API_PLACE_REFUSED", f"the header {name} comes twice"), _BAD_REQUEST)
         found[name] = value.decode("latin-1")
+    if {"content-length", "transfer-encoding"} <= found.keys():
+        # What stands before this server may believe the other one, and see two calls where this one sees one.
+        raise _RefusedError(PenstockError("API_PLACE_REFUSED", "the body has two lengths"), _BAD_REQUEST)
     return found
 
 
@@ -166,6 +177,10 @@ def _host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _REPEATED_CHARS_MAX else f"{text[:_REPEATED_CHARS_MAX]}…"
 
 
 def _what_is_missing(headers: dict[str, str]) -> str:

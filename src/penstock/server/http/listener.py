@@ -1,29 +1,47 @@
 """The HTTP listener of a server process: uvicorn in a thread of its own.
 
-``start`` returns when the socket listens, so the address that it gives can be used at once. Runs in the server.
+``start`` returns when the socket listens, so the address that it gives can be used at once. Invariant: nobody holds a connection by
+sending or reading slowly, and no number of connections takes the files that the process needs for its work. Runs in the server.
 """
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.model.errors import PenstockError
 
 _STOP_WAIT_S = 15.0
-_CONNECTIONS_MAX = 512
-"""Further ones are answered 503 at once."""
+_FILES_WANTED = 1 << 16
+CONNECTIONS_MAX = 512
+"""Further ones are answered 503 at once; of those beyond an eighth more not even the call is read."""
+WAIT_S_MAX = 20.0
+"""How long a caller may take for the head of a call, for the rest of a body that nobody reads, and to take an answer."""
 
 
 class HttpListener:
     """Serves an application from ``start`` to ``stop``."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, certificate: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        wait_s_max: float = WAIT_S_MAX,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
         """With a certificate, and its key unless both are in one file, over TLS."""
         self._host = host
         self._certificate = certificate
@@ -33,11 +51,16 @@ class HttpListener:
         config = uvicorn.Config(
             app,
             log_config=None,
+            # Its warnings are about what strangers send, as often as they like.
+            log_level="error",
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=5,
             server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX,
+            limit_concurrency=connections_max,
+            http=type(
+                "BoundConnection", (TimedConnection,), {"wait_s_max": wait_s_max, "held_max": connections_max + connections_max // 8}
+            ),
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )
@@ -53,6 +76,7 @@ class HttpListener:
     def start(self) -> None:
         """Bind and serve; raise ``CONFIG_INVALID`` where the address cannot be had."""
         self._check_certificate()
+        _have_files()
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -90,3 +114,78 @@ class HttpListener:
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
+
+
+def _have_files() -> None:
+    """Let the process open more files than strangers can make it hold: connections in the handshake of TLS, which end after a minute."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class TimedConnection(H11Protocol):  # type: ignore[misc]
+    """One connection of uvicorn's, which ends where its caller makes the server wait. Called by the event loop alone."""
+
+    wait_s_max: float
+    held_max: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sending: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin, unless there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.held_max:
+            transport.abort()
+        else:
+            self._time_sending()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        for timer in (self._sending, self._taking):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        super().data_received(data)
+        self._time_sending()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next call."""
+        super().on_response_complete()
+        self._time_sending()
+
+    def pause_writing(self) -> None:
+        """Wait until the caller has taken some of its answer."""
+        super().pause_writing()
+        self._taking = self._taking or self._end_later()
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close; what the caller has not taken by then is lost."""
+        super().timeout_keep_alive_handler()
+        self._taking = self._taking or self._end_later()
+
+    def _time_sending(self) -> None:
+        """Keep one deadline, which no byte moves, for as long as the server has nothing to do but wait for the caller."""
+        answered = self.cycle is None or self.cycle.response_complete
+        if self.conn.their_state is h11.IDLE or (self.conn.their_state is h11.SEND_BODY and answered):
+            self._sending = self._sending or self._end_later()
+        elif self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    def _end_later(self) -> asyncio.TimerHandle:
+        timer: asyncio.TimerHandle = self.loop.call_later(self.wait_s_max, self.transport.abort)
+        return timer

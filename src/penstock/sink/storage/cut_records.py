@@ -104,6 +104,6 @@ def _path_of(dispatcher: DispatcherId, from_ts: int, file: int) -> str:
 
 def _parse(path: str) -> _Path | None:
     parts = path.removeprefix(CUTS_DIR + "/").split("/")
-    if len(parts) != 3 or not parts[1].isdigit() or not parts[2].isdigit():
+    if len(parts) != 3 or not parts[1].isdecimal() or not parts[2].isdecimal():
         return None
     return _Path(path, parts[0], int(parts[1]), int(parts[2]))

@@ -27,7 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import WrittenFile
 from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import ObjectTarget
+from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
 _PUBLISH_TRIES_MAX = 10
 _SCHEMA_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
@@ -140,7 +140,7 @@ def _write_schema(target: ObjectTarget, file: SchemaFile) -> None:
         if error.code != "SINK_CONFLICT":
             raise
         # A structure-only file of this version takes the DDL's text; the structure is the same, or the name would differ.
-        present = parse_schema_file(target.get(file.path), file.path)
+        present = parse_schema_file(target.get(file.path, SMALL_BYTES_MAX), file.path)
         if present.type == DdlType.NONE and not present.query:
             target.put(file.path, content)
     reach("schema-file:after")

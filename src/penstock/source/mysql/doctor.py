@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
@@ -22,6 +23,7 @@ _RETENTION_DAYS_MIN = 1.0
 _GRANT = re.compile(r"^GRANT (.*?) ON (?:TABLE )?(.+?) TO ", re.IGNORECASE)
 _ALL = "ALL PRIVILEGES"
 _NOT_READABLE = "not readable"
+_CLIENT = frozenset({"REPLICATION CLIENT", "BINLOG MONITOR"})
 _FOR_NOW = "SET GLOBAL is lost at a restart, so write it to the server's configuration too; sessions that are open keep the old value"
 _KINDS = """
 SELECT table_schema, table_name, table_type, engine, create_options FROM information_schema.tables
@@ -39,6 +41,7 @@ def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
             findings += _gtids(session)
         grants = _Grants(session)
         findings += _privileges(grants, server)
+        findings += _left_out(session, server, grants, patterns)
         findings += _tables(session, server, grants, patterns)
     return findings
 
@@ -133,7 +136,7 @@ class _Grants:
                 names = {p.strip().upper() for p in re.sub(r"\([^)]*\)", "()", match.group(1)).split(",")}
                 self._by_scope.setdefault(scope, set()).update(names)
 
-    def everywhere(self, names: set[str]) -> bool:
+    def everywhere(self, names: AbstractSet[str]) -> bool:
         """Return whether one of some privileges, which mean the same, is granted on everything."""
         return self._has("*.*", names)
 
@@ -141,18 +144,33 @@ class _Grants:
         """Return whether every table of a database may be read, those to come included."""
         return self.everywhere({"SELECT"}) or self._has(f"{schema}.*", {"SELECT"})
 
-    def _has(self, scope: str, names: set[str]) -> bool:
+    def _has(self, scope: str, names: AbstractSet[str]) -> bool:
         granted = self._by_scope.get(scope, set())
         return _ALL in granted or bool(names & granted)
 
 
 def _privileges(grants: _Grants, server: Server) -> Iterator[Finding]:
-    client, slave = {"REPLICATION CLIENT", "BINLOG MONITOR"}, {"REPLICATION SLAVE", "REPLICATION REPLICA"}
-    for names in (slave, client):
+    for names in ({"REPLICATION SLAVE", "REPLICATION REPLICA"}, _CLIENT):
         ok = grants.everywhere(names)
-        shown = "BINLOG MONITOR" if server.mariadb and names is client else sorted(names)[-1]
+        shown = "BINLOG MONITOR" if server.mariadb and names is _CLIENT else sorted(names)[-1]
         statement = "" if ok else f"GRANT {shown} ON *.* TO {grants.user};"
         yield Finding(f"privilege {shown}", ok, "granted" if ok else "missing", "granted", statement)
+
+
+def _left_out(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:
+    """Say what the server does not write to its log: databases that a filter leaves out, and what a replica gets."""
+    for status in session.records(server.status_statement()) if grants.everywhere(_CLIENT) else ():
+        only, never = ({d for d in str(status.get(key) or "").split(",") if d} for key in ("binlog_do_db", "binlog_ignore_db"))
+        schemas = {t.schema for t in read_tables(session) if not patterns or any(match_name(p, f"{t.schema}.{t.table}") for p in patterns)}
+        for schema in sorted(schemas):
+            if schema in never or (only and schema not in only):
+                setting = "binlog_ignore_db" if schema in never else "binlog_do_db"
+                statement = f"Change {setting} in the server's configuration and restart it."
+                yield Finding(f"database {schema}", False, f"{setting} leaves it out of the log", "that the log holds it", statement)
+    if server.mariadb and session.variable("gtid_slave_pos") and session.variable("log_slave_updates") == "OFF":
+        found = "what this server got from a primary is not in its log"
+        statement = "Add log_slave_updates=ON to the server's configuration and restart it."
+        yield Finding("log_slave_updates", False, found, "ON where the server is a replica", statement, Level.SHOULD)
 
 
 def _tables(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:

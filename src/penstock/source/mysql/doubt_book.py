@@ -5,11 +5,12 @@ Runs in the log service; one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from penstock.kernels.jit import U64
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.table import TableSchema
 from penstock.source.single_log import TableDoubt
 
@@ -41,6 +42,15 @@ class DoubtBook:
         taken, self._dated = self._dated, []
         return list(dict.fromkeys(taken))
 
+    def take_for(self, wanted: Callable[[int], bool], ddls: Sequence[DdlEvent]) -> tuple[TableDoubt, ...]:
+        """Return what the next step tells of tables that are captured, or that its DDLs make.
+
+        Nobody can have asked yet for a table that is made in the place of none, or of one that is captured.
+        """
+        creating = [d for d in ddls if d.type is DdlType.CREATE_TABLE and all(map(wanted, d.dropped_table_ids))]
+        made = {table.table_id for ddl in creating for table in ddl.tables}
+        return tuple(d for d in self.take() if d.table_id == 0 or d.table_id in made or wanted(d.table_id))
+
     def take_all(self) -> list[TableDoubt]:
         """Return everything, for a transaction that is held back."""
         taken = [*self.take(), *(doubt for _, doubt in self._undated)]
@@ -51,3 +61,9 @@ class DoubtBook:
 def doubts_of(tables: Sequence[TableSchema], reason: str, code: str = "", hint: str = "") -> list[TableDoubt]:
     """Return doubts about tables, at no ts yet."""
     return [TableDoubt(t.table_id, t.schema, t.table, 0, reason, code, hint) for t in tables]
+
+
+def reasoned_doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
+    """Return the doubt about a table for some reasons, none where there is none."""
+    text = "; ".join(dict.fromkeys(reasons))
+    return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()

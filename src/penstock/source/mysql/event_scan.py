@@ -129,6 +129,11 @@ class EventScan:
         return self.is_open and not self._state[framing.STANDALONE]
 
     @property
+    def is_undone(self) -> bool:
+        """Return whether the open transaction is an ALTER of MariaDB that only begins, or that is taken back."""
+        return bool(self._state[framing.UNDONE])
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether everything was taken and nothing is open."""
         return not self.is_open and not self._counts.any()

@@ -103,6 +103,12 @@ class LogLine:
         self._pass_marks(self.place)
         return CommitChain(self._chain.last_ts).next(time_ms)
 
+    def come_to(self, file: str, offset: int) -> None:
+        """Without GTIDs, go on to a place that a quiet server tells; one that lies before is an old answer."""
+        told = LogPlace(file, offset)
+        if self.place.gtids is None and told.reached(self.place):
+            self.place = told
+
     def mark(self, now_ts: int, ends_at: Callable[[LogPlace], bool]) -> bool:
         """Raise the chain to the present if the log ends here; return whether it does.
 

@@ -12,37 +12,32 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 
-from penstock.ddl.statement import Statement, parse_statement
 from penstock.ddl.tokens import tokens
 from penstock.kernels.jit import I64, U64
 from penstock.model.batch import ChangeBatch
 from penstock.model.clock import Clock
-from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.rows.bag_key import is_bag
-from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.doubt_book import DoubtBook, doubts_of
 from penstock.source.mysql.event_scan import EventScan
 from penstock.source.mysql.log_line import LogLine
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.rows.rows_decoder import ReadRows, decode_rows
-from penstock.source.mysql.tables.alter_actions import parts_of
-from penstock.source.mysql.tables.composed import compose_drop
-from penstock.source.mysql.tables.harmless import is_harmless, plain_words
+from penstock.source.mysql.prepared_transactions import PreparedTransaction, PreparedTransactions
+from penstock.source.mysql.rows.rows_decoder import ReadRows, RowsDecoder
+from penstock.source.mysql.tables.ddl_parts import DdlPart, ddl_parts
+from penstock.source.mysql.tables.harmless import plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions, Told
-from penstock.source.mysql.transaction_pieces import TransactionPieces, at_ts
+from penstock.source.mysql.text_changes import TextChanges
+from penstock.source.mysql.transaction_pieces import TransactionPieces
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire import framing
 from penstock.source.mysql.wire.dump import DumpSettings, EventStream
 from penstock.source.mysql.wire.log_events import (
+    REFUSED,
     QueryEvent,
-    Xid,
     parse_format,
     parse_payload,
     parse_query,
@@ -51,16 +46,6 @@ from penstock.source.mysql.wire.log_events import (
     parse_xid,
 )
 from penstock.source.single_log import LogPosition, LogStep, TableDoubt
-
-_OF_ONE_TABLE = frozenset({"SCHEMA_UNKNOWN", "DECODE_FAILED", "TYPE_UNSUPPORTED", "UPSTREAM_MISCONFIGURED"})
-"""Errors that concern the table whose rows were decoded, and no other."""
-_TEXT_HINT = "Run SET GLOBAL binlog_format = 'ROW' and reconnect the writers."
-_MADE_ELSEWHERE = frozenset({"TRIGGER", "FUNCTION"})
-_PARTIAL_HINT = "Run SET GLOBAL binlog_row_value_options = '' and reconnect the writers."
-_REFUSED = {
-    wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
-    wire.GTID_TAGGED: ("UPSTREAM_MISCONFIGURED", "the log holds tagged GTIDs", "Write with untagged GTIDs: gtid_next = 'AUTOMATIC'."),
-}
 
 
 @dataclass(frozen=True)
@@ -73,15 +58,6 @@ class LogReaderSettings:
     """How often the resolved ts of a quiet log moves on."""
     piece_bytes: int = framing.PIECE_BYTES
     dump: DumpSettings = field(default_factory=DumpSettings)
-
-
-class HeldTransaction(msgspec.Struct, frozen=True):
-    """A transaction that is prepared and not decided: what it changes, at ts 0."""
-
-    changes: list[ChangeBatch]
-    doubts: list[TableDoubt]
-    was_given: bool = False
-    """Whether pieces of it were given all the same."""
 
 
 class LogReader:
@@ -104,11 +80,7 @@ class LogReader:
 
         ``writes_elsewhere`` tells whether a change may reach tables that its text does not name.
         """
-        self._writes_elsewhere = writes_elsewhere
-        self._reach: bool | None = None
-        """What it told last."""
         self._ends_at = ends_at
-        self._read_rows = read_rows
         self._tables = tables
         self._wanted = wanted
         self._settings = settings
@@ -116,10 +88,11 @@ class LogReader:
         self._scan = EventScan(stream, settings.piece_bytes)
         self._line = LogLine(start, marks)
         self._slots = TableSlots(tables, self._line.mariadb)
-        self._pieces = TransactionPieces()
+        self._rows = RowsDecoder(self._slots, tables, read_rows)
+        self._texts = TextChanges(tables, writes_elsewhere)
+        self._pieces = TransactionPieces(self._line)
         self._doubts = DoubtBook()
-        self._held: dict[Xid, HeldTransaction] = {}
-        """XA transactions that are prepared."""
+        self._held = PreparedTransactions()
         self._marked_s = clock.monotonic_s()
 
     @property
@@ -186,13 +159,10 @@ class LogReader:
     def _flush_pieces(self, last_piece: int, after: LogPlace) -> Iterator[LogStep]:
         """Give what is left of a transaction of several pieces, the only one that is whole."""
         yield from self._give_pieces()
-        self._begin_pieces()
+        self._pieces.ensure_begun(self._scan.time_ms)
         _, rows = self._scan.whole_transactions()
         changes = self._piece(rows)
-        ts = self._pieces.ts_of(last_piece)
-        self._line.raise_to(ts)
-        self._doubts.date(np.array([ts], dtype=np.uint64))
-        self._pieces.end()
+        self._doubts.date(np.array([self._pieces.end(last_piece)], dtype=np.uint64))
         self._line.place = after
         self._scan.take_transactions(len(rows))
         yield self._step(changes, self._given_position())
@@ -211,7 +181,7 @@ class LogReader:
 
     def _give_open(self) -> Iterator[LogStep]:
         """Give everything of the open transaction, which has several pieces, up to here."""
-        self._raise_to_piece()
+        self._pieces.raise_line(self._scan.time_ms, self._scan.piece)
         yield from self._give_pieces()
         rows = self._scan.open_rows()
         changes = self._piece(rows)
@@ -220,67 +190,27 @@ class LogReader:
 
     def _piece(self, rows: I64) -> list[ChangeBatch]:
         """Decode rows events of one piece, or of none."""
-        self._begin_pieces()
+        self._pieces.ensure_begun(self._scan.time_ms)
         number = int(rows[0, framing.ROW_PIECE]) if len(rows) else 0
         changes = self._decoded(rows, np.full(len(rows), self._pieces.ts_of(number), dtype=np.uint64))
-        return self._pieces.separated(changes, number, self._is_bag)
-
-    def _raise_to_piece(self) -> None:
-        """Let what comes be above everything of the open transaction up to here."""
-        self._begin_pieces()
-        self._line.raise_to(self._pieces.ts_of(self._scan.piece))
-
-    def _begin_pieces(self) -> None:
-        if not self._pieces.is_begun:
-            self._pieces.begin(self._line.next_ts(self._scan.time_ms))
+        return self._pieces.separated(changes, number, self._rows.is_counted)
 
     def _step(self, changes: Sequence[ChangeBatch] = (), position: LogPosition | None = None, told: Sequence[Told] = ()) -> LogStep:
         """Return a step with the doubts that came up; those about tables that nobody captures are kept to ourselves."""
         for found in told:
             self._doubts.add(found.doubts)
         ddls = tuple(found.event for found in told if found.event is not None)
-        made = self._made(ddls)
-        doubts = tuple(d for d in self._doubts.take() if d.table_id == 0 or d.table_id in made or self._wanted(d.table_id))
+        doubts = self._doubts.take_for(self._wanted, ddls)
         return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=tuple(ended for found in told for ended in found.ended))
-
-    def _made(self, ddls: Sequence[DdlEvent]) -> set[int]:
-        """Return the tables that DDLs make, in the place of none or of one that is captured: nobody can have asked for them yet."""
-        made = [d for d in ddls if d.type is DdlType.CREATE_TABLE and all(map(self._wanted, d.dropped_table_ids))]
-        return {table.table_id for ddl in made for table in ddl.tables}
 
     def _given_position(self) -> LogPosition | None:
         return None if self._held else self.position
 
     def _decoded(self, rows: I64, ts: U64) -> list[ChangeBatch]:
         """Decode rows; those of a table that cannot be decoded are left out, with a doubt about it."""
-        changes: list[ChangeBatch] = []
-        of_slot = rows[:, framing.ROW_SLOT]
-        slots = np.unique(of_slot)
-        for slot in slots:
-            mine, when = (rows, ts) if len(slots) == 1 else (rows[of_slot == slot], ts[of_slot == slot])
-            try:
-                binding = self._slots.bind(int(slot))
-                changes += decode_rows(self._scan.stream.events, binding, mine, when, self._charset, self._read_rows)
-            except PenstockError as error:
-                if error.code not in _OF_ONE_TABLE:
-                    raise
-                self._doubts.add([self._left_out(int(slot), error)], int(when.min()))
-            except (pa.ArrowException, ValueError, KeyError, OverflowError) as error:
-                self._doubts.add([self._left_out(int(slot), PenstockError("DECODE_FAILED", type(error).__name__))], int(when.min()))
+        changes, doubts = self._rows.decoded(self._scan.stream.events, rows, ts)
+        self._doubts.add(doubts)
         return changes
-
-    def _left_out(self, slot: int, error: PenstockError) -> TableDoubt:
-        """Return the doubt about a table whose rows are left out."""
-        mapped, table = self._slots.map_of(slot), self._slots.table_of(slot)
-        number = table.table_id if table is not None else 0
-        return TableDoubt(number, mapped.schema, mapped.table, 0, error.detail, error.code, error.hint or "")
-
-    def _charset(self, table: TableSchema, column: str) -> str:
-        return self._tables.charset((table.schema, table.table), column)
-
-    def _is_bag(self, change: ChangeBatch) -> bool:
-        versions = self._tables.history(change.header.table_id)
-        return any(v.version == change.header.schema_version and is_bag(v) for v in versions)
 
     def _mark(self) -> LogStep | None:
         """Let the ts of a quiet log move on; None while that is not due."""
@@ -302,7 +232,7 @@ class LogReader:
         yield from self._flush()
         time_ms, piece = self._scan.time_ms, self._scan.piece
         if piece:
-            self._raise_to_piece()
+            self._pieces.raise_line(self._scan.time_ms, self._scan.piece)
         told = self._tables.revise(self._slots.map_of(slot), self._line.coming_ts(time_ms))
         if told.event is not None:
             if piece:
@@ -311,7 +241,7 @@ class LogReader:
             self._line.next_ts(time_ms)
             self._slots.unbind()
             if piece:
-                self._pieces.begin(self._line.further_ts(time_ms), piece)
+                self._pieces.go_on(time_ms, piece)
             yield self._step(told=(told,))
         else:
             self._doubts.add_undated(self._scan.whole, told.doubts)
@@ -326,10 +256,10 @@ class LogReader:
         if kind == wire.TRANSACTION_PAYLOAD:
             self._scan.replace(parse_payload(self._scan.body(), self._scan.end_offset.to_bytes(4, "little")))
             return
-        if kind in _REFUSED or kind == wire.ROTATE:
+        if kind in REFUSED or kind == wire.ROTATE:
             yield from self._flush()
-        if kind in _REFUSED:
-            code, text, hint = _REFUSED[kind]
+        if kind in REFUSED:
+            code, text, hint = REFUSED[kind]
             raise PenstockError(code, text, hint)
         if kind == wire.XA_PREPARE:
             yield from self._on_xa_prepare()
@@ -350,16 +280,13 @@ class LogReader:
 
     def _on_heartbeat(self, kind: int) -> None:
         """Without GTIDs, go on to the place that a quiet server tells: behind events that are no transactions, such as a file's first."""
-        if kind == wire.HEARTBEAT and self._line.place.gtids is None and self._scan.is_quiet:
-            told = LogPlace(self._scan.body().decode("utf-8", errors="replace"), self._scan.end_offset)
-            if told.reached(self._line.place):
-                self._line.place = told
+        if kind == wire.HEARTBEAT and self._scan.is_quiet:
+            self._line.come_to(self._scan.body().decode("utf-8", errors="replace"), self._scan.end_offset)
 
     def _on_partial_update(self) -> None:
         slot = self._slots.slot_of(int.from_bytes(self._scan.body()[:6], "little"))
         if slot is not None and self._slots.wanted[slot]:
-            error = PenstockError("UPSTREAM_MISCONFIGURED", "the log holds partial updates of its JSON columns", _PARTIAL_HINT)
-            self._doubts.add_undated(self._scan.whole, [self._left_out(slot, error)])
+            self._doubts.add_undated(self._scan.whole, [self._rows.partly_told(slot)])
 
     # -- statements
 
@@ -379,43 +306,22 @@ class LogReader:
             self._scan.skip()
             yield from self._flush_alone()
             return
-        temporary = self._scan.is_of_session and words[:1] in (["ALTER"], ["TRUNCATE"])
-        statement = None if temporary else parse_statement(query.text, query.schema)
-        doubts = self._text_doubts(exact, query.schema) if statement is None and not temporary else []
-        if inside and statement is None:
+        parts = ddl_parts(query, self._scan.is_of_session, self._scan.is_undone)
+        doubts = self._texts.doubts(exact, query.schema) if parts is None else []
+        if inside and (parts is None or self._scan.is_of_session):
             self._doubts.add_undated(self._scan.whole, doubts)
             self._scan.skip()
             return
-        text = query.text
-        if statement is not None and query.failed and statement.type is DdlType.CREATE_TABLE:
-            # One that was to replace a table and failed has dropped it.
-            text = compose_drop(statement.tables)
-            statement = Statement(DdlType.DROP_TABLE, statement.schema, statement.tables) if statement.renamed else None
         yield from self._flush()
-        yield from self._on_statement(statement, text, query.schema, inside, doubts)
+        yield from self._on_statement(parts or [], inside, doubts)
 
-    def _text_doubts(self, words: Sequence[str], schema: str) -> list[TableDoubt]:
-        """Doubt what a statement that is no DDL of a table may have changed."""
-        if is_harmless(words):
-            if _MADE_ELSEWHERE.intersection(w.upper() for w in words):
-                self._reach = None
-            return []
-        if self._reach is None:
-            self._reach = self._writes_elsewhere()
-        reason = f"the log holds a change as text ({words[0].upper()}): binlog_format is not ROW"
-        named = self._tables.named(words, schema, self._reach)
-        return doubts_of(named, reason, "UPSTREAM_MISCONFIGURED", _TEXT_HINT)
-
-    def _on_statement(
-        self, statement: Statement | None, text: str, schema: str, inside: bool, doubts: Sequence[TableDoubt]
-    ) -> Iterator[LogStep]:
+    def _on_statement(self, parts: Sequence[DdlPart], inside: bool, doubts: Sequence[TableDoubt]) -> Iterator[LogStep]:
         """Give a statement that is a transaction of its own, or one that creates the table whose rows follow in the same one."""
         self._scan.begin_statement()
         after = self._line.place if inside else self._line.after(self._scan.entry())
         piece = self._scan.piece if inside else 0
         if piece:
             yield from self._give_open()
-        parts = parts_of(statement, text, schema) if statement is not None else []
         ts = self._line.next_ts(self._scan.time_ms, after, max(1, len(parts)))
         told = [self._tables.apply(part, said, ts + at, lambda: self._ends_at(after)) for at, (part, said) in enumerate(parts)]
         self._doubts.add(doubts, ts)
@@ -424,7 +330,7 @@ class LogReader:
             self._slots.choose(self._wanted)
         if inside:
             if piece:
-                self._pieces.begin(self._line.further_ts(self._scan.time_ms), piece)
+                self._pieces.go_on(self._scan.time_ms, piece)
             self._scan.skip()
             yield self._step(told=told)
             return
@@ -455,22 +361,22 @@ class LogReader:
         xid, one_phase = parse_xa_prepare(self._scan.body())
         yield from self._flush()
         if not one_phase:
-            self._held[xid] = self._given_up() if self._scan.is_cut else self._prepared()
+            self._held.hold(xid, self._given_up() if self._scan.is_cut else self._prepared())
             self._scan.roll_back(None)
         self._scan.end_transaction(is_noted=True)
         yield from self._flush_alone()
 
-    def _prepared(self) -> HeldTransaction:
+    def _prepared(self) -> PreparedTransaction:
         rows = self._scan.open_rows()
         changes = self._decoded(rows, np.zeros(len(rows), dtype=np.uint64))
-        return HeldTransaction(changes, self._doubts.take_all())
+        return PreparedTransaction(changes, self._doubts.take_all())
 
-    def _given_up(self) -> HeldTransaction:
+    def _given_up(self) -> PreparedTransaction:
         """Doubt the tables of an XA transaction of which pieces were given already: nobody knew that it was to be decided later."""
         reason = f"an XA transaction of more than {self._settings.piece_bytes} bytes was given before it was decided"
         doubts = self._given_doubts(reason)
         self._doubts.add_undated(self._scan.whole, doubts)
-        return HeldTransaction([], doubts, was_given=True)
+        return PreparedTransaction([], doubts, was_given=True)
 
     def _given_doubts(self, reason: str) -> list[TableDoubt]:
         """Doubt the tables of the open transaction, of which pieces were given."""
@@ -485,13 +391,10 @@ class LogReader:
             self._scan.skip()
             return
         yield from self._flush()
-        held = self._held.pop(parse_xid(text), None)
-        if held is None:
-            reason = "an XA transaction was committed that was prepared before the log was read"
-            held = HeldTransaction([], doubts_of(self._tables.list(), reason))
+        held = self._held.take(parse_xid(text), self._tables.list())
         after = self._line.after(self._scan.entry())
         ts = self._line.next_ts(self._scan.time_ms, after)
-        if verb == "COMMIT" or held.was_given:
-            self._doubts.add(held.doubts, ts)
+        changes, doubts = held.decided(verb, ts)
+        self._doubts.add(doubts, ts)
         self._end_statement(after)
-        yield self._step([at_ts(change, ts) for change in held.changes] if verb == "COMMIT" else [], self._given_position())
+        yield self._step(changes, self._given_position())

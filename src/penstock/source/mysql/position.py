@@ -38,6 +38,10 @@ class LogPlace(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}" + (f"@{self.gtids}" if self.gtids is not None else "")
 
+    def without_gtids(self) -> LogPlace:
+        """Return file and offset alone, which one server understands."""
+        return LogPlace(self.file, self.offset)
+
     def reached(self, end: LogPlace) -> bool:
         """Return whether everything before ``end`` stands before this place too."""
         if isinstance(self.gtids, MariadbGtids) and isinstance(end.gtids, MariadbGtids):

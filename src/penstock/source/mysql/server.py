@@ -35,8 +35,11 @@ class Server:
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
         with self.session() as session:
-            self.version = str(session.rows("SELECT VERSION()")[0][0])
+            version, case = session.rows("SELECT VERSION(), @@lower_case_table_names")[0]
+        self.version = str(version)
         self.mariadb = "mariadb" in self.version.lower()
+        self.lower_case = int(case) == 1
+        """Whether tables are called in lower case, however a statement writes them."""
 
     def session(self) -> Session:
         """Return a connection; its caller closes it."""
@@ -54,7 +57,7 @@ class Server:
 
     def log_end_in(self, session: Session) -> LogPlace:
         """Return the end of the log, asked over a connection that is open."""
-        status = session.records(self._status_statement())
+        status = session.records(self.status_statement())
         if not status:
             raise PenstockError(
                 "UPSTREAM_MISCONFIGURED",
@@ -105,7 +108,7 @@ class Server:
         try:
             session.rows(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
             session.rows("FLUSH TABLES WITH READ LOCK")
-            status = session.records(self._status_statement())[0]
+            status = session.records(self.status_statement())[0]
             session.rows("UNLOCK TABLES")
         except PenstockError as error:
             if _LOCK_TIMED_OUT in error.detail:
@@ -150,7 +153,8 @@ class Server:
                 found += session.rows(f"{columns}COLLATION_CHARACTER_SET_APPLICABILITY") if known else []
             return {int(number): str(charset).lower() for number, charset in found}
 
-    def _status_statement(self) -> str:
+    def status_statement(self) -> str:
+        """Return the question for the end of the log and its filters."""
         if self.mariadb:
             return "SHOW MASTER STATUS"
         major, minor = (int(n) for n in self.version.split(".")[:2])
@@ -169,15 +173,23 @@ class LogEnd:
         self._session: Session | None = None
 
     def __call__(self, place: LogPlace) -> bool:
-        """Return whether everything that the log holds now stands before a place."""
+        """Return whether everything that the log holds now stands before a place that was read; raise where the log ends before it."""
+        end = self._end()
+        # MySQL sends a transaction before it counts as executed, so there the file must tell it as well.
+        if not end.reached(place) and (self._server.mariadb or not end.without_gtids().reached(place.without_gtids())):
+            # It was reset, and a stream that is open tells nothing of that; whether the place is there is told where it is asked for.
+            raise PenstockError("UPSTREAM_UNREACHABLE", f"{self._server.address.shown}: its log ends before what was read of it")
+        return place.reached(end)
+
+    def _end(self) -> LogPlace:
         if self._session is not None:
             try:
-                return place.reached(self._server.log_end_in(self._session))
+                return self._server.log_end_in(self._session)
             except PenstockError:
                 # The server ends connections that ask too rarely.
                 self.close()
         self._session = self._server.session()
-        return place.reached(self._server.log_end_in(self._session))
+        return self._server.log_end_in(self._session)
 
     def close(self) -> None:
         """Close the connection; may be called twice."""

@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from penstock.kernels.jit import U64
 from penstock.model.batch import KEY, ChangeBatch
 from penstock.model.rows.bag_key import CONTENT_BYTES
+from penstock.source.mysql.log_line import LogLine
 
 
 class TransactionPieces:
     """The ts of the pieces of one transaction, and the keys that each table has changed at its own. Not thread safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: LogLine) -> None:
+        self._line = line
         self._first_ts = 0
         self._first_piece = 0
         self._ts: dict[int, int] = {}
@@ -31,25 +33,36 @@ class TransactionPieces:
         self._table_ids: set[int] = set()
 
     @property
-    def is_begun(self) -> bool:
-        """Return whether the transaction has its ts."""
-        return bool(self._first_ts)
-
-    @property
     def table_ids(self) -> set[int]:
         """Return whose rows were given of this transaction."""
         return set(self._table_ids)
 
-    def begin(self, ts: int, piece: int = 0) -> None:
-        """Give what comes, from a piece on, ts of its own."""
+    def ensure_begun(self, time_ms: int) -> None:
+        """Give the transaction, which committed at a time, its ts unless it has it."""
+        if not self._first_ts:
+            self._begin(self._line.next_ts(time_ms), 0)
+
+    def go_on(self, time_ms: int, piece: int) -> None:
+        """Give what comes, from a piece on, further ts."""
+        self._begin(self._line.further_ts(time_ms), piece)
+
+    def raise_line(self, time_ms: int, piece: int) -> None:
+        """Let what comes in the log be above everything of the transaction up to a piece."""
+        self.ensure_begun(time_ms)
+        self._line.raise_to(self.ts_of(piece))
+
+    def end(self, last_piece: int) -> int:
+        """Forget the transaction; return the ts of its end, above which the log goes on."""
+        ts = self.ts_of(last_piece)
+        self._line.raise_to(ts)
+        self._begin(0, 0)
+        self._table_ids.clear()
+        return ts
+
+    def _begin(self, ts: int, piece: int) -> None:
         self._first_ts, self._first_piece = ts, piece
         self._ts.clear()
         self._keys.clear()
-
-    def end(self) -> None:
-        """Forget the transaction."""
-        self.begin(0)
-        self._table_ids.clear()
 
     def ts_of(self, piece: int) -> int:
         """Return the ts that is kept for a piece; the highest of the transaction is that of its last one."""

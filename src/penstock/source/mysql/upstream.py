@@ -18,6 +18,7 @@ from penstock.model.span import Span, cut
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
+from penstock.source.mysql.log_beginning import check_beginning
 from penstock.source.mysql.log_reader import LogReader, LogReaderSettings
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.server import LogEnd, Server
@@ -48,7 +49,7 @@ class MySqlUpstream:
         self._server = Server(address)
         self._server_id = address.server_id or system_random().choice(_SERVER_IDS)
         self._opened_ts = compose_ts(self._server.now_ms())
-        self._tables = TableVersions(self._server.table, self._server.collations)
+        self._tables = TableVersions(self._server.table, self._server.collations, self._server.lower_case)
         self._follows = False
         """Whether a log is read beside, so that it tells which tables there are."""
         self._begun = threading.Event()
@@ -57,6 +58,8 @@ class MySqlUpstream:
         self._furthest: tuple[int, LogPlace] | None = None
         """The highest ts that any reading came to, and its place; a reader that goes back takes nothing of it away."""
         self._is_read = False
+        self._is_same_log = False
+        """Whether the log is known to be the one that was read before."""
         self._streams: set[BinlogStream] = set()
 
     # -- Upstream
@@ -138,6 +141,8 @@ class MySqlUpstream:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         place = LogPlace.parse(start.text)
+        if not self._is_same_log:
+            check_beginning(self._server, start, self._server_id, self.settings.dump, self._clock)
         stream = BinlogStream(self._server.address, self._server.mariadb, place, self._server_id, self.settings.dump, self._clock)
         ends_at = LogEnd(self._server)
         with self._lock:
@@ -146,12 +151,17 @@ class MySqlUpstream:
             read_rows = keyed_reader(self._server, self._clock)
             elsewhere = self._server.writes_elsewhere
             reader = LogReader(stream, self._tables, start, marks, wanted, self.settings, self._clock, ends_at, read_rows, elsewhere)
+            # A stream that does not break leaves no gap in which the log could become another one.
+            self._is_same_log = True
             for step in reader.steps(stop):
                 # Also where a transaction that is not decided yet keeps positions back: its tables are known.
                 self._come_to(*reader.place)
                 if step.position is not None:
                     self._note(step.position)
                 yield step
+        except PenstockError:
+            self._is_same_log = False
+            raise
         finally:
             stream.close()
             ends_at.close()

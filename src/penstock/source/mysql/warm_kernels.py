@@ -14,7 +14,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.mysql.event_scan import BEGIN_TEXT, COMMIT_TEXT
 from penstock.source.mysql.rows.charsets import to_utf8
-from penstock.source.mysql.rows.images import ImageLayout, WireColumn
+from penstock.source.mysql.rows.image_layout import ImageLayout, WireColumn
 from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.rows_decoder import decode_rows
 from penstock.source.mysql.rows.shown_values import shown

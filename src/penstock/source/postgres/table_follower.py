@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
@@ -191,10 +193,17 @@ class TableFollower:
         for changed in live.values():
             self._doubt_silence(changed, ts)
         ddls += tuple(event for table in new for event in self._tell_new(table, ts))
-        for table in (self._book.newest(o) for o in {t.table_id & OID_MASK for d in ddls for t in d.tables}):
-            self._known.pop(table.table_id & OID_MASK, None)
+        for oid in {t.table_id & OID_MASK for d in ddls for t in d.tables}:
+            self._known.pop(oid, None)
+            self._name_relation(oid)
         self._watch.told_all()
         return ddls
+
+    def _name_relation(self, oid: int) -> None:
+        """Let rows that come have the name that was told: a server does not describe a table anew because its schema has another name."""
+        relation, table = self._relations.get(oid), self._book.newest(oid)
+        if relation is not None and (relation.schema, relation.table) != (table.schema, table.table):
+            self._relations[oid] = msgspec.structs.replace(relation, schema=table.schema, table=table.table)
 
     def tell_again(self, from_ts: int, to_ts: int) -> list[DdlEvent]:
         """Tell what a mark told in an earlier reading, where the chain passes it again."""
@@ -280,6 +289,9 @@ class TableFollower:
         self._book.announce([oid])
         self._known[oid] = told.known
         self._since[oid] = told.known.table.version
+        if shown is not None and not self._book.is_told(shown):
+            # The next look tells what is so by then, also where it is what the last one saw.
+            self._watch.leave_untold(oid)
         if told.doubt:
             self._reasons.setdefault(oid, "")
             self._reasons[oid] = self._reasons[oid] or told.doubt

@@ -18,7 +18,7 @@ from penstock.model.table_pattern import TablePatterns
 from penstock.model.timestamp import TS_ZERO
 from penstock.store.changes.changes import SpanView
 from penstock.store.changes.ordering import window_rows
-from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
+from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.log.schema_log import SchemaLog
 from penstock.store.memory import MemoryRows
 
@@ -76,25 +76,17 @@ class SpanPieces:
         return min(found, default=None)
 
 
-def plan_window(
-    views: Sequence[SpanView],
-    schema_log: SchemaLog,
-    table_ids: Sequence[int],
-    resolved_ts: int,
-    from_ts: int,
-    nbytes_max: int,
-    patterns: Sequence[str] = (),
-    unsplit: Sequence[int] = (),
-) -> WindowPlan:
+def plan_window(views: Sequence[SpanView], schema_log: SchemaLog, wish: WindowWish, resolved_ts: int) -> WindowPlan:
     """Choose where the window ends. ``resolved_ts`` is the smallest of the spans and of the DDL span."""
+    from_ts = wish.from_ts
     if resolved_ts <= from_ts:
         return WindowPlan(from_ts, from_ts, resolved_ts, tuple(SpanWindow(v.state.span_id, 0, 0) for v in views), ())
-    ddls = schema_log.ddls(table_ids, from_ts, resolved_ts, TablePatterns(tuple(patterns)))
-    alone = frozenset(unsplit)
+    ddls = schema_log.ddls(wish.table_ids, from_ts, resolved_ts, TablePatterns(tuple(wish.patterns)))
+    alone = frozenset(wish.unsplit)
     ends = tuple(d for d in ddls if d.one_table_id not in alone)
     to_ts = ends[0].commit_ts if ends else resolved_ts
     pieces = [SpanPieces(v, from_ts, to_ts) for v in views]
-    to_ts = _cut_by_bytes(pieces, from_ts, to_ts, nbytes_max)
+    to_ts = _cut_by_bytes(pieces, from_ts, to_ts, wish.nbytes_max)
     spans = tuple(SpanWindow(p.view.state.span_id, *p.estimate(to_ts)) for p in pieces)
     inner = tuple(d for d in ddls if d.commit_ts <= to_ts and d.one_table_id in alone)
     return WindowPlan(from_ts, to_ts, resolved_ts, spans, tuple(d for d in ends if d.commit_ts == to_ts), inner)

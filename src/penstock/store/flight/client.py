@@ -21,14 +21,13 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanView, open_changes
-from penstock.store.contract import ChangesHandle, WindowPlan
+from penstock.store.contract import ChangesHandle, WindowPlan, WindowWish
 from penstock.store.flight.credentials import ReaderCertificates, split_token
 from penstock.store.flight.reached_objects import StreamedObjects, reached_space
 from penstock.store.flight.server import (
     Endpoint,
     MemoryEndpoint,
     ObjectEndpoint,
-    PlanRequest,
     ResnapshotRequest,
     WindowAnswer,
     WindowRequest,
@@ -60,18 +59,9 @@ class FlightStoreClient:
     def __reduce__(self) -> tuple[type[FlightStoreClient], tuple[str, str, dict[str, str] | None]]:
         return (FlightStoreClient, (self.location, self._token, self._storage_options))
 
-    def plan_window(
-        self,
-        span_ids: Sequence[int],
-        table_ids: Sequence[int],
-        from_ts: int,
-        nbytes_max: int,
-        patterns: Sequence[str] = (),
-        unsplit: Sequence[int] = (),
-    ) -> WindowPlan:
+    def plan_window(self, wish: WindowWish) -> WindowPlan:
         """Choose where a window ends; as ``EventStore.plan_window``."""
-        body = msgspec.json.encode(PlanRequest(tuple(span_ids), tuple(table_ids), from_ts, nbytes_max, tuple(patterns), tuple(unsplit)))
-        return decoded(self._act("plan_window", body), WindowPlan)
+        return decoded(self._act("plan_window", msgspec.json.encode(wish)), WindowPlan)
 
     def plan_resnapshot(self, span_ids: Sequence[int], table_ids: Sequence[int], from_ts: int, patterns: Sequence[str] = ()) -> WindowPlan:
         """Choose the ts of a state that takes the place of lost history; as ``ColumnarEventStore.plan_resnapshot``."""

@@ -28,7 +28,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.store.changes.changes import SpanState, SpanView, drain, open_changes, side_handles
-from penstock.store.contract import WindowPlan
+from penstock.store.contract import WindowPlan, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.credentials import ServiceTls, join_token
 from penstock.store.flight.ticket import ObjectTicket, RowsTicket, TicketSigner, call_token
@@ -45,17 +45,6 @@ class WindowRequest(msgspec.Struct, frozen=True):
     span_id: int
     from_ts: int
     to_ts: int
-
-
-class PlanRequest(msgspec.Struct, frozen=True):
-    """The body of the ``plan_window`` action."""
-
-    span_ids: tuple[int, ...]
-    table_ids: tuple[int, ...]
-    from_ts: int
-    nbytes_max: int
-    patterns: tuple[str, ...] = ()
-    unsplit: tuple[int, ...] = ()
 
 
 class ResnapshotRequest(msgspec.Struct, frozen=True):
@@ -135,7 +124,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> fl.FlightInfo:
         """Answer a window of a span with its endpoints."""
         with _coded_errors():
-            request = decoded(descriptor.command, WindowRequest)
+            request = decoded(descriptor.command or b"", WindowRequest)
             view = self._store.view(request.span_id, request.from_ts, request.to_ts)
             # The reader opens the objects itself: they are kept for as long as its tickets hold.
             self._store.needs.lease_until(request.span_id, request.from_ts or request.to_ts, self._signer.expires_ms())
@@ -179,24 +168,24 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
 
     def _act(self, name: str, body: bytes) -> bytes:
         if name == "plan_window":
-            request = decoded(body, PlanRequest)
+            wish = decoded(body, WindowWish)
             # A feed plans from its checkpoint for as long as it lives, and nothing above that may leave meanwhile.
-            for span_id in request.span_ids if request.from_ts else ():
-                self._store.needs.pin_until(span_id, request.from_ts, self._signer.expires_ms())
-            return msgspec.json.encode(self._store.plan_window(*msgspec.structs.astuple(request)))
+            for span_id in wish.span_ids if wish.from_ts else ():
+                self._store.needs.pin_until(span_id, wish.from_ts, self._signer.expires_ms())
+            return msgspec.json.encode(self._store.plan_window(wish))
         if name == "plan_resnapshot":
             return msgspec.json.encode(self._plan_resnapshot(decoded(body, ResnapshotRequest)))
         if name == "schema_history":
             return msgspec.json.encode(self._store.schema_history(decoded(body, int)))
         if name == "changed_histories":
-            return msgspec.json.encode(self._changed_histories(decoded(body, dict[str, tuple[int, int]])))
+            return msgspec.json.encode(self._changed_histories(decoded(body, dict[int, tuple[int, int]])))
         if name == "span_status":
             spans = self._store.stats().spans
             return msgspec.json.encode(spans)
         raise PenstockError("TICKET_INVALID", f"no action {name!r}")
 
-    def _changed_histories(self, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
-        found = [(int(table_id), self._store.schema_history(int(table_id)), mark) for table_id, mark in known.items()]
+    def _changed_histories(self, known: Mapping[int, tuple[int, int]]) -> list[tuple[int, tuple[TableSchema, ...]]]:
+        found = [(table_id, self._store.schema_history(table_id), mark) for table_id, mark in known.items()]
         return [(table_id, v) for table_id, v, mark in found if mark != (len(v), v[-1].version if v else 0)]
 
     def _plan_resnapshot(self, request: ResnapshotRequest) -> WindowPlan:

@@ -29,6 +29,17 @@ def test_a_line_has_message_and_fields_and_no_credential(monkeypatch: pytest.Mon
     assert line.count("\n") == 1
 
 
+def test_a_name_makes_no_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    configure_logging(logging.INFO)
+    forged = "t\r\n2026-11-16 00:00:00,000 INFO penstock.server: all is well\x1b]0;pwned\x07"
+    logging.getLogger("penstock.x").warning("table %s", forged, extra={"table": forged})
+    line = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+
+
 def test_a_stream_that_was_replaced_and_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed stream would put a traceback of logging itself into whatever stderr is by then."""
     first, second = io.StringIO(), io.StringIO()

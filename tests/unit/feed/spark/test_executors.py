@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.feed.spark.executors import executor_conf, executor_python, is_one_machine
+from penstock.feed.spark.executors import executor_conf, executor_python, is_one_machine, own_authentication
 
 HERE = "-Dlog4j2.configurationFile=file:/here/log4j2.properties -XX:SharedArchiveFile=/here/x.jsa"
 CLUSTERS = ["spark://10.0.0.7:7077", "spark://a:7077,127.0.0.1:7078", "yarn", "k8s://https://10.0.0.7:6443"]
@@ -43,3 +43,14 @@ def test_an_interpreter_that_is_there_is_taken(master: str) -> None:
     assert "spark.executorEnv.PYTHONPATH" not in executor_conf(master, conf, "", "-XX:+A", HERE)
     # Where neither is said, this installation is at the same path on every machine.
     assert "spark.executorEnv.PYTHONPATH" in executor_conf(master, {}, "", "-XX:+A", HERE)
+
+
+def test_processes_of_this_machine_know_each_other_and_no_stranger() -> None:
+    assert own_authentication("local[2]", {}) == {"spark.authenticate": "true"}
+    first, second = (own_authentication("local-cluster[2,1,1024]", {"spark.x": "y"}) for _ in range(2))
+    assert first["spark.authenticate"] == "true"
+    assert len(first["spark.authenticate.secret"]) > 40
+    assert first != second
+    # What the operator says counts, and a cluster of theirs has a secret of its own.
+    assert own_authentication("local[2]", {"spark.authenticate": "false"}) == {}
+    assert own_authentication("spark://127.0.0.1:7077", {}) == {}

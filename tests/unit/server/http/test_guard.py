@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -105,6 +106,16 @@ def test_a_foreign_web_page_is_refused(client: httpx.Client, origin: str, method
     assert (answer.status_code, answer.json()["code"]) == (403, "API_PLACE_REFUSED")
 
 
+def test_what_strangers_send_is_repeated_in_part(client: httpx.Client, stranger: httpx.Client) -> None:
+    long = "a." * 5_000
+    refused = [stranger.get("/", headers={name: long}) for name in ("Host", "Origin")]
+    unknown = [stranger.get(path) for path in (f"/{long}", "/" + quote("x://?a=" * 800, safe=""))]
+    assert {answer.status_code for answer in refused} == {403}
+    assert {answer.status_code for answer in unknown} <= {401, 429}
+    assert max(len(answer.content) for answer in [*refused, *unknown]) < 1_000
+    assert client.get("/api/v1/feeds").status_code == 200
+
+
 def test_own_and_configured_origins_may_call(server: ApiServer, client: httpx.Client) -> None:
     for origin in (server.url, "https://console.example"):
         assert client.get("/api/v1/feeds", headers={"Origin": origin}).status_code == 200
@@ -114,6 +125,19 @@ def test_what_the_configuration_opens_needs_no_token(stranger: httpx.Client) -> 
     answer = stranger.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("role", ["read", None])
+def test_whoever_may_only_read_changes_nothing_by_any_route(server: ApiServer, client: httpx.Client, role: str | None) -> None:
+    mine = token_of(client, role=role)[1] if role else {"Authorization": ""}
+    document = client.get("/api/openapi.json").json()
+    changing = [(m, path) for path, methods in document["paths"].items() for m in ("post", "put", "patch", "delete") if m in methods]
+    assert len(changing) >= 11
+    for method, path in changing:
+        for sent in (path.format(name="x", table="shop.orders", token_id="x"), path.replace("/api/v1", "/%61pi/v1")):
+            answer = client.request(method.upper(), sent, headers=mine, json={})
+            assert answer.status_code in ({403} if role else {401, 429}), (method, sent)
+    assert server.meta.list_feeds() == []
 
 
 @pytest.mark.parametrize(
@@ -217,6 +241,43 @@ def test_only_json_is_a_body(client: httpx.Client, kind: str) -> None:
 def test_a_header_that_decides_comes_once(server: ApiServer) -> None:
     head = ["GET /api/v1/feeds HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token}", "Authorization: Bearer other"]
     assert raw_answer(server, head, iter([b""]))[0][:12] == b"HTTP/1.1 400"
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        ["Content-Length: 2", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: 2"],
+        ["Content-Length: 2", "Content-Length: 3"],
+        ["Content-Length: 2, 3"],
+        ["Content-Length: +2"],
+        ["Content-Length: 0x2"],
+        ["Transfer-Encoding: xchunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding : chunked"],
+        ["X: y\nTransfer-Encoding: chunked", "Content-Length: 2"],
+    ],
+)
+def test_a_body_has_one_length(server: ApiServer, lengths: list[str]) -> None:
+    head = ["POST /api/v1/feeds HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token}", "Content-Type: application/json"]
+    answer, _ = raw_answer(server, [*head, *lengths], iter([b"0\r\n\r\nGET /api/v1/tokens HTTP/1.1\r\nHost: localhost\r\n\r\n"]))
+    assert answer[:11] == b"HTTP/1.1 40" or answer[:12] == b"HTTP/1.1 501"
+
+
+def test_a_token_that_ends_while_the_body_is_sent_ends_the_call(server: ApiServer, client: httpx.Client) -> None:
+    made, mine = token_of(client, role="operate")
+    head = ["POST /api/v1/feeds HTTP/1.1", "Host: localhost", f"Authorization: {mine['Authorization']}", "Content-Type: application/json"]
+    tree = b'{"name": "late", "tables": ["shop.*"], "sink": "memory:///late"}'
+
+    def body() -> Iterator[bytes]:
+        yield tree[:10]
+        client.delete(f"/api/v1/tokens/{made}").raise_for_status()
+        yield tree[10:]
+        yield b""
+
+    answer, _ = raw_answer(server, [*head, f"Content-Length: {len(tree)}"], body())
+    assert answer[:12] == b"HTTP/1.1 401"
+    assert server.meta.list_feeds() == []
 
 
 def test_callers_that_call_too_often_wait_and_hold_up_no_other(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
+from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.flight.credentials import ReaderCertificates, join_token, make_tls, split_token
@@ -117,7 +118,7 @@ def test_a_reader_without_the_files_streams_objects(
 
 def test_plans_are_those_of_the_store(store: ColumnarEventStore, client: FlightStoreClient) -> None:
     for nbytes_max in (1, 500, 1 << 30):
-        assert client.plan_window([SPAN_ID], [7], 5, nbytes_max) == store.plan_window([SPAN_ID], [7], 5, nbytes_max)
+        assert client.plan_window(WindowWish([SPAN_ID], [7], 5, nbytes_max)) == store.plan_window(WindowWish([SPAN_ID], [7], 5, nbytes_max))
 
 
 def test_calls_without_the_token_are_refused(service: FlightService) -> None:
@@ -162,6 +163,18 @@ def test_a_malformed_request_is_answered_with_a_code(service: FlightService) -> 
     options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
     with fl.FlightClient(service.location, **shown) as raw, pytest.raises(fl.FlightError, match=r"\[TICKET_INVALID\]"):
         raw.get_flight_info(fl.FlightDescriptor.for_command(b"{"), options)
+    deep = b'{"span_id": 1, "other":' + b"[" * 100_000
+    with fl.FlightClient(service.location, **shown) as raw:
+        for descriptor in (fl.FlightDescriptor.for_path("x"), fl.FlightDescriptor.for_command(deep)):
+            with pytest.raises(fl.FlightError) as wrong:
+                raw.get_flight_info(descriptor, options)
+            assert "[TICKET_INVALID]" in str(wrong.value)
+            assert "Traceback" not in str(wrong.value)
+        for action, body in (("changed_histories", b'{"x": [1, 2]}'), ("plan_window", deep), ("schema_history", b"1e400"), ("none", b"")):
+            with pytest.raises(fl.FlightError) as wrong:
+                list(raw.do_action(fl.Action(action, body), options))
+            assert "[TICKET_INVALID]" in str(wrong.value)
+            assert "Traceback" not in str(wrong.value)
     with fl.FlightClient(service.location, **shown) as raw:
         command = msgspec.json.encode(WindowRequest(SPAN_ID, 5, 39))
         info = raw.get_flight_info(fl.FlightDescriptor.for_command(command), options)

@@ -12,7 +12,7 @@ from penstock.model.batch import BatchKind, Op
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
-from penstock.store.contract import WindowKind
+from penstock.store.contract import WindowKind, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import BootstrapLog, BootstrapPlan, PulledPart
 from penstock.store.objects.bulk import write_bulk
@@ -140,7 +140,7 @@ def test_the_plan_of_a_resnapshot(store: ColumnarEventStore) -> None:
     waiting = store.plan_resnapshot([SPAN_ID], [TABLE.table_id], 50)
     assert (waiting.to_ts, waiting.kind) == (50, WindowKind.CHANGES), "the state is not known"
     with pytest.raises(PenstockError, match=r"\[STALE_READ\]"):
-        store.plan_window([SPAN_ID], [TABLE.table_id], 50, 1 << 30)
+        store.plan_window(WindowWish([SPAN_ID], [TABLE.table_id], 50, 1 << 30))
     store.commit_bulk(SPAN_ID, [bulk(store.objects, 1)], 100)
     plan = store.plan_resnapshot([SPAN_ID], [TABLE.table_id], 50)
     assert (plan.from_ts, plan.to_ts, plan.kind, plan.ddls) == (50, 120, WindowKind.RESNAPSHOT, (ddl,))

@@ -24,6 +24,7 @@ from pathlib import Path
 import xxhash
 
 from penstock.files.large_writes import write_at
+from penstock.files.private_files import is_ours
 from penstock.model.errors import PenstockError
 
 SEGMENT_BYTES = 64 << 20
@@ -178,13 +179,12 @@ class SpoolSegments:
 
 def is_own_place(directory: Path) -> bool:
     """Return whether no other user can move or replace what this one puts into a directory; root may do as it likes anyway."""
-    trusted = {0, os.getuid()}
     try:
-        link, found = directory.lstat(), directory.stat()
+        found, ours = directory.stat(), is_ours(directory)
     except OSError:
         return False
     alone = not found.st_mode & 0o022 or bool(found.st_mode & stat.S_ISVTX)
-    return alone and stat.S_ISDIR(found.st_mode) and {link.st_uid, found.st_uid} <= trusted
+    return alone and ours and stat.S_ISDIR(found.st_mode)
 
 
 def wipe_left_behind(parent: Path) -> int:

@@ -1,7 +1,8 @@
-"""From rows events of one table to change batches.
+"""From rows events to change batches, table by table.
 
 Owns the way through the kernels: images to columns, texts to UTF-8, keys, folding, batches. Columns that an after-image leaves out are
-taken from the before-image where it has them, else from the table by key. A delete may leave out all but its key. Runs in the log service.
+taken from the before-image where it has them, else from the table by key. A delete may leave out all but its key. Rows of a table that
+cannot be decoded are left out with a doubt about it, and no other table is concerned. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.shown_values import shown
 from penstock.source.mysql.tables.columns import is_text
 from penstock.source.mysql.tables.row_history import is_present
-from penstock.source.mysql.tables.table_slots import Binding
+from penstock.source.mysql.tables.table_slots import Binding, TableSlots
+from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire import framing
+from penstock.source.single_log import TableDoubt
 
 Charset = Callable[[TableSchema, str], str]
 ReadRows = Callable[[TableSchema, tuple[pa.Array, ...]], tuple[pa.Array, ...]]
 """See ``keyed_read``."""
 INFLATED_BYTES_MAX = 1 << 30
+_OF_ONE_TABLE = frozenset({"SCHEMA_UNKNOWN", "DECODE_FAILED", "TYPE_UNSUPPORTED", "UPSTREAM_MISCONFIGURED"})
+"""Errors that concern the table whose rows were decoded, and no other."""
+_PARTIAL_HINT = "Run SET GLOBAL binlog_row_value_options = '' and reconnect the writers."
 
 
 def _ops() -> U8:
@@ -44,6 +50,53 @@ def _ops() -> U8:
 
 
 _OPS = _ops()
+
+
+class RowsDecoder:
+    """Decodes the rows of all tables that a reader knows. Not thread safe."""
+
+    def __init__(self, slots: TableSlots, tables: TableVersions, read_rows: ReadRows | None = None) -> None:
+        """``read_rows`` reads by key what the log leaves out."""
+        self._slots = slots
+        self._tables = tables
+        self._read_rows = read_rows
+
+    def decoded(self, events: U8, rows: I64, ts: U64) -> tuple[list[ChangeBatch], list[TableDoubt]]:
+        """Decode rows events at their commit ts; return as well the doubts about tables whose rows are left out."""
+        changes: list[ChangeBatch] = []
+        doubts: list[TableDoubt] = []
+        of_slot = rows[:, framing.ROW_SLOT]
+        slots = np.unique(of_slot)
+        for slot in slots:
+            mine, when = (rows, ts) if len(slots) == 1 else (rows[of_slot == slot], ts[of_slot == slot])
+            try:
+                changes += decode_rows(events, self._slots.bind(int(slot)), mine, when, self._charset, self._read_rows)
+            except PenstockError as error:
+                if error.code not in _OF_ONE_TABLE:
+                    raise
+                doubts.append(self._left_out(int(slot), error, int(when.min())))
+            except (pa.ArrowException, ValueError, KeyError, OverflowError) as error:
+                doubts.append(self._left_out(int(slot), PenstockError("DECODE_FAILED", type(error).__name__), int(when.min())))
+        return changes, doubts
+
+    def is_counted(self, change: ChangeBatch) -> bool:
+        """Return whether a change is one of rows that nothing names, which are counted."""
+        versions = self._tables.history(change.header.table_id)
+        return any(v.version == change.header.schema_version and is_bag(v) for v in versions)
+
+    def partly_told(self, slot: int) -> TableDoubt:
+        """Return the doubt about a table of whose values the log tells only how they changed."""
+        return self._left_out(
+            slot, PenstockError("UPSTREAM_MISCONFIGURED", "the log holds partial updates of its JSON columns", _PARTIAL_HINT)
+        )
+
+    def _left_out(self, slot: int, error: PenstockError, ts: int = 0) -> TableDoubt:
+        mapped, table = self._slots.map_of(slot), self._slots.table_of(slot)
+        number = table.table_id if table is not None else 0
+        return TableDoubt(number, mapped.schema, mapped.table, ts, error.detail, error.code, error.hint or "")
+
+    def _charset(self, table: TableSchema, column: str) -> str:
+        return self._tables.charset((table.schema, table.table), column)
 
 
 def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Charset, read_rows: ReadRows | None = None) -> list[ChangeBatch]:

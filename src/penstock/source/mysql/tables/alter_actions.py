@@ -5,10 +5,11 @@ Runs in the log service, in the thread that reads the log.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from penstock.ddl.statement import Statement, parse_statement
-from penstock.ddl.tokens import TableName, quoted, tokens, unquoted
+from penstock.ddl.tokens import TableName, quoted, tokens, unquoted, words_of
 from penstock.model.ddl import DdlType
 from penstock.source.mysql.tables.composed import compose_drop, compose_like, compose_rename
 
@@ -19,12 +20,14 @@ INDEXES = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", 
 
 def placed_words(query: str) -> list[Word]:
     """Return the words of a statement, without comments, and where they stand."""
-    found, at = [], 0
-    for word in tokens(query):
-        start = query.index(word, at)
-        at = start + len(word)
-        found.append((word, start, at))
-    return found
+    return [(word.text, word.start, word.start + len(word.text)) for word in words_of(query)]
+
+
+def text_of(words: Sequence[Word]) -> str:
+    """Return the text of words that follow each other, without comments; what a comment hid from others counts as the server read it."""
+    parts = [words[0][0]] if words else []
+    parts += [word if start == end else f" {word}" for (_, _, end), (word, start, _) in itertools.pairwise(words)]
+    return "".join(parts)
 
 
 def alter_actions(query: str) -> list[list[Word]]:
@@ -72,7 +75,7 @@ def _renamed_apart(statement: Statement, query: str) -> list[tuple[Statement, st
     schema, table = statement.renamed[0][1]
     actions = [words for words in alter_actions(query) if not _renames_table([w.upper() for w, _, _ in words])]
     verb = "ALTER IGNORE TABLE" if is_ignoring(query) else "ALTER TABLE"
-    text = f"{verb} {quoted(schema)}.{quoted(table)} {', '.join(query[words[0][1] : words[-1][2]] for words in actions)}"
+    text = f"{verb} {quoted(schema)}.{quoted(table)} {', '.join(map(text_of, actions))}"
     rest = parse_statement(text, schema)
     renamed = Statement(DdlType.RENAME_TABLE, schema, statement.tables, statement.renamed)
     moved = (renamed, compose_rename(statement.renamed))

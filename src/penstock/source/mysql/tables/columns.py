@@ -18,7 +18,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TEXT_KINDS, ColumnType, TypeKind
 from penstock.source.mysql.connection import Session
-from penstock.source.mysql.rows.images import ImageLayout
+from penstock.source.mysql.rows.image_layout import ImageLayout
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire.tablemap import MapColumn, TableMap
 

@@ -1,4 +1,4 @@
-"""DDLs that the log holds in no words of their own: a table or a change that only a table map told, a rename with all of its names.
+"""DDLs that the log holds in other words, or in none: a table or a change that only a table map told, a rename with all of its names.
 
 The text is in the dialect of the schema files. The same versions always give the same text. Runs in the log service.
 """
@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, literal
 from penstock.ddl.type_names import statement_type
+from penstock.model.ddl import DdlType
 from penstock.model.table import Column, TableSchema
 
 
@@ -25,6 +29,26 @@ def compose_drop(names: Sequence[TableName]) -> str:
 def compose_like(name: TableName, other: TableName) -> str:
     """Return the statement that makes a table with the columns of another."""
     return f"CREATE TABLE {_table(name)} LIKE {_table(other)}"
+
+
+def in_lower_case(statement: Statement, query: str) -> tuple[Statement, str]:
+    """Return a statement with the names that a server gives to tables which it calls in lower case, and a text that has them as well.
+
+    A text that is only about columns stays as it was written.
+    """
+    tables = tuple(_lower(name) for name in statement.tables)
+    renamed = tuple((_lower(old), _lower(new)) for old, new in statement.renamed)
+    like = _lower(statement.like) if statement.like is not None else None
+    folded = msgspec.structs.replace(statement, schema=statement.schema.lower(), tables=tables, renamed=renamed, like=like)
+    if folded == statement:
+        return statement, query
+    if folded.type in {DdlType.RENAME_TABLE, DdlType.RENAME_TABLES}:
+        query = compose_rename(renamed)
+    elif folded.type is DdlType.DROP_TABLE:
+        query = compose_drop(tables)
+    elif folded.type is DdlType.TRUNCATE_TABLE:
+        query = f"TRUNCATE TABLE {_table(tables[0])}"
+    return folded, query
 
 
 def compose_replace(table: TableSchema) -> str:
@@ -67,6 +91,10 @@ def _definition(column: Column) -> str:
 
 def _table(name: TableName) -> str:
     return f"{_name(name[0])}.{_name(name[1])}"
+
+
+def _lower(name: TableName) -> TableName:
+    return name[0].lower(), name[1].lower()
 
 
 def _name(name: str) -> str:

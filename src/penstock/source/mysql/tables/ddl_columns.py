@@ -6,17 +6,18 @@ before keeps its id, whatever its name is now; a new one has id 0. Runs in the l
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Sequence
 
 import msgspec
 import sqlglot
 from sqlglot import exp
 
 from penstock.ddl.column_definition import build_column, is_first
-from penstock.ddl.tokens import tokens
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column
-from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, split_words
+from penstock.source.mysql.tables.alter_actions import INDEXES, Word, alter_actions, changes_columns, placed_words, split_words, text_of
 from penstock.source.mysql.tables.columns import FIXED_TYPES
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -43,6 +44,12 @@ def created_columns(query: str) -> tuple[Column, ...] | None:
         return None
     numbered = [msgspec.structs.replace(c, id=number) for number, c in enumerate(_keyed(columns, keys), 1)]
     return tuple(numbered) if numbered else None
+
+
+def is_filled(words: Sequence[str]) -> bool:
+    """Return whether a CREATE TABLE, in upper case from its name on, holds a query; limits of partitions are none."""
+    values = any(word == "VALUES" and then not in {"LESS", "IN"} for word, then in itertools.pairwise(words))
+    return values or "SELECT" in words or "TABLE" in words
 
 
 def altered_columns(columns: tuple[Column, ...], query: str) -> tuple[Column, ...] | None:
@@ -76,17 +83,17 @@ def _column_actions(query: str) -> list[tuple[list[str], str]]:
             continue
         inner = words[upper.index("(") + 1 : -1] if upper[:2] == ["ADD", "("] or upper[:3] == ["ADD", "COLUMN", "("] else None
         if inner is None:
-            found.append((upper, query[words[0][1] : words[-1][2]]))
+            found.append((upper, text_of(words)))
             continue
         for part in split_words(inner):
             head = [w.upper() for w, _, _ in part]
             if head[0] not in INDEXES:
-                found.append((["ADD", *head], f"ADD COLUMN {query[part[0][1] : part[-1][2]]}"))
+                found.append((["ADD", *head], f"ADD COLUMN {text_of(part)}"))
     return found
 
 
 def _parsed(query: str) -> exp.Expression | None:
-    for text in (query, _plainer(query)):
+    for text in (text_of(placed_words(query)), _plainer(query)):
         try:
             statement = sqlglot.parse_one(text, dialect="mysql")
         except (sqlglot.errors.SqlglotError, *_UNREAD):
@@ -99,27 +106,27 @@ def _parsed(query: str) -> exp.Expression | None:
 
 def _plainer(query: str) -> str:
     """Return a statement in which MariaDB's own types stand as what they are to us, and a CREATE has nothing behind its columns."""
-    kept: list[str] = []
+    kept: list[Word] = []
     depth = 0
-    words = tokens(query)
-    is_create = "CREATE" in {w.upper() for w in words[:1]}
-    for word in words:
-        before = kept[-1].upper() if kept else "("
+    words = placed_words(query)
+    is_create = "CREATE" in {w.upper() for w, _, _ in words[:1]}
+    for word, start, end in words:
+        before = kept[-1][0].upper() if kept else "("
         if before == ")" and word.upper() in {"PERSISTENT", "STORED"}:
-            kept.append("STORED")
+            kept.append(("STORED", start, end))
         elif before in _NAME_FOLLOWS or word.lower() not in {"inet4", "inet6", "compressed"}:
-            if kept[-1:] == ["="] and kept[-2:-1] == [""]:
+            if [w for w, _, _ in kept[-2:]] == ["", "="]:
                 # COMPRESSED=zlib
                 kept[-2:] = []
                 continue
-            kept.append(word)
+            kept.append((word, start, end))
         else:
             known = FIXED_TYPES.get(word.lower())
-            kept.append(f"CHAR({known.length})" if known is not None else "")
+            kept.append((f"CHAR({known.length})" if known is not None else "", start, end))
         depth += (word == "(") - (word == ")")
         if is_create and word == ")" and depth == 0:
             break
-    return " ".join(kept)
+    return text_of(kept)
 
 
 def _column(definition: exp.ColumnDef) -> Column:

@@ -36,9 +36,22 @@ _ZEROS = {
     TypeKind.YEAR: "0000",
     TypeKind.BIT: "b'0'",
 }
-_NUMBERS = INTEGER_KINDS | {TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.DECIMAL}
+_FLOATING = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
+_NUMBERS = INTEGER_KINDS | _FLOATING | {TypeKind.DECIMAL}
 _TOLD_BYTES = re.compile(r"(?!0x)[ ->@-\[\]-~]*")
 """A default of bytes whose text is sure to be the bytes: a server shows others as question marks, escaped, or in hex."""
+_WHOLE, _FRACTION = r"-?\d+", r"-?\d+(?:\.(\d+))?"
+_TOLD_FORMS = {
+    **dict.fromkeys(INTEGER_KINDS, re.compile(_WHOLE)),
+    **dict.fromkeys(_FLOATING, re.compile(_FRACTION + r"(?:[eE][+-]?\d+)?")),
+    TypeKind.DECIMAL: re.compile(_FRACTION),
+    TypeKind.BIT: re.compile("b'[01]+'"),
+    TypeKind.YEAR: re.compile(r"\d{4}"),
+    TypeKind.DATE: re.compile(r"\d{4}-\d\d-\d\d"),
+    TypeKind.DATETIME: re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.(\d+))?"),
+    TypeKind.TIME: re.compile(r"-?\d{2,3}:\d\d:\d\d(?:\.(\d+))?"),
+}
+"""Texts of defaults that are their values. A statement may write a value in other ways, which servers read and others do not."""
 _FIXED_LENGTHS = frozenset({36, 15, 39})
 """A CHAR of these lengths may be a UUID or an address, whose zero is another."""
 
@@ -142,11 +155,25 @@ def with_initial(column: Column, is_computed: bool) -> tuple[Column, str]:
             value, reason = None, f"column {column.name} was added with a time of an unknown zone"
         elif kind is TypeKind.BINARY or (kind in BINARY_KINDS and not _TOLD_BYTES.fullmatch(value)):
             value, reason = None, f"column {column.name} was added with bytes that its text does not tell"
+        elif not _is_told(column.type, value):
+            value, reason = None, f"column {column.name} was added with a default in a form that only the server reads"
     elif not column.nullable:
         value = _implicit(column.type)
         if value is None:
             reason = f"column {column.name} was added with a default that only the server knows"
     return msgspec.structs.replace(column, initial_default=value), reason
+
+
+def _is_told(kind: ColumnType, text: str) -> bool:
+    """Return whether the text of a default is the value that the server gives to rows."""
+    if kind.elems:
+        return text in kind.elems or (kind.kind is TypeKind.SET and all(e in kind.elems for e in text.split(",") if text))
+    form = _TOLD_FORMS.get(kind.kind)
+    if form is None:
+        return kind.kind is not TypeKind.CHAR or not text.endswith(" ")
+    found = form.fullmatch(text)
+    fraction = (found[1] or "") if found is not None and form.groups else ""
+    return found is not None and (len(fraction) <= (kind.scale or 0) or (kind.kind in _FLOATING and kind.scale is None))
 
 
 def _implicit(kind: ColumnType) -> str | None:

@@ -52,6 +52,18 @@ class TableBook:
         """Note that a table is no more from a ts on; return that as a version without columns."""
         return self._ends.setdefault(table.table_id, TableSchema(table.table_id, table.schema, table.table, ts, ()))
 
+    def is_untold(self, number: int) -> bool:
+        """Return whether a table began of which no columns were told: it ended where it began, and another one is in its place."""
+        return number in self._ends and number not in self._histories
+
+    def untold(self, ts: int) -> set[TableName]:
+        """Return the names of tables that began without columns up to a ts, and that nothing explains up to there."""
+        versions = [v for number in self._histories for v in self.versions(number)]
+        last: dict[TableName, TableSchema] = {}
+        for version in sorted((v for v in (*versions, *self._ends.values()) if v.version <= ts), key=lambda v: v.version):
+            last[version.schema, version.table] = version
+        return {name for name, version in last.items() if self.is_untold(version.table_id)}
+
     def known(self, number: int, ts: int) -> TableSchema | None:
         """Return the version that a table got at exactly this ts, None where it got none."""
         history = self._histories.get(number)

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.kernels.jit import I64, U8
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.mysql.rows.images import ImageLayout
+from penstock.source.mysql.rows.image_layout import ImageLayout
 from penstock.source.mysql.tables.columns import layout_of
 from penstock.source.mysql.tables.row_history import hidden_columns, walked_columns
 from penstock.source.mysql.tables.table_versions import TableVersions

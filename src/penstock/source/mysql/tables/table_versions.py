@@ -9,7 +9,7 @@ gives the versions that it gave before. Safe for many threads; one of them reads
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,26 +18,24 @@ from penstock.ddl.statement import Statement
 from penstock.ddl.tokens import TableName, tokens, unquoted
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.table import Column, TableSchema
+from penstock.model.table import TableSchema
+from penstock.source.mysql.doubt_book import reasoned_doubts
 from penstock.source.mysql.tables.columns import ServerTable
-from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace
-from penstock.source.mysql.tables.ddl_columns import altered_columns, created_columns
-from penstock.source.mysql.tables.map_columns import agrees, by_name, renumbered, told_columns
+from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace, in_lower_case
+from penstock.source.mysql.tables.ddl_columns import is_filled
+from penstock.source.mysql.tables.map_columns import agrees, renumbered
 from penstock.source.mysql.tables.rewrites import (
     changed_reasons,
-    clock_default,
     converted_reasons,
     read_alteration,
-    with_initial,
 )
 from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
+from penstock.source.mysql.tables.version_columns import IsNewest, VersionColumns, is_alike
 from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
-_INDEX_WORDS = frozenset({"INDEX", "KEY", "KEYS", "UNIQUE", "CONSTRAINT"})
-_NOT_UNDERSTOOD = ("its statement was not understood",)
 _OTHER_COLUMNS = ("the log describes it with other columns than its statements told",)
 _UNTOLD_HINT = "Set binlog_row_metadata=FULL, or exclude the table."
 
@@ -54,22 +52,24 @@ class Told(msgspec.Struct, frozen=True):
 class TableVersions:
     """All versions of all tables, and those that live at the reader's place."""
 
-    def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict) -> None:
-        """``collations`` gives the charset of each collation by its number."""
+    def __init__(self, read_table: ReadTable, collations: Callable[[], dict[int, str]] = dict, lower_case: bool = False) -> None:
+        """``collations`` gives the charset of each collation by its number; ``lower_case`` where tables are called so, however written."""
+        self._lower_case = lower_case
         self._lock = threading.RLock()
         self._shown = ShownTables(read_table, collations)
         self._book = TableBook()
+        self._columns = VersionColumns(self._book, self._shown)
         self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
-        self._created: dict[TableName, int] = {}
-        """Tables whose CREATE was read and not understood."""
+        self._untold: dict[TableName, bool] = {}
+        """Tables that neither their CREATE nor the server told, and whether rows may be in them that the log does not hold."""
         self._empty: set[int] = set()
         """Tables that were made since the log is read and whose first rows are still to come: no statement can change rows of them."""
         self._told_charsets: dict[int, dict[str, str]] = {}
         """The charsets of columns, by their ids, that the log told last."""
         self._foreign: set[TableName] = set()
         """Names in table maps that are no tables of users, or none that we may see."""
-        self._is_newest: Callable[[], bool] = lambda: True
+        self._is_newest: IsNewest = lambda: True
 
     def adopt(self, versions: Sequence[TableSchema]) -> None:
         """Take over versions from earlier runs; those without columns are ends."""
@@ -97,8 +97,8 @@ class TableVersions:
                     number = first if first not in self._book else table_id(*name, ts)
                     keys = table.unique_ids(table.columns)
                     new.append(TableSchema(number, *name, ts, table.columns, unique_keys=keys))
-                elif not _is_alike(old.columns, table.columns):
-                    columns = self._numbered(old, table.columns, {}, frozenset())
+                elif not is_alike(old.columns, table.columns):
+                    columns = self._columns.numbered(old, table.columns)
                     new.append(TableSchema(old.table_id, *name, ts, columns, unique_keys=table.unique_ids(columns)))
             self._book.adopt(new)
             if not now:
@@ -114,6 +114,8 @@ class TableVersions:
 
     def named(self, words: Sequence[str], schema: str, others: bool = False) -> list[TableSchema]:
         """Return the living tables that the words of a statement name; where it names none, or with ``others``, all that it may mean."""
+        if self._lower_case:
+            words, schema = [w.lower() for w in words], schema.lower()
         with self._lock:
             plain = [unquoted(w) for w in words]
             qualified = [(plain[at - 1], plain[at + 1]) for at, w in enumerate(words) if w == "." and 0 < at < len(words) - 1]
@@ -129,7 +131,7 @@ class TableVersions:
         """Let the tables live that lived at a ts, where the log is read from next."""
         with self._lock:
             self._live = self._book.living(ts)
-            self._created.clear()
+            self._untold = dict.fromkeys(self._book.untold(ts) - self._live.keys(), True)
             self._empty.clear()
             self._told_charsets.clear()
             self._foreign.clear()
@@ -173,14 +175,15 @@ class TableVersions:
         with self._lock:
             return self._shown.row_end(name)
 
-    def apply(self, statement: Statement, query: str, ts: int, is_newest: Callable[[], bool] = lambda: True) -> Told:
+    def apply(self, statement: Statement, query: str, ts: int, is_newest: IsNewest = lambda: True) -> Told:
         """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
 
-        ``is_newest`` tells whether the log ends behind the statement. Then the server shows the table as the statement left it; otherwise
-        the text of the statement decides as far as it can be understood.
+        ``is_newest`` tells whether the log ends behind the statement: then the server shows the table as the statement left it.
         """
         with self._lock:
             self._is_newest = is_newest
+            if self._lower_case:
+                statement, query = in_lower_case(statement, query)
             self._foreign.difference_update(statement.tables)
             if statement.type in {DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA}:
                 gone = [t for n, t in sorted(self._live.items()) if statement.type is DdlType.DROP_SCHEMA and n[0] == statement.schema]
@@ -214,7 +217,7 @@ class TableVersions:
                 told = {str(c.id): charset for c, charset in zip(old.columns, charsets, strict=True) if charset}
                 reasons = converted_reasons(self._told_charsets.get(old.table_id, {}), told)
                 self._told_charsets[old.table_id] = told
-                return Told(doubts=_doubts(old, ts, [] if was_empty else reasons))
+                return Told(doubts=reasoned_doubts(old, ts, [] if was_empty else reasons))
             return self._corrected(old, part, charsets, ts, was_empty)
 
     # -- parts; all under the lock
@@ -223,6 +226,9 @@ class TableVersions:
         ended = tuple(self._book.end(t, ts) for t in gone)
         for table in gone:
             self._live.pop((table.schema, table.table), None)
+        self._untold = {
+            n: v for n, v in self._untold.items() if n not in statement.tables and (statement.tables or n[0] != statement.schema)
+        }
         if not gone and not always:
             return Told()
         return Told(DdlEvent(ts, statement.type, query, statement.schema, (), tuple(t.table_id for t in gone)), ended)
@@ -232,21 +238,14 @@ class TableVersions:
         if old is None:
             return Told()
         new_id = table_id(*name, ts)
-        new = self._book.known(new_id, ts) or self._emptied(old, new_id, ts)
+        new = self._book.known(new_id, ts)
+        if new is None:
+            shape = self._columns.emptied(old, self._is_newest)
+            new = TableSchema(new_id, *name, ts, shape.columns, unique_keys=shape.unique_keys)
         ended = self._book.end(old, ts)
         self._install(new)
         self._empty.add(new_id)
         return Told(DdlEvent(ts, DdlType.TRUNCATE_TABLE, query, old.schema, (new,), (old.table_id,)), (ended,))
-
-    def _emptied(self, old: TableSchema, new_id: int, ts: int) -> TableSchema:
-        """Return the first version of a table that was emptied, as the server shows it where it does: no row of it may tell for long."""
-        columns, keys = old.columns, old.unique_keys
-        shown = self._shown.read_sound((old.schema, old.table))
-        if shown is not None and self._is_newest() and not _is_alike(columns, shown.columns):
-            columns = self._numbered(old, shown.columns, {}, frozenset())
-            keys = shown.unique_ids(columns)
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in columns)
-        return msgspec.structs.replace(old, table_id=new_id, version=ts, columns=fresh, unique_keys=keys)
 
     def _create(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
@@ -256,19 +255,28 @@ class TableVersions:
         if old is not None and not statement.renamed and "EXISTS" in upper[: upper.index("TABLE") + 4]:
             return Told()
         new_id = table_id(*name, ts)
-        filled = "SELECT" in upper
-        new = self._book.known(new_id, ts) or self._made(name, statement, query, new_id, ts, filled)
+        filled = is_filled(upper[upper.index("TABLE") + 1 :])
+        new = self._book.known(new_id, ts)
+        if new is None and not self._book.is_untold(new_id):
+            like = self._live.get(statement.like) if statement.like is not None else None
+            shape = self._columns.first(name, like, statement, query, filled, self._is_newest)
+            new = TableSchema(new_id, *name, ts, shape.columns, unique_keys=shape.unique_keys) if shape is not None else None
         ended = (self._book.end(old, ts),) if old is not None else ()
         self._live.pop(name, None)
+        self._untold.pop(name, None)
         if new is None:
-            self._created[name] = ts
             event = None if old is None else DdlEvent(ts, DdlType.DROP_TABLE, query, name[0], (), (old.table_id,))
-            return Told(event, ended)
+            return Told(event, (*ended, self._untell(name, ts, filled)))
         self._install(new)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, query, name[0], (new,), (old.table_id,) if old is not None else ())
         if not filled:
             self._empty.add(new_id)
-        return Told(event, ended, _doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
+        return Told(event, ended, reasoned_doubts(new, ts, ["it was filled by the statement that made it"] if filled else []))
+
+    def _untell(self, name: TableName, ts: int, has_rows: bool) -> TableSchema:
+        """Note that a table has a name and nobody tells its columns, so that whoever reads the log again does not find other ones."""
+        self._untold[name] = has_rows
+        return self._book.end(TableSchema(table_id(*name, ts), *name, ts, ()), ts)
 
     def _rename(self, statement: Statement, query: str, ts: int) -> Told:
         """Give tables other names, one pair after the other, as the server does."""
@@ -279,7 +287,10 @@ class TableVersions:
             taken = self._live.pop(new_name, None)
             if taken is not None:
                 ended.append(self._book.end(taken, ts))
+            rows_untold = self._untold.pop(old_name, None)
+            self._untold.pop(new_name, None)
             if table is None:
+                ended += [self._untell(new_name, ts, rows_untold)] if rows_untold is not None else []
                 continue
             before.setdefault(table.table_id, table)
             self._live[new_name] = msgspec.structs.replace(table, schema=new_name[0], table=new_name[1], version=ts)
@@ -305,28 +316,34 @@ class TableVersions:
     def _change(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
         old = self._live.get(name)
-        alteration = read_alteration(query, statement.schema)
+        alteration = read_alteration(query.lower() if self._lower_case else query, statement.schema)
         others = [self._live[n] for n in alteration.others if n in self._live]
         self._empty.difference_update(t.table_id for t in others)
-        doubts = tuple(d for t in others for d in _doubts(t, ts, alteration.reasons or ["its rows were moved"]))
+        doubts = tuple(d for t in others for d in reasoned_doubts(t, ts, alteration.reasons or ["its rows were moved"]))
         if old is None:
             return Told(doubts=doubts)
         reasons = list(alteration.reasons)
         before = self._shown.noted_charsets(name)
-        columns, keys, found = self._altered(old, name, statement, query, alteration.changes_columns)
-        reasons += [*found, *converted_reasons(before, self._shown.noted_charsets(name))]
+        shape = self._columns.altered(old, name, statement, query, alteration.changes_columns, self._is_newest)
+        reasons += [*shape.reasons, *converted_reasons(before, self._shown.noted_charsets(name))]
         known = self._book.known(old.table_id, ts)
-        columns, added = self._with_initials(old, known.columns if known is not None else columns)
+        columns, added = self._columns.with_initials(old, known.columns if known is not None else shape.columns)
         reasons += [*changed_reasons(old.columns, columns), *added]
         is_empty = old.table_id in self._empty
-        new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=keys)
-        if known is None and not is_empty and is_made_anew(old, columns):
+        new = known or TableSchema(old.table_id, *name, ts, columns, unique_keys=shape.unique_keys)
+        if self._begins_again(old, new, known, is_empty):
             return self._made_anew(old, new, reasons, doubts)
         self._install(new)
         # To readers of the files an exchange gives both tables again; here what differs is told.
         kind = DdlType.MULTI_SCHEMA_CHANGE if statement.type is DdlType.EXCHANGE_PARTITION else statement.type
         event = DdlEvent(ts, kind, query, statement.schema, (new,))
-        return Told(event, (), (*_doubts(new, ts, [] if is_empty else reasons), *doubts))
+        return Told(event, (), (*reasoned_doubts(new, ts, [] if is_empty else reasons), *doubts))
+
+    def _begins_again(self, old: TableSchema, new: TableSchema, known: TableSchema | None, is_empty: bool) -> bool:
+        """Return whether a change makes a table begin again; what an earlier reading made of it holds, whatever was known then."""
+        if known is not None or self._book.known(table_id(old.schema, old.table, new.version), new.version) is not None:
+            return known is None
+        return not is_empty and is_made_anew(old, new.columns)
 
     def _made_anew(self, old: TableSchema, altered: TableSchema, reasons: Sequence[str], doubts: tuple[TableDoubt, ...] = ()) -> Told:
         """Let a table begin again with the columns that a change gave it: it is read again into an empty table."""
@@ -337,85 +354,21 @@ class TableVersions:
         ended = self._book.end(old, ts)
         self._install(new)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_replace(new), new.schema, (new,), (old.table_id,))
-        return Told(event, (ended,), (*_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
-
-    def _made(self, name: TableName, statement: Statement, query: str, new_id: int, ts: int, filled: bool) -> TableSchema | None:
-        """Return the first version of a table that a CREATE made, None where neither its text nor the server tells it."""
-        like = self._live.get(statement.like) if statement.like is not None else None
-        told = like.columns if like is not None else None if filled or statement.like is not None else created_columns(query)
-        keys = like.unique_keys if like is not None else ()
-        shown = self._shown.read_sound(name)
-        if shown is not None and (told is None or self._is_newest()):
-            told, keys = shown.columns, shown.unique_ids(shown.columns)
-        if told is None:
-            return None
-        fresh = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in told)
-        return TableSchema(new_id, name[0], name[1], ts, fresh, unique_keys=keys)
-
-    def _altered(
-        self, old: TableSchema, name: TableName, statement: Statement, query: str, changes_columns: bool
-    ) -> tuple[tuple[Column, ...], tuple[tuple[int, ...], ...], Sequence[str]]:
-        """Return columns and unique keys after a change, and why they may be others."""
-        told = altered_columns(old.columns, query)
-        if told is None and not changes_columns:
-            told = old.columns
-        # The server is asked before the log's end is: what it showed is then of no later statement.
-        shown = self._shown.read_sound(name)
-        newest = shown is not None and self._is_newest()
-        if shown is not None and (newest or told is None):
-            renames = {o.lower(): n.lower() for o, n in statement.columns}
-            known = {c.name.lower(): c.id for c in told if c.id} if told is not None else None
-            columns = self._numbered(old, shown.columns, renames, _dropped(query), known)
-            return columns, shown.unique_ids(columns), () if newest else _NOT_UNDERSTOOD
-        if told is None:
-            return old.columns, (), _NOT_UNDERSTOOD
-        known = {c.name.lower(): c.id for c in told if c.id}
-        # No log tells unique keys. Where a statement may have changed them rows are counted, which is right with any.
-        keys = () if _INDEX_WORDS.intersection(w.upper() for w in tokens(query)) else old.unique_keys
-        return renumbered(told, known, self._book.highest_column(old.table_id)), keys, []
-
-    def _with_initials(self, old: TableSchema, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Sequence[str]]:
-        """Fix what rows that exist show in columns that were added; others keep what they were given when they were."""
-        before = {c.id: c for c in old.columns}
-        shown = self._shown.computed((old.schema, old.table))
-        fixed, reasons = [], []
-        for column in columns:
-            if column.id in before:
-                fixed.append(msgspec.structs.replace(column, initial_default=before[column.id].initial_default))
-                continue
-            made, reason = with_initial(column, column.name.lower() in shown or clock_default(column))
-            fixed.append(made)
-            reasons += [reason] if reason else []
-        return tuple(fixed), reasons
+        return Told(event, (ended,), (*reasoned_doubts(new, ts, reasons, "TABLE_REWRITTEN"), *doubts))
 
     def _corrected(self, old: TableSchema, mapped: TableMap, charsets: tuple[str | None, ...], ts: int, was_empty: bool) -> Told:
         """Take a table's columns from a map that tells others than the version that lives."""
         known = self._book.known(old.table_id, ts)
-        columns = known.columns if known is not None else None
-        if columns is None:
-            shown = self._shown.read_sound((old.schema, old.table))
-            told = self._told(mapped, charsets, shown, old.columns)
-            if told is None:
-                return Told()
-            columns = self._numbered(old, told, {}, frozenset())
-            if not agrees(columns, mapped, charsets):
-                return Told()
-        columns, _ = self._with_initials(old, columns)
+        found = known.columns if known is not None else self._columns.mapped(old, mapped, charsets)
+        if found is None:
+            return Told()
+        columns, _ = self._columns.with_initials(old, found)
         new = known or TableSchema(old.table_id, old.schema, old.table, ts, columns, unique_keys=old.unique_keys)
-        if known is None and not was_empty and is_made_anew(old, columns):
+        if self._begins_again(old, new, known, was_empty):
             return self._made_anew(old, new, _OTHER_COLUMNS)
         self._install(new)
         event = DdlEvent(ts, DdlType.MULTI_SCHEMA_CHANGE, compose_alter(old, new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
-
-    def _told(
-        self, mapped: TableMap, charsets: tuple[str | None, ...], shown: ServerTable | None, before: tuple[Column, ...] = ()
-    ) -> tuple[Column, ...] | None:
-        """Return the columns that a map tells, or those of the server where the map agrees with them."""
-        now = shown.columns if shown is not None else ()
-        if mapped.full:
-            return told_columns(mapped, charsets, [by_name(before), by_name(now)])
-        return now if now and len(now) == len(mapped.columns) and agrees(now, mapped, charsets) else None
+        return Told(event, (), reasoned_doubts(new, ts, [] if was_empty else _OTHER_COLUMNS))
 
     def _found(self, name: TableName, mapped: TableMap, ts: int) -> Told:
         """Begin with a table that no statement explained: one whose CREATE was not understood, or that was not seen before."""
@@ -425,55 +378,22 @@ class TableVersions:
             if name in self._foreign:
                 return Told()
             shown = self._shown.read(name)
-            if shown is None and name not in self._created:
+            if shown is None and name not in self._untold:
                 self._foreign.add(name)
                 return Told()
             part = self._shown.shown_part(mapped, len(shown.columns) if shown is not None else None)
             problem = mapped.problem or self._shown.problem(name)
-            told = None if problem else self._told(part, self._shown.map_charsets(part), shown)
+            told = None if problem else self._columns.told(part, self._shown.map_charsets(part), shown)
             if told is None:
                 self._foreign.add(name)
                 code = "TYPE_UNSUPPORTED" if problem else "SCHEMA_UNKNOWN"
                 return Told(doubts=(TableDoubt(0, *name, ts, problem or "no version of it is known", code, _UNTOLD_HINT),))
             new = TableSchema(new_id, *name, ts, renumbered(told, {}, 0))
         self._install(new)
-        explained = self._created.pop(name, None) is not None
+        doubted = self._untold.pop(name, True)
         event = DdlEvent(ts, DdlType.CREATE_TABLE, compose_create(new), new.schema, (new,))
-        return Told(event, (), _doubts(new, ts, [] if explained else ["rows of it may be older than the first that the log showed"]))
-
-    def _numbered(
-        self,
-        old: TableSchema,
-        columns: tuple[Column, ...],
-        renames: dict[str, str],
-        dropped: Iterable[str],
-        known: dict[str, int] | None = None,
-    ) -> tuple[Column, ...]:
-        """Give columns the ids that they had under their old names, and new ids to new ones."""
-        if known is None:
-            known = {renames.get(c.name.lower(), c.name.lower()): c.id for c in old.columns if c.name.lower() not in dropped}
-        return renumbered(columns, known, self._book.highest_column(old.table_id))
+        return Told(event, (), reasoned_doubts(new, ts, ["rows of it may be older than the first that the log showed"] if doubted else []))
 
     def _install(self, version: TableSchema) -> None:
         self._book.add(version)
         self._live[version.schema, version.table] = version
-
-
-def _doubts(table: TableSchema, ts: int, reasons: Sequence[str], code: str = "") -> tuple[TableDoubt, ...]:
-    text = "; ".join(dict.fromkeys(reasons))
-    return (TableDoubt(table.table_id, table.schema, table.table, ts, text, code),) if reasons else ()
-
-
-def _dropped(query: str) -> frozenset[str]:
-    """Return the names that an ALTER TABLE drops, in lower case: a column that comes again under one of them is another one."""
-    words = [w.strip('`"').lower() for w in tokens(query)]
-    found = set()
-    for at, word in enumerate(words):
-        if word == "drop":
-            rest = [w for w in words[at + 1 : at + 5] if w not in {"column", "if", "exists"}]
-            found.update(rest[:1])
-    return frozenset(found)
-
-
-def _is_alike(one: Sequence[Column], two: Sequence[Column]) -> bool:
-    return [(c.name.lower(), c.type, c.primary_key) for c in one] == [(c.name.lower(), c.type, c.primary_key) for c in two]

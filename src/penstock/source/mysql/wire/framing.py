@@ -39,8 +39,8 @@ MORE, REFUSED, ENDED = 0, 1, 2
 """What ``unpack`` says: go on, an error packet stands at the place, the server ended the stream."""
 
 # State of ``scan``; everything of the transaction that is open.
-OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN, PIECE = range(11)
-SCAN_STATE = 11
+OPEN, STANDALONE, TIME_MS, DOMAIN, SERVER, SEQUENCE, BEGAN, BYTES, CUT, ROWS_BEGAN, PIECE, UNDONE = range(12)
+SCAN_STATE = 12
 
 # Columns of the tables in which ``scan`` notes rows events and whole transactions, and of their counts.
 ROW_TXN, ROW_SLOT, ROW_KIND, ROW_START, ROW_END, ROW_PIECE = range(6)
@@ -265,6 +265,9 @@ def scan(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop, because a call pe
             state[SERVER] = little_endian(events, at + 5, 4)
             flags = events[body + 12]
             state[STANDALONE] = flags & 1
+            # More flags stand behind the number of a group commit: of an ALTER in two phases that begins (2), or is taken back (8).
+            extra = body + (21 if flags & 2 != 0 else 13)
+            state[UNDONE] = int(flags & 0xC0 == 0 and extra < body_end and events[extra] & 10 != 0)
         elif action == A_GTID:
             if body_end - body < 25:
                 return at, STOP_BAD

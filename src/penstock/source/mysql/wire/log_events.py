@@ -24,6 +24,11 @@ _Q_FLAGS, _Q_SQL_MODE, _FLAGS_BYTES = 0, 1, 5
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|"(?:[^"\\]|\\.|"")*\"""", re.DOTALL)
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
+REFUSED = {
+    wire.INCIDENT: ("LOG_PURGED", "the server lost events of its log (an incident event)", None),
+    wire.GTID_TAGGED: ("UPSTREAM_MISCONFIGURED", "the log holds tagged GTIDs", "Write with untagged GTIDs: gtid_next = 'AUTOMATIC'."),
+}
+"""Events behind which a log cannot be read on: code, text and hint of the error."""
 
 
 class QueryEvent(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import contextlib
 import msgspec
 
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.rows.images import WireColumn
+from penstock.source.mysql.rows.image_layout import WireColumn
 from penstock.source.mysql.wire import constants as wire
 
 _META_BYTES = {

@@ -145,6 +145,9 @@ class CatalogWatch:
                 self._changed_texts()
             for table in tables:
                 if not first or table.oid not in self._seen:
+                    if table != self._seen.get(table.oid):
+                        # What the last look saw does not stand for this any more: a table may go back to what it was then.
+                        self._prints.pop(table.oid, None)
                     self._seen[table.oid] = table
                     self._notes.see([table])
 

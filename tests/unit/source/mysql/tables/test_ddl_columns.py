@@ -300,3 +300,48 @@ def test_a_reader_that_is_behind_follows_the_text_and_one_at_the_end_the_server(
 )
 def test_column_types_as_servers_write_them(text: str, expected: ColumnType) -> None:
     assert column_type(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "default"),
+    [
+        ("ADD u INT /*!40101 DEFAULT 5 */ COMMENT 'x,y'", "5"),
+        ("/* ADD u INT, */ ADD u INT /* DEFAULT 3 */ DEFAULT 7", "7"),
+        ("ADD /*M!100100 COLUMN */ u BIT(3) -- ADD v INT\n DEFAULT b'101'", "b'101'"),
+        ("ADD u VARCHAR(30) DEFAULT 'a /* b */ -- c'", "a /* b */ -- c"),
+    ],
+)
+def test_comments_count_as_the_server_reads_them(action: str, default: str) -> None:
+    before = created_columns("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert before is not None
+    after = altered_columns(before, f"ALTER TABLE t {action}")
+    assert after is not None
+    assert [(c.name, c.default) for c in after] == [("id", None), ("u", default)]
+
+
+def test_a_create_is_told_whatever_its_comments_hold() -> None:
+    dumped = (
+        "CREATE TABLE `t` (\n `id` int NOT NULL,\n `x` bit(3) DEFAULT b'1', -- x\n PRIMARY KEY (`id`)\n) /*!50100 PARTITION BY HASH (id) */"
+    )
+    assert [(c.name, c.primary_key) for c in created_columns(dumped) or ()] == [("id", True), ("x", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "doubted"),
+    [
+        ("CREATE TABLE t (id INT)", False),
+        ("CREATE TABLE t (id INT) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (4))", False),
+        ("CREATE TABLE t (id INT) PARTITION BY LIST (id) (PARTITION p VALUES IN (4))", False),
+        ("CREATE TABLE t AS SELECT 1 AS id", True),
+        ("CREATE TABLE t (id INT) VALUES (1), (2)", True),
+        ("CREATE TABLE t TABLE s", True),
+    ],
+)
+def test_a_table_that_a_query_fills_is_doubted(text: str, doubted: bool) -> None:
+    shown = ServerTable("shop", "t", created_columns("CREATE TABLE t (id INT)") or (), ("",))
+    tables = TableVersions(lambda schema, table: shown)
+    statement = parse_statement(text, "shop")
+    assert statement is not None
+    told = tables.apply(statement, text, 10)
+    assert told.event is not None
+    assert bool(told.doubts) == doubted
