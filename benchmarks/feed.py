@@ -117,6 +117,14 @@ def best(measure: Callable[[], float], name: str, rows: int) -> float:
 def prepare(root: Path, rows: int, cores: int) -> Arena:
     """Fill an event store with the changes, and write the same ordered changes for the baselines."""
     store = ColumnarEventStore(root / "store")
+    arena = Arena(root, rows, store, FlightService(store), fill(store, rows, cores))
+    for part, span in enumerate(arena.spans):
+        _write_baseline_inputs(arena, part, span)
+    return arena
+
+
+def fill(store: ColumnarEventStore, rows: int, cores: int) -> list[Span]:
+    """Fill an event store with the changes, in objects; return the spans, one for each core."""
     store.put_schemas([ORDERS])
     parts = spans(cores)
     store.register_span(DDL_SPAN.span_id, DDL_SPAN, BASE_TS)
@@ -129,10 +137,7 @@ def prepare(root: Path, rows: int, cores: int) -> Arena:
             done.wait()
         store.advance_resolved_ts(span.span_id, _RESOLVED_TS)
         store.flush(span.span_id)
-    arena = Arena(root, rows, store, FlightService(store), parts)
-    for part, span in enumerate(parts):
-        _write_baseline_inputs(arena, part, span)
-    return arena
+    return parts
 
 
 def _write_baseline_inputs(arena: Arena, part: int, span: Span) -> None:
@@ -183,8 +188,10 @@ def typed_changes(records: pa.RecordBatch) -> pa.Table:
     return frame.select(columns).to_arrow()
 
 
-def feed_seconds(session: SparkSession, arena: Arena, sink_options: Mapping[str, str] | None = None) -> float:
+def feed_seconds(session: SparkSession, arena: Arena, sink_options: Mapping[str, str] | None = None, tasks: int = 0) -> float:
     """Deliver everything once with a fresh feed into an empty directory; return the seconds from release to the last commit.
+
+    It has a task for each span, unless told.
 
     The feed is up and waits, held back by a span without rows that is not resolved; resolving it releases all changes at once.
     """
@@ -210,7 +217,7 @@ def feed_seconds(session: SparkSession, arena: Arena, sink_options: Mapping[str,
             ),
             settings=FeedSettings(flush_interval_s=0.1, window_bytes_max=4 << 30),
             snapshot_ts=0,
-            partitions=len(arena.spans),
+            partitions=tasks or len(arena.spans),
         )
         (out / "files").mkdir()
         run = FeedWindows(SparkJobs(session), context)

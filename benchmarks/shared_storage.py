@@ -1,32 +1,54 @@
-"""``make bench NAME=shared_storage``: what a takeover costs where the event store's objects are on shared storage.
+"""``make bench NAME=shared_storage``: what a takeover costs where the event store's objects are on shared storage, and what executors gain.
 
 A feed captures a log of MariaDB into a store whose objects lie in a directory that outlives the machine. A load of 40 parts is written
 and captured; the store is shared after each of them but the last, as the clock would every minute of 40. Then the machine is lost, as by
 ``kill -9`` with its disk, at the worst moment: just before it shares again. A server with an empty disk goes on. Counted are the bytes of
 changes that the reader of the log gave to both: what the second was given up to where the first had been is pulled again. The files must
 hold exactly the table in the end.
+
+Then two executors of one core each, beside one: the bootstrap of four tables of MariaDB into shared objects, and the delivery of changes
+that are in shared objects. One executor has all of it in one task after the other. The same is measured with tasks that only compute, in
+the same run: what two cores give here that driver, server and database want as well.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
+from benchmarks.feed import Arena, feed_seconds, fill
 from benchmarks.report import Bar, Report, say
 from benchmarks.rigs.source_servers import DATABASE, Server, mariadb, run_mysql
+from penstock.feed.bootstrap.bootstrap import JobTasks
+from penstock.feed.settings import FeedSettings
+from penstock.feed.spark.jobs import Job, SparkJobs
+from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.batch import ChangeBatch
+from penstock.model.errors import PenstockError
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.store.event_store import ColumnarEventStore
+from penstock.store.flight.server import FlightService
+from penstock.store.objects.objects import ObjectSpace
 from testing.paths.one_log_path import OneLogPath
 
 ROWS, ROWS_QUICK = 2_000_000, 200_000
 PARTS = 40
 TABLE = "steady"
+READ_ROWS, READ_ROWS_QUICK = 2_000_000, 600_000
+FEED_ROWS, FEED_ROWS_QUICK = 4_000_000, 1_000_000
+READ_TABLES = 4
+PAGE_ROWS = 20_000
+RUNS = 3
+BURN_ROUNDS = 1_500_000
 
 
 class _Given:
@@ -47,21 +69,28 @@ class _Given:
 
 def run(quick: bool) -> Report:
     """Run the benchmark at its full or quick size."""
-    rows = ROWS_QUICK if quick else ROWS
-    root = Path(tempfile.mkdtemp(prefix="penstock-bench-shared-"))
-    try:
-        (root / "server").mkdir()
-        (root / "path").mkdir()
-        with mariadb(root / "server") as server:
-            run_mysql(server.uri, [f"CREATE TABLE {TABLE} (id BIGINT PRIMARY KEY, note VARCHAR(40), amount INT)"])
-            path = OneLogPath(root / "path", server.uri, [f"{DATABASE}.{TABLE}"], shared=root / "shared")
-            with contextlib.closing(path):
-                return _measure(path, server, rows)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with contextlib.ExitStack() as parts:
+        root = Path(tempfile.mkdtemp(prefix="penstock-bench-shared-"))
+        parts.callback(shutil.rmtree, root, ignore_errors=True)
+        # Before anything that uses gRPC: starting the JVM forks.
+        session = open_session(SparkSettings("local-cluster[2,1,1024]"), "penstock bench shared_storage")
+        parts.callback(session.stop)
+        for folder in ("server", "path"):
+            (root / folder).mkdir()
+        server = parts.enter_context(mariadb(root / "server"))
+        bars, figures = _takeover(root, server, ROWS_QUICK if quick else ROWS)
+        more_bars, more_figures = _two_executors(session, root, server, quick)
+    return Report("shared_storage", (*bars, *more_bars), figures | more_figures)
 
 
-def _measure(path: OneLogPath, server: Server, rows: int) -> Report:
+def _takeover(root: Path, server: Server, rows: int) -> tuple[tuple[Bar, ...], dict[str, float | int | str]]:
+    run_mysql(server.uri, [f"CREATE TABLE {TABLE} (id BIGINT PRIMARY KEY, note VARCHAR(40), amount INT)"])
+    path = OneLogPath(root / "path", server.uri, [f"{DATABASE}.{TABLE}"], shared=root / "shared")
+    with contextlib.closing(path):
+        return _measure(path, server, rows)
+
+
+def _measure(path: OneLogPath, server: Server, rows: int) -> tuple[tuple[Bar, ...], dict[str, float | int | str]]:
     path.begin()
     span_id = path.dispatchers[0].span.span_id
     sharing = path.store._sharing
@@ -98,4 +127,70 @@ def _measure(path: OneLogPath, server: Server, rows: int) -> Report:
         "lost_ts": lost_ts,
         "takeover_s": round(took_s, 3),
     }
-    return Report("shared_storage", bars, figures)
+    return bars, figures
+
+
+def _two_executors(session: SparkSession, root: Path, server: Server, quick: bool) -> tuple[tuple[Bar, ...], dict[str, float | int | str]]:
+    """Return how much faster two executors are than one, at bootstrap and delivery together, and at bare computing."""
+    read_rows, feed_rows = (READ_ROWS_QUICK, FEED_ROWS_QUICK) if quick else (READ_ROWS, FEED_ROWS)
+    jobs = SparkJobs(session)
+    for table in range(READ_TABLES):
+        numbers = f"seq_1_to_{read_rows // READ_TABLES}"
+        run_mysql(
+            server.uri,
+            [
+                f"CREATE TABLE read_{table} (id BIGINT PRIMARY KEY, note VARCHAR(40), amount INT)",
+                f"INSERT INTO read_{table} SELECT seq, CONCAT('row number ', seq), seq % 7 FROM {numbers}",
+            ],
+        )
+    store = ColumnarEventStore(root / "feed" / "store", objects=ObjectSpace((root / "feed" / "objects").as_uri()), shared=True)
+    with contextlib.closing(store):
+        arena = Arena(root / "feed", feed_rows, store, FlightService(store), fill(store, feed_rows, 2))
+        with contextlib.closing(arena.flight):
+            feed_seconds(session, arena)
+            work: dict[str, Callable[[int], float]] = {
+                "bare": functools.partial(_bare_seconds, jobs),
+                "bootstrap": functools.partial(_bootstrap_seconds, jobs, root, server, read_rows),
+                "feed": lambda executors: feed_seconds(session, arena, tasks=executors),
+            }
+            # In turns, because machines are noisy.
+            taken = {(name, executors): float("inf") for name in work for executors in (1, 2)}
+            for _ in range(RUNS):
+                taken = {(name, executors): min(s, work[name](executors)) for (name, executors), s in taken.items()}
+    for name in work:
+        say(f"  {name}: one executor {taken[name, 1]:.2f} s, two {taken[name, 2]:.2f} s")
+    gains = {name: taken[name, 1] / taken[name, 2] for name in work}
+    both = (taken["bootstrap", 1] + taken["feed", 1]) / (taken["bootstrap", 2] + taken["feed", 2])
+    bars = (
+        Bar("bootstrap and feed from shared storage, two executors to one", both, 1.7),
+        Bar("the same, to what two bare tasks gain here", both / gains["bare"], 0.85),
+    )
+    return bars, {f"{name}_two_to_one": round(gain, 3) for name, gain in gains.items()}
+
+
+def _bare_seconds(jobs: SparkJobs, executors: int) -> float:
+    """Return how long two tasks take that only compute, at once or one after the other."""
+    work = functools.partial(hashlib.pbkdf2_hmac, "sha256", salt=b"salt", iterations=BURN_ROUNDS)
+    began_s = time.perf_counter()
+    for _ in range(2 // executors):
+        jobs.run(Job("bench", "bench", "bare", work, [b"task"] * executors))
+    return time.perf_counter() - began_s
+
+
+def _bootstrap_seconds(jobs: SparkJobs, root: Path, server: Server, rows: int, executors: int) -> float:
+    """Return how long the state of all tables takes from MariaDB to shared objects, by so many tasks at once."""
+    folder = Path(tempfile.mkdtemp(prefix="boot-", dir=root))
+    settings = FeedSettings(bootstrap_tasks=executors)
+    path = OneLogPath(folder, server.uri, [f"{DATABASE}.read_*"], settings, page_rows=PAGE_ROWS, shared=folder / "shared")
+    with contextlib.closing(path):
+        path.tasks = JobTasks(jobs)
+        # The reader of the log is under way before anything is measured.
+        path.log.begin()
+        path.log.settled_ts()
+        began_s = time.perf_counter()
+        path.begin()
+        seconds = time.perf_counter() - began_s
+        held = sum(o.rows for d in path.live() for o in path.store.view(d.span.span_id).state.objects)
+    if held != rows:
+        raise PenstockError("VERIFY_MISMATCH", f"the bootstrap read {held} of {rows} rows")
+    return seconds

@@ -36,6 +36,8 @@ class ScriptedSource:
         Gauge("opened", "1 while the source is open.", registry=registry).set(1)
         self.registries = [registry]
         self.verifier = self
+        self.stands_by = False
+        self.begun = 0
         self.closed = 0
 
     def verify(self, name: str) -> Verdict:
@@ -49,6 +51,15 @@ class ScriptedSource:
     def verification(self, feed: str) -> dict[str, Any] | None:
         """Return who was asked about what."""
         return {"source": self.place.name, "feed": feed}
+
+    def begin(self) -> None:
+        """Note that a feed is about to begin."""
+        self.begun += 1
+        self.stands_by = False
+
+    def stand_by(self) -> None:
+        """Note that nothing is captured."""
+        self.stands_by = True
 
     def close(self) -> None:
         """Note the end."""

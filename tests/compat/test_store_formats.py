@@ -17,7 +17,7 @@ from penstock.model.types import ColumnType, TypeKind
 from penstock.store.contract import WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.inspection import check_span, inspect_store
-from penstock.store.log import wal_segment
+from penstock.store.log import forgotten, wal_segment
 from penstock.store.objects import checkpoints, manifest, object_file, ownership, shared_records
 from penstock.store.objects.merging import plan_merge, write_merge
 from penstock.store.objects.object_file import ObjectKind
@@ -145,7 +145,12 @@ def test_a_shared_store_of_version_1_is_taken_over(tmp_path: Path) -> None:
 
 def test_versions_are_those_of_the_golden_files() -> None:
     assert (wal_segment.VERSION, object_file.VERSION, manifest.VERSION, checkpoints.VERSION) == (1, 1, 1, 1)
-    assert (ownership.VERSION, shared_records.VERSION) == (1, 1)
+    assert (ownership.VERSION, shared_records.VERSION, forgotten.VERSION) == (1, 1, 1)
+
+
+def test_what_a_log_forgot_is_read_as_version_1_wrote_it() -> None:
+    found = forgotten.read_forgotten(GOLDEN.with_name("store-forgotten-v1"))
+    assert found == forgotten.Forgotten(5, {7: 120, 9007199254740993: 130})
 
 
 def test_a_store_of_version_1_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_workers_die_at_durable_steps(workload: Workload, arena: Arena, points: 
     for _ in range(4):
         arena.committed_window()
     arena.published |= digests(arena.target)
-    assert "feed will be restarted" in arena.server.output
+    assert "feed is tried again" in arena.server.output
     arena.server.stop()
     arena.start()
     check(arena, workload)

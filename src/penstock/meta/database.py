@@ -208,6 +208,16 @@ class MetaDatabase(ProgressDatabase):
 
     # Ownership
 
+    def take_over(self, owner: str) -> list[str]:
+        """Release what earlier processes held that worked in this owner's data directory; return the names of the feeds.
+
+        One that lives all the same, in a copy of the directory, is fenced by that.
+        """
+        home = servers.home_of(owner)
+        with self._engine.write() as connection:
+            servers.withdraw_home(connection, home)
+            return ownership.release_home(connection, home, self._clock.now_ms())
+
     def claim(self, name: str, owner: str, lease_ms: int, now_ms: int | None = None) -> int | None:
         """Take a free or expired lease; return its epoch, or None where another owner's lease is alive or the feed is gone.
 

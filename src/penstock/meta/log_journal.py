@@ -3,9 +3,9 @@
 A position tells where the log is read again for a ts; a mark raises the chain of commit ts when it is passed again, so it is durable
 before anyone relies on its ts. The order of entries by ts is their order in the log: so ``start_for`` gives a place behind which
 everything above the ts is found. Whoever saves has compared the places (``puller/logged/journal_keeper.py``); what can be told without
-comparing is refused here. Marks at one place follow each other while a log is quiet; the older one goes where nothing was journaled
-between the two. Positions that are older than ``keep_s`` are dropped, but never one that somebody needs. One process writes. Runs in the
-server, in the puller's thread.
+comparing is refused here. Marks at one place follow each other while a log is quiet; of those the first and the newest stay, so that
+whoever stands between them begins at this place and at none before it. Positions that are older than ``keep_s`` are dropped, but never
+one that somebody needs. One process writes. Runs in the server, in the puller's thread.
 """
 
 from __future__ import annotations

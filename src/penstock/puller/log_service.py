@@ -108,8 +108,14 @@ class LogService:
         journal: Journal | None = None,
         needed_from: Callable[[], int] | None = None,
         doubts: DoubtBook | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        """Make the parts; ``journal``, ``needed_from`` and ``doubts`` are for the puller, see ``PullerParts``."""
+        """Make the parts; ``journal``, ``needed_from`` and ``doubts`` are for the puller, see ``PullerParts``.
+
+        With ``waits`` nothing is captured, not even DDLs, before ``begin``: another server may read the log, and one at a time does.
+        """
+        self._waits = waits
         self.settings = settings or LogServiceSettings()
         self.registry = registry if registry is not None else CollectorRegistry()
         self._upstream = upstream
@@ -137,26 +143,39 @@ class LogService:
         self._supervisor = threading.Thread(target=self._supervise, name="log-service", daemon=True)
 
     def start(self) -> LogService:
-        """Begin to capture: the DDL span first, unless the store stands by. Raises if upstream or store refuse."""
+        """Begin to capture: the DDL span first, unless that waits for a feed. Raises if upstream or store refuse."""
         self._supervisor.start()
-        if not self._store.is_standing_by():
+        if not self._waits and not self._store.is_standing_by():
             self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
         return self
 
     def begin(self) -> None:
         """Take the store where it stands by, or was taken away, because a feed begins here; and capture DDLs. Idempotent."""
         if self._store.is_taken_away():
-            for span in self.status():
-                self.remove_span(span.span_id)
+            self.stand_by()
             self._store.stand_by()
         self.ensure_span(DDL_SPAN, self.settings.ddl_start_ts)
+
+    def stand_by(self) -> None:
+        """Capture nothing until ``begin``; what the store holds stays."""
+        for span in self.status():
+            self.remove_span(span.span_id)
+
+    @property
+    def stands_by(self) -> bool:
+        """Return whether nothing is captured here, because no feed has begun, or another server has taken the store."""
+        return self._is_waiting() or self._store.is_taken_away()
+
+    def _is_waiting(self) -> bool:
+        with self._lock:
+            return self._store.is_standing_by() or (self._waits and not self._captures)
 
     def ensure_span(self, span: Span, start_ts: int) -> int:
         """Capture a span from ``start_ts`` on, or from where the store already is; return its id. Idempotent.
 
         The schema versions that the upstream knows now are in the store when this returns.
         """
-        if span != DDL_SPAN and self._store.is_standing_by():
+        if span != DDL_SPAN and self._is_waiting():
             self.begin()
         capture = _Supervised(SpanCapture(span, self._store, self._decode), start_ts)
         with self._changing:

@@ -1,8 +1,9 @@
 """The directory of one server process: who uses it, and what lies where.
 
-Invariant: one process at a time, by a lock that the operating system drops when the process dies. So a process that has the lock knows
-that every earlier user of the directory is gone, and may take over its leases at once. What was captured lies here, and credentials of
-feeds: no other user of the machine may look inside. Runs in the server.
+Invariant: one process at a time, by a lock that the operating system drops when the process dies. So a process that has the lock takes
+over the leases of earlier users of the directory at once. One of them may live all the same, where the directory is a copy: so each
+process has a name of its own, and what the other one held is fenced. What was captured lies here, and credentials of feeds: no other user
+of the machine may look inside. Runs in the server.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.files.private_files import is_ours, open_private
+from penstock.meta.transactions.servers import PROCESS_SIGN
 from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 SERVER_ID = "server-id"
 SOURCES = "sources"
 """Where the sources with a name have a directory each."""
+_PROCESS_CHARS = 8
 
 
 class DataDirectory:
@@ -56,14 +59,17 @@ class DataDirectory:
         return self.path / SOURCES / source / "store" if source else self.store
 
     def owner(self, name: str | None, fresh_id: str) -> str:
-        """Return the name under which this directory's server holds leases: stable, so that its successor recognises them."""
+        """Return the name under which this process holds leases; its successor in this directory recognises them by ``home_of``.
+
+        ``fresh_id`` is random: what names the process, and the directory as well where that has no name yet.
+        """
         file = self.path / SERVER_ID
         if not file.exists():
             partial = file.with_suffix(".new")
             with open(partial, "w", encoding="ascii", opener=open_private) as sink:
                 sink.write(fresh_id)
             partial.replace(file)
-        return f"{name or socket.gethostname()}-{file.read_text(encoding='ascii').strip()}"
+        return f"{name or socket.gethostname()}-{file.read_text(encoding='ascii').strip()}{PROCESS_SIGN}{fresh_id[:_PROCESS_CHARS]}"
 
     def close(self) -> None:
         """Give the directory free."""

@@ -35,7 +35,7 @@ from penstock.store.log.wal_segment import WalRecord
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.objects.ownership import Ownership, check_unshared
-from penstock.store.objects.shared_records import SharedRecords
+from penstock.store.objects.shared_records import SharedRecords, SpanMark
 from penstock.store.objects.span_writer import ObjectSettings
 from penstock.store.settings import StoreSettings
 from penstock.store.sharing import Sharing
@@ -129,7 +129,7 @@ class ColumnarEventStore:
                 self._take_objects()
             else:
                 check_unshared(self._root)
-                self._spans.recover(self._wal.replay())
+                self._recover()
                 self._wal.start()
         except BaseException:
             self._wal.close()
@@ -139,8 +139,7 @@ class ColumnarEventStore:
     def _take_objects(self) -> None:
         sharing = self._open_sharing(self._root)
         self._spans.written = replace(self._spans.written, epoch=sharing.ownership.epoch)
-        taken_over = sharing.take_over(self._root).spans if sharing.ownership.is_new else ()
-        self._spans.recover(self._wal.replay(), taken_over)
+        self._recover(sharing.take_over(self._root).spans)
         self._wal.start()
         sharing.start(self._root)
         self._sharing = sharing
@@ -378,6 +377,10 @@ class ColumnarEventStore:
 
     def _publishing(self, fresh_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._sharing is None else self._sharing.publishing(fresh_s)
+
+    def _recover(self, taken_over: Sequence[SpanMark] = ()) -> None:
+        self._spans.recover(self._wal.replay(), taken_over)
+        self._wal.forgotten.check_objects({store.span_id: store.flushed_ts for store in self._spans.all()})
 
     def _forget_log(self) -> None:
         self._wal.forget({s.span_id: s.flushed_ts for s in self._spans.all()})

@@ -55,7 +55,7 @@ class Sharing:
         self._thread = threading.Thread(target=self._run, name="store-sharing", daemon=True)
 
     def take_over(self, directory: Path) -> Marks:
-        """Begin a new epoch: the schema log is read, the manifests are made this owner's; return the marks of the owner before."""
+        """Begin the epoch: the schema log is read, the manifests are made this owner's; return the marks of the owner before."""
         marks, schemas = self._records.marks(), self._records.schemas()
         self._schema_log.put(schemas.tables)
         for ddl in schemas.ddls:
@@ -66,8 +66,7 @@ class Sharing:
     def start(self, directory: Path) -> None:
         """Make what was taken over this owner's, durably, then begin to share from time to time."""
         self.mark()
-        if self.ownership.is_new:
-            self.ownership.note(directory)
+        self.ownership.note(directory)
         self._thread.start()
 
     def check(self, fresh_s: float = 0.0) -> None:

@@ -44,7 +44,8 @@ class SpanStore:
         self._writer = SpanWriter(space, manifest.span_id, written, rng)
         self._checkpoints = CheckpointChain.load(space, manifest.span_id) if manifest.number else CheckpointChain(space, manifest.span_id)
         self._memory = SpanMemory()
-        self._resolved_ts = manifest.resolved_ts
+        # What is resolved above the objects is for the log to say, which holds the rows: it may be older than the objects.
+        self._resolved_ts = manifest.flushed_ts
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._merging = threading.Lock()

@@ -169,11 +169,12 @@ def machines(archive: Path, tmp_path: Path, waiting: Any) -> Iterator[Machines]:
         yield Machines(tmp_path, parts, archive, waiting)
 
 
-def processes(words: bytes) -> list[Path]:
+def processes(words: bytes, below: Path) -> list[Path]:
+    """Return the processes whose command lines say some words and that work below a directory: other clusters of this machine do not."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if words in (entry / "cmdline").read_bytes():
+            if words in (entry / "cmdline").read_bytes() and below in (entry / "cwd").readlink().parents:
                 found.append(entry)
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -214,7 +215,7 @@ def test_a_feed_whose_executors_have_nothing_of_the_server(machines: Machines) -
 
 def check_machines(machines: Machines) -> None:
     """Every executor ran on a machine of its own, from the archive, and could not have seen what is here."""
-    daemons = processes(b"penstock.feed.spark.worker_daemon")
+    daemons = processes(b"-m\0penstock.feed.spark.worker_daemon", machines.folder / "spark")
     assert daemons
     for daemon in daemons:
         python = (daemon / "exe").readlink()

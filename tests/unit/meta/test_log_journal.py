@@ -50,12 +50,15 @@ def one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogJournal |
 
 
 def test_marks_at_one_place_follow_each_other_and_a_mark_at_a_known_ts_stays_a_mark(one: LogJournal | MemoryJournal) -> None:
-    for ts in (5, 6, 7):
+    one.save(JournalEntry(3, "busy"))
+    for ts in (5, 6, 7, 8):
         one.save(JournalEntry(ts, "quiet", True))
+    # Who stands between the marks needs nothing of what came before the quiet.
+    assert one.start_for(7) == JournalEntry(5, "quiet", True)
     one.save(JournalEntry(9, "later"))
     one.save(JournalEntry(9, "later", True))
     one.save(JournalEntry(9, "later"))
-    assert one.marks_from(0) == [JournalEntry(5, "quiet", True), JournalEntry(7, "quiet", True), JournalEntry(9, "later", True)]
+    assert one.marks_from(0) == [JournalEntry(5, "quiet", True), JournalEntry(8, "quiet", True), JournalEntry(9, "later", True)]
 
 
 def test_a_place_that_was_given_for_a_ts_is_not_taken_back(one: LogJournal | MemoryJournal) -> None:

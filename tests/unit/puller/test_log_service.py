@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ def test_rows_are_durable_before_the_resolved_ts_moves(lab: Lab) -> None:
     assert lab.events.violations == []
     status = lab.status()
     assert (status.resolved_ts, status.regions, status.state, status.last_error) == (30, 1, CaptureState.PULLING, None)
+
+
+def test_a_log_that_another_server_may_read_waits_for_a_feed() -> None:
+    with ScriptedStore() as store, closing(MemoryEventStore(seed=3)) as events:
+        service = LogService(ScriptedUpstream([range_info(7, store)]), events, SETTINGS, waits=True).start()
+        assert (service.stands_by, service.status()) == (True, [])
+        service.begin()
+        assert (service.stands_by, [s.span_id for s in service.status()]) == (False, [DDL_SPAN.span_id])
+        service.stand_by()
+        assert (service.stands_by, service.status()) == (True, [])
+        service.ensure_span(SPAN, 10)
+        assert [s.span_id for s in service.status()] == [DDL_SPAN.span_id, SPAN.span_id]
+        service.close()
 
 
 def test_ensure_span_is_idempotent_and_remove_span_stops(lab: Lab) -> None:

@@ -11,6 +11,7 @@ import pytest
 from penstock.config.known_servers import ensure_token
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
+from penstock.meta.transactions.servers import home_of
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -62,13 +63,15 @@ def test_nobody_else_looks_inside(tmp_path: Path) -> None:
 
 def test_data_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path / "data")
-    owner = first.owner(None, "1234")
+    owner = first.owner(None, "12345678")
     with refused("CONFIG_INVALID"):
         DataDirectory(tmp_path / "data")
     first.close()
     second = DataDirectory(tmp_path / "data")
-    assert second.owner(None, "5678") == owner
-    assert second.owner("name", "5678") == "name-1234"
+    again = second.owner(None, "87654321")
+    assert (again != owner, home_of(again)) == (True, home_of(owner))
+    assert second.owner("a~name", "56780000ff") == "a~name-12345678~56780000"
+    assert home_of("a~name-12345678~56780000") == "a~name-12345678"
     second.close()
 
 

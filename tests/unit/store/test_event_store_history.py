@@ -1,5 +1,6 @@
 """Bulk objects, retention, and what recovery cleans up."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,39 @@ def test_objects_without_a_manifest_are_removed_on_opening(store: ColumnarEventS
     with ColumnarEventStore(tmp_path) as again:
         assert left not in again.objects.list_names("spans/")
         assert read_rows(again.collect_changes(SPAN_ID, 100, 120)) == [(110, Op.INSERT, 7, "seven")]
+
+
+def test_a_log_that_does_not_belong_to_its_objects_is_refused(tmp_path: Path) -> None:
+    """A directory that is copied piece by piece while a server works: older objects, or a log from which a segment was let go meanwhile."""
+    settings = StoreSettings(wal_segment_bytes=1_000)
+    store = ColumnarEventStore(tmp_path / "one", settings)
+    store.register_span(SPAN_ID, SPAN, 100)
+    rows = [(ts, Op.INSERT, ts, "x" * 50) for ts in range(101, 151)]
+    append_durably(store, SPAN_ID, rows[:20], 120)
+    store.flush(SPAN_ID)
+    shutil.copytree(tmp_path / "one", tmp_path / "before")
+    for at in (20, 25, 30, 35):
+        append_durably(store, SPAN_ID, rows[at : at + 5], rows[at + 4][0])
+    store.flush(SPAN_ID)
+    for at in (40, 45):
+        append_durably(store, SPAN_ID, rows[at : at + 5], rows[at + 4][0])
+    store.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "after")
+    for name, objects, log in (("old-objects", "before", "after"), ("old-log", "after", "before")):
+        shutil.copytree(tmp_path / objects / "objects", tmp_path / name / "objects")
+        shutil.copytree(tmp_path / log / "wal", tmp_path / name / "wal")
+    with pytest.raises(PenstockError, match=r"\[WAL_CORRUPT\].*relies on objects up to ts 1(35|40), and those here reach to ts 120"):
+        ColumnarEventStore(tmp_path / "old-objects", settings)
+    shutil.copytree(tmp_path / "after", tmp_path / "gap")
+    min((tmp_path / "gap" / "wal").glob("*.wal")).unlink()
+    with pytest.raises(PenstockError, match=r"\[WAL_CORRUPT\] write-ahead log segment \d+ is missing"):
+        ColumnarEventStore(tmp_path / "gap", settings)
+    # An older log is right as far as it goes, and objects are.
+    for name in ("old-log", "after", "before"):
+        with ColumnarEventStore(tmp_path / name, settings) as again:
+            reached = again.resolved_ts(SPAN_ID)
+            assert reached == {"old-log": 140, "after": 150, "before": 120}[name]
+            assert read_rows(again.collect_changes(SPAN_ID, 100, reached)) == rows[: reached - 100]
 
 
 def test_a_large_flush_writes_several_objects_in_order(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from testing.checks.change_batches import TABLE, Row, append_durably, both_sides
 
 SPAN = Span(TABLE.table_id)
 IDLE = Span(TABLE.table_id + 1)
+LATE = Span(TABLE.table_id + 2)
 ROWS: list[Row] = [(ts, Op.INSERT, ts, f"row {ts}") for ts in range(11, 31)]
 NEWER = TableSchema(TABLE.table_id, "shop", "orders", 35, (*TABLE.columns, Column(3, "qty", ColumnType(TypeKind.INT))))
 DDL = DdlEvent(35, DdlType.ADD_COLUMN, "ALTER TABLE orders ADD COLUMN qty INT", "shop", (NEWER,))
@@ -151,6 +152,60 @@ def test_the_same_disk_goes_on_with_its_log_and_one_that_was_overtaken_does_not(
     back = machines.start("one")
     assert back.register_span(SPAN.span_id, SPAN, 10) == 26
     assert read_rows(back.collect_changes(SPAN.span_id, 20, 26)) == [(25, Op.INSERT, 99, "pulled again, by the other")]
+
+
+def test_an_old_backup_of_a_disk_says_nothing_that_its_log_does_not_hold(machines: Machines) -> None:
+    """Objects that were published since name a later resolved ts, whose rows were in the log that is gone."""
+    one = machines.start("one")
+    machines.capture(one)
+    # What is resolved goes to the log with the next record.
+    one.register_span(LATE.span_id, LATE, 10)
+    shutil.copytree(machines.folder / "one", machines.folder / "backup")
+    append_durably(one, SPAN.span_id, [(35, Op.INSERT, 35, "since the backup")], 40)
+    one.commit_bulk(SPAN.span_id, (), 15)
+    assert load_manifests(machines.space())[SPAN.span_id].resolved_ts == 40
+    _killed(one)
+    old = machines.start("backup")
+    assert old.register_span(SPAN.span_id, SPAN, 10) == 30
+    assert read_rows(old.collect_changes(SPAN.span_id, 20, 30)) == ROWS[10:]
+    append_durably(old, SPAN.span_id, [(35, Op.INSERT, 35, "since the backup")], 40)
+    assert read_rows(old.collect_changes(SPAN.span_id, 30, 40)) == [(35, Op.INSERT, 35, "since the backup")]
+
+
+def test_of_two_copies_of_a_disk_the_later_one_has_the_objects(machines: Machines) -> None:
+    one = machines.start("one")
+    machines.capture(one)
+    one.register_span(LATE.span_id, LATE, 10)
+    shutil.copytree(machines.folder / "one", machines.folder / "copy")
+    two = machines.start("copy")
+    assert two.register_span(SPAN.span_id, SPAN, 10) == 30
+    for change in (lambda: one.flush(SPAN.span_id), lambda: one.register_span(SPAN.span_id, SPAN, 10), one._sharing.mark):  # type: ignore[union-attr]
+        with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+            change()
+    assert two.flush(SPAN.span_id)
+    assert read_rows(two.collect_changes(SPAN.span_id, 10, 30)) == ROWS
+    _killed(one)
+    back = machines.start("one")
+    assert back.register_span(SPAN.span_id, SPAN, 10) == 30
+    assert read_rows(back.collect_changes(SPAN.span_id, 10, 30)) == ROWS
+    with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+        two.collect_garbage()
+
+
+def test_a_directory_that_goes_on_leaves_two_manifests(machines: Machines) -> None:
+    machines.capture(machines.start("one"))
+    for _ in range(4):
+        _killed(machines.opened[-1])
+        machines.start("one")
+    assert len(machines.space().list_names(f"spans/{SPAN.span_id}/manifest/")) == 2
+
+
+def _killed(store: ColumnarEventStore) -> None:
+    """Close a store as the end of its process would: nothing more is shared."""
+    sharing, store._sharing = store._sharing, None
+    assert sharing is not None
+    sharing._stop.set()
+    store.close()
 
 
 def test_a_server_that_is_closed_leaves_nothing_to_be_pulled_again(machines: Machines) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.meta.tables import feed, subscribe
+from penstock.meta.transactions.servers import home_of
 from penstock.model.errors import PenstockError
 
 
@@ -81,3 +82,11 @@ def release(connection: sa.Connection, name: str, owner: str, epoch: int, now_ms
         return False
     connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(owner=""))
     return True
+
+
+def release_home(connection: sa.Connection, home: str, now_ms: int) -> list[str]:
+    """Give back every lease of whoever worked in a data directory before; return the names of the feeds."""
+    held = [
+        row for row in connection.execute(sa.select(feed.c.name, feed.c.owner, feed.c.epoch)) if row.owner and home_of(row.owner) == home
+    ]
+    return [row.name for row in held if release(connection, row.name, row.owner, row.epoch, now_ms)]

@@ -12,6 +12,14 @@ import sqlalchemy as sa
 from penstock.meta.records import ServerRecord, ServerState
 from penstock.meta.tables import server
 
+PROCESS_SIGN = "~"
+"""Stands between the name of a data directory and that of the process that works in it."""
+
+
+def home_of(owner: str) -> str:
+    """Return the data directory of an owner: its processes, one after the other, share it. Copies of a directory have the same name."""
+    return owner.rpartition(PROCESS_SIGN)[0] or owner
+
 
 def announce(connection: sa.Connection, record: ServerRecord, now_ms: int) -> None:
     """Say that a server lives."""
@@ -24,6 +32,12 @@ def announce(connection: sa.Connection, record: ServerRecord, now_ms: int) -> No
 def withdraw(connection: sa.Connection, owner: str) -> None:
     """Take a server out that ends."""
     connection.execute(server.delete().where(server.c.owner == owner))
+
+
+def withdraw_home(connection: sa.Connection, home: str) -> None:
+    """Take out whoever worked in a data directory before."""
+    for owner in [row.owner for row in connection.execute(sa.select(server.c.owner)) if home_of(row.owner) == home]:
+        withdraw(connection, owner)
 
 
 def live(connection: sa.Connection, lease_ms: int, now_ms: int) -> list[ServerRecord]:

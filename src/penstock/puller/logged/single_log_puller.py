@@ -107,6 +107,9 @@ class SingleLogPuller:
     def unsubscribe(self, span_id: int) -> None:
         """Stop giving a span anything: neither of its functions is called after this returns. Does nothing if it is not subscribed."""
         self._routes.remove(span_id)
+        if not self._routes.all():
+            # A log that nobody wants is not read, nor journaled: another server may.
+            self._again.set()
 
     def progress(self, span_id: int) -> SpanProgress | None:
         """Return where a subscription stands, None if there is none."""

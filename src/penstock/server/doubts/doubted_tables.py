@@ -96,8 +96,9 @@ class DoubtedTables:
         clock: Clock,
         jitter: random.Random,
         metrics: DoubtMetrics,
+        follows: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``job`` makes what reads one table once."""
+        """``job`` makes what reads one table once; ``follows`` says whether the log is read here, where doubts are settled."""
         self._doubted = doubted
         self._make_job = job
         self._rules = rules
@@ -105,6 +106,7 @@ class DoubtedTables:
         self._clock = clock
         self._jitter = jitter
         self._metrics = metrics
+        self._follows = follows
         self._lock = threading.Lock()
         self._asked: set[int] = set()
         self._excluding: set[int] = set()
@@ -178,6 +180,8 @@ class DoubtedTables:
 
     def scan(self) -> bool:
         """Open the doubts that a schedule asks for and settle the oldest one that is due; return whether there was one."""
+        if not self._follows():
+            return False
         try:
             states = self._doubted.table_states()
             self._open_scheduled(states)

@@ -101,6 +101,7 @@ class FeedCreator:
             self._policy.check(config.target)
         source_uri = self._sources.choose(config.source)
         with self._sources.using(source_uri) as source:
+            source.begin()
             return self._create(config, source_uri, source.upstream, actor)
 
     def check_alteration(self, document: FeedDocument, config: FeedConfig) -> None:

@@ -89,6 +89,9 @@ class SourceInUse(Protocol):
     def upstream(self) -> Upstream:
         """Return what is captured."""
 
+    def begin(self) -> None:
+        """Capture, where that waits for a first feed: only whoever reads a log knows its tables. Idempotent."""
+
 
 class FeedSources(Protocol):
     """What the creation of a feed asks about sources."""

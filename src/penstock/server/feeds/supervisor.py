@@ -19,6 +19,7 @@ from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.lives import resting
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
+from penstock.meta.transactions.servers import home_of
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
@@ -76,6 +77,7 @@ class Supervisor:
         self._draining = threading.Event()
         self._first_scan = True
         self._servers: list[ServerRecord] = []
+        self._copies: set[str] = set()
         self._announced_s: float | None = None
         self._answered_s: float | None = None
         self._trusted_s = float("-inf")
@@ -86,10 +88,8 @@ class Supervisor:
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def take_over_own_leases(self) -> None:
-        """Release what an earlier process held under this owner's name. Only before ``start``, and if that process is surely gone."""
-        for feed in self._meta.list_feeds():
-            if feed.owner == self.owner:
-                self._meta.release(feed.name, self.owner, feed.epoch)
+        """Release what an earlier process of this data directory held. Only before ``start``."""
+        self._meta.take_over(self.owner)
 
     def start(self) -> None:
         """Start scanning."""
@@ -228,6 +228,17 @@ class Supervisor:
             state = ServerState.DRAINING if self.draining or not self._able() else ServerState.ACTIVE
             self._servers = self._meta.announce(ServerRecord(self.owner, self.url, state), self._lease_ms)
             self._announced_s = now_s
+            self._tell_of_copies()
+
+    def _tell_of_copies(self) -> None:
+        """Say once of another server that it works in a copy of this data directory: those before in this one were taken out."""
+        for other in self._servers:
+            if other.owner != self.owner and home_of(other.owner) == home_of(self.owner) and other.owner not in self._copies:
+                self._copies.add(other.owner)
+                log.error(
+                    "another server works in a copy of this data directory",
+                    extra={"other": other.owner, "url": other.url, "do": "stop one of them; remove the file server-id from the copy"},
+                )
 
     def _share(self, feeds: list[FeedRecord], together: bool) -> Share:
         """Return this server's share in the feeds of one source."""

@@ -24,7 +24,7 @@ from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.receivers.received_log import ReceivedLogService
 from penstock.feed.receivers.receivers import CapturePlace, Receivers
 from penstock.feed.receivers.settings import ReceiverSettings
-from penstock.feed.spark.jobs import SparkJobs
+from penstock.feed.spark.jobs import Jobs
 from penstock.meta.database import MetaDatabase
 from penstock.meta.log_journal import LogJournal
 from penstock.meta.table_states import TableStates
@@ -65,7 +65,7 @@ class Surroundings:
 
     config: ServerConfig
     meta: MetaDatabase
-    jobs: SparkJobs
+    jobs: Jobs
     clock: Clock
     open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
     resolve: Callable[[SinkConfig], SinkConfig]
@@ -93,6 +93,21 @@ class CapturedSource:
     def close(self) -> None:
         """End everything, the newest part first. What is at the upstream stays: a slot, a log. May be called twice."""
         self._parts.close()
+
+    @property
+    def stands_by(self) -> bool:
+        """Return whether nothing is captured."""
+        return self.log_service.stands_by
+
+    def begin(self) -> None:
+        """Take the event store and read the log where this is not so, because a feed of it shall begin here."""
+        if has_log(self.upstream):
+            self.log_service.begin()
+
+    def stand_by(self) -> None:
+        """Let the log go: no feed of it is here, and another server may read it."""
+        if has_log(self.upstream):
+            self.log_service.stand_by()
 
     def verification(self, feed: str) -> dict[str, Any] | None:
         """Return what verification on a schedule found of a feed, None where it is not verified so."""
@@ -185,6 +200,7 @@ class CapturedSource:
             journal=journal,
             needed_from=pins.log_needed_from_ts,
             doubts=doubts,
+            waits=has_log(self.upstream),
         )
         parts.callback(service.close)
         return service.start()
@@ -201,7 +217,8 @@ class CapturedSource:
 
         self._metrics.register(TableStateCollector(self.log_service.table_states))
         rules = FeedDoubtRules(around.meta, self.uri)
-        doubted = DoubtedTables(self.log_service, job, rules, config.reread, clock, system_random(), DoubtMetrics(self._metrics))
+        metrics, follows = DoubtMetrics(self._metrics), lambda: not self.stands_by
+        doubted = DoubtedTables(self.log_service, job, rules, config.reread, clock, system_random(), metrics, follows)
         self._parts.callback(doubted.stop)
         doubted.start()
         return doubted

@@ -1,11 +1,11 @@
 """The sources of a server: which there are, which one a feed means, and when each begins and ends.
 
-The source without a name is opened with the server and ends with it. A source with a name begins with its first feed here, and ends when
-its last one is gone or has moved to another server; one that cannot be opened is a problem of its own feeds, and of no other's. What it
-has at the upstream stays when it ends: only the removal of a last feed gives that back. Invariants: a source is opened once at a time; it
-is never ended while somebody uses it, or while this server has a feed of it or nobody has; a log that another server reads is not read
-here to create or remove a feed; after a failure it is left alone for a moment,
-however many feeds ask for it. Runs in the server: keepers of feeds begin sources, a thread of this room ends them.
+The source without a name is opened with the server and ends with it; its log is read while a feed of it is here. A source with a name
+begins with its first feed here, and ends when its last one is gone or has moved to another server; one that cannot be opened is a problem
+of its own feeds, and of no other's. What it has at the upstream stays when it ends: only the removal of a last feed gives that back.
+Invariants: a source is opened once at a time; it is never ended while somebody uses it, or while this server has a feed of it or nobody
+has; a log that another server reads is not read here to create or remove a feed; after a failure it is left alone for a moment, however
+many feeds ask for it. Runs in the server: keepers of feeds begin sources, a thread of this room ends them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,16 @@ class OpenSource(Protocol):
     @property
     def registries(self) -> Sequence[CollectorRegistry]:
         """Return its metrics."""
+
+    @property
+    def stands_by(self) -> bool:
+        """Return whether nothing is captured here, because that waits for a first feed, or another server has taken it."""
+
+    def begin(self) -> None:
+        """Capture, where it stands by. Idempotent."""
+
+    def stand_by(self) -> None:
+        """Capture nothing of a log until a feed begins. Idempotent."""
 
     def verification(self, feed: str) -> dict[str, Any] | None:
         """Return what verification on a schedule found of a feed."""
@@ -192,7 +202,8 @@ class Sources:
         """Give a source, opened if it is not, that does not end meanwhile; raise where another server reads its log."""
         slot = self._slots[uri]
         with slot.lock:
-            other = self._elsewhere(uri) if slot.source is None and slot.place.has_one_log else ""
+            read_here = slot.source is not None and not slot.source.stands_by
+            other = self._elsewhere(uri) if slot.place.has_one_log and not read_here else ""
             if other:
                 raise PenstockError("CONFIG_INVALID", f"source: {slot.place.shown} is captured by the server {other}", "Ask that server.")
             source = self._begin(slot)
@@ -223,8 +234,10 @@ class Sources:
         return PenstockError("CONFIG_INVALID", f"no feed of the source {place.shown} runs on this server", _ELSEWHERE)
 
     def end_unneeded(self) -> None:
-        """End every source with a name that nobody needed at two looks. Called by the thread, or by a test that did not start it."""
-        for slot in [s for s in self._slots.values() if s.place.name and (s.source is not None or s.failure is not None)]:
+        """End every source with a name that nobody needed at two looks; the one without stands by. Called by the thread, or by a test."""
+        ending = [s for s in self._slots.values() if s.place.name and (s.source is not None or s.failure is not None)]
+        standing = [s for s in self._slots.values() if not s.place.name and s.place.has_one_log and s.source is not None]
+        for slot in (*ending, *standing):
             with slot.lock:
                 # Asked for under the lock: whoever takes a feed shows that before the source is begun.
                 was_idle, slot.is_idle = slot.is_idle, not slot.users and slot.place.uri not in self._needed()
@@ -232,7 +245,10 @@ class Sources:
                     continue
                 slot.failure = None
                 # A feed that was just removed is forgotten a moment later, and its place may be taken by another.
-                if slot.source is not None and was_idle:
+                if slot.source is not None and was_idle and not slot.place.name:
+                    if not slot.source.stands_by:
+                        slot.source.stand_by()
+                elif slot.source is not None and was_idle:
                     log.info("source is ended: no feed of it is here", extra={"source": slot.place.name})
                     self._end(slot)
 

@@ -8,6 +8,7 @@ in the log service.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import struct
@@ -26,6 +27,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.timestamp import TS_MAX
+from penstock.store.log.forgotten import Forgotten, note_forgotten, read_forgotten
 from penstock.store.log.wal_segment import RecordKind, Replayed, SegmentEncoder, SegmentScan, WalRecord, segment_files
 from penstock.store.settings import StoreSettings
 
@@ -46,6 +48,10 @@ class _Segment:
     path: Path
     max_ts: dict[int, int]
     size: int
+
+    def is_in(self, flushed_ts: Mapping[int, int]) -> bool:
+        """Return whether everything of it is in objects; of a span that is unknown nobody needs it."""
+        return all(ts <= flushed_ts.get(span_id, TS_MAX) for span_id, ts in self.max_ts.items())
 
 
 class WriteAheadLog:
@@ -72,6 +78,8 @@ class WriteAheadLog:
         self._group = 0
         self.group_count = 0
         """How many groups became durable, one fsync each."""
+        self.forgotten = Forgotten()
+        """What it no longer holds, once it was replayed; objects must."""
         self._next_number = 1
         self._thread = threading.Thread(target=self._run, name="wal-writer", daemon=True)
 
@@ -79,6 +87,9 @@ class WriteAheadLog:
         """Yield everything that the log holds, oldest first. Called once, to its end, before ``start``."""
         self._directory.mkdir(parents=True, exist_ok=True)
         files = segment_files(self._directory)
+        self.forgotten = read_forgotten(self._directory)
+        if files:
+            self.forgotten.check_segments(int(files[0].stem))
         for path in files:
             scan = SegmentScan(path, last=path is files[-1])
             yield from scan.read()
@@ -123,16 +134,24 @@ class WriteAheadLog:
 
     def forget(self, flushed_ts: Mapping[int, int]) -> int:
         """Remove the oldest segments of which everything is in objects; return how many."""
-        removed = 0
         with self._lock:
-            while self._closed_segments:
-                oldest = self._closed_segments[0]
-                if any(flushed_ts.get(span_id, TS_MAX) < ts for span_id, ts in oldest.max_ts.items()):
-                    break
-                oldest.path.unlink(missing_ok=True)
+            going = list(itertools.takewhile(lambda segment: segment.is_in(flushed_ts), self._closed_segments))
+            if not going:
+                return 0
+            forgotten = self.forgotten
+            for segment in going:
+                known = {span_id: ts for span_id, ts in segment.max_ts.items() if span_id in flushed_ts}
+                forgotten = forgotten.with_segment(int(segment.path.stem), known)
+            try:
+                note_forgotten(self._directory, forgotten)
+            except OSError as error:
+                log.warning("write-ahead log is kept", extra={"segments": len(going), "error": error.strerror})
+                return 0
+            self.forgotten = forgotten
+            for segment in going:
+                segment.path.unlink(missing_ok=True)
                 self._closed_segments.pop(0)
-                removed += 1
-        return removed
+        return len(going)
 
     def holders(self) -> frozenset[int]:
         """Return the spans that have rows in the oldest closed segment."""

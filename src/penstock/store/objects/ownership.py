@@ -1,14 +1,15 @@
 """Who writes the objects of an event store that are on shared storage.
 
-``owner/<epoch>.json`` is created once per epoch; the largest epoch owns. The store's local directory notes the epoch that it owned last:
-whoever opens it again goes on with its write-ahead log as long as nobody came in between. Anybody else becomes the owner by the next epoch,
-throws the local log away, and writes every manifest anew, so that the owner before cannot publish any more. It goes back to what is in
-objects: the rest was in a log on another disk, and is pulled again. Invariants: an epoch has one owner; a log is replayed only over
-manifests of the epoch in which it was written. Both records carry magic, version and checksum. Runs in the log service.
+``owner/<epoch>.json`` is created once per epoch; the largest epoch owns. Every opening begins the next one and writes every manifest anew,
+so that the owner before cannot publish any more: not even one that works on a copy of the same directory. The local directory notes the
+epoch that it owned last. Where nobody came in between, it goes on with its write-ahead log; otherwise that is thrown away. Then the store
+goes back to what is in objects: the rest was in a log on another disk, and is pulled again. Invariants: an epoch has one owner; a log is
+replayed only over manifests of the directory's own epochs. Both records carry magic, version and checksum. Runs in the log service.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -21,7 +22,7 @@ import msgspec
 from penstock.files.durable_names import sync_directory
 from penstock.files.private_files import open_private
 from penstock.model.errors import PenstockError
-from penstock.store.objects.manifest import Manifest, decode_manifest, encode_manifest, load_manifests, manifest_prefix, seal, unseal
+from penstock.store.objects.manifest import KEPT, Manifest, decode_manifest, encode_manifest, load_manifests, manifest_prefix, seal, unseal
 from penstock.store.objects.objects import ObjectSpace
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ MAGIC = "penstock-owner"
 VERSION = 1
 PREFIX = "owner/"
 NOTE = "owner.json"
+INTENT = "owner.json.new"
+"""What a directory that goes on is about to claim, and then to note."""
 _TRIES_MAX = 100
 _LOCAL = ("wal", "spill")
 """What a store's directory holds that belongs to one epoch."""
@@ -44,11 +47,11 @@ class OwnerRecord(msgspec.Struct, frozen=True):
 class Ownership:
     """One owner's hold on a space. Thread safe."""
 
-    def __init__(self, space: ObjectSpace, record: OwnerRecord, is_new: bool) -> None:
+    def __init__(self, space: ObjectSpace, record: OwnerRecord, goes_on: bool) -> None:
         self._space = space
         self._record = record
-        self.is_new = is_new
-        """Whether the epoch began with this opening: there is no log to go on with."""
+        self.goes_on = goes_on
+        """Whether the directory was the owner before this opening: it has a log to go on with."""
 
     @property
     def epoch(self) -> int:
@@ -57,26 +60,28 @@ class Ownership:
 
     @classmethod
     def claim(cls, space: ObjectSpace, directory: Path, rng: random.Random) -> Ownership:
-        """Go on as the owner where this directory was it last; become it by the next epoch otherwise, without the directory's log."""
-        newest = _newest(space)
-        if newest is not None and _noted(directory) == newest:
-            return cls(space, newest, is_new=False)
+        """Become the owner by the next epoch; with the directory's log where this directory was the owner last."""
+        noted = _noted(directory)
         for _ in range(_TRIES_MAX):
+            newest = _newest(space)
+            goes_on = newest is not None and newest in noted
             record = OwnerRecord(1 if newest is None else newest.epoch + 1, f"{rng.getrandbits(64):016x}")
+            if goes_on:
+                # A crash before the epoch is noted as begun must not cost the log.
+                _write(directory / INTENT, record)
             path = f"{PREFIX}{record.epoch:012d}.json"
             if space.put_new(path, [_sealed(record)]) or _read(space, path) == record:
-                log.info("objects claimed", extra={"uri": space.uri, "epoch": record.epoch})
-                return cls(space, record, is_new=True)
-            newest = _newest(space)
+                log.info("objects claimed", extra={"uri": space.uri, "epoch": record.epoch, "goes_on": goes_on})
+                return cls(space, record, goes_on)
         raise PenstockError("STORE_FAILED", f"no epoch of {space.uri} could be claimed: others claim it all the time")
 
     def begin(self, directory: Path, held_ts: Mapping[int, int]) -> None:
-        """Take over what there is, in a new epoch: the log of this directory goes, every manifest is written anew.
+        """Take over what there is, in a new epoch: a log of another epoch goes, every manifest is written anew.
 
         ``held_ts`` says of some spans up to where their rows are in objects, where that is further than their manifests say; it was read
         before, so the manifests that it relies on are there.
         """
-        for name in _LOCAL:
+        for name in () if self.goes_on else _LOCAL:
             _remove(directory / name)
         for manifest in self._manifests():
             self._take(manifest, held_ts.get(manifest.span_id, 0))
@@ -84,12 +89,8 @@ class Ownership:
     def note(self, directory: Path) -> None:
         """Note in the directory that its log is of this epoch. Done last: a crash before that claims another epoch."""
         directory.mkdir(parents=True, exist_ok=True)
-        partial = directory / f"{NOTE}.new"
-        with open(partial, "wb", opener=open_private) as sink:
-            sink.write(_sealed(self._record))
-            sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(directory / NOTE)
+        _write(directory / INTENT, self._record)
+        (directory / INTENT).replace(directory / NOTE)
         sync_directory(directory)
 
     def check(self) -> None:
@@ -109,6 +110,8 @@ class Ownership:
             )
             path = f"{manifest_prefix(mine.span_id)}{mine.number:012d}.json"
             if self._space.put_new(path, [encode_manifest(mine)]):
+                if mine.number > KEPT:
+                    self._space.delete(f"{manifest_prefix(mine.span_id)}{mine.number - KEPT:012d}.json")
                 return
             manifest = decode_manifest(path, self._space.get(path))
             if manifest.writer == mine.writer:
@@ -164,9 +167,18 @@ def _newest(space: ObjectSpace) -> OwnerRecord | None:
     return _read(space, names[-1]) if names else None
 
 
-def _noted(directory: Path) -> OwnerRecord | None:
-    """Return what a directory owned last; None where that cannot be told."""
-    try:
-        return unseal(NOTE, (directory / NOTE).read_bytes(), MAGIC, VERSION, OwnerRecord)
-    except (OSError, PenstockError):
-        return None
+def _noted(directory: Path) -> list[OwnerRecord]:
+    """Return what a directory owned last, and what it may have claimed since; nothing where that cannot be told."""
+    found = []
+    for name in (NOTE, INTENT):
+        with contextlib.suppress(OSError, PenstockError):
+            found.append(unseal(name, (directory / name).read_bytes(), MAGIC, VERSION, OwnerRecord))
+    return found
+
+
+def _write(file: Path, record: OwnerRecord) -> None:
+    with open(file, "wb", opener=open_private) as sink:
+        sink.write(_sealed(record))
+        sink.flush()
+        os.fsync(sink.fileno())
+    sync_directory(file.parent)

@@ -94,6 +94,22 @@ def test_a_mark_is_in_the_journal_before_its_ts_is_resolved(lab: Lab) -> None:
     assert [e.ts for e in lab.journal.marks_from(0)] == [marked]
 
 
+def test_a_log_that_nobody_wants_is_neither_read_nor_journaled_and_then_read_on(lab: Lab) -> None:
+    """Another server may read it meanwhile, and a journal has one writer."""
+    receiver = lab.subscribe(Span(1), 0)
+    first = lab.log.commit(1, [1])
+    receiver.wait(first)
+    lab.puller.unsubscribe(Span(1).span_id)
+    until(lambda: lab.puller._place.position is None)
+    saved = list(lab.order)
+    lab.log.commit(1, [2])
+    marked = lab.log.commit(1, [], mark=True)
+    assert lab.order == saved
+    again = lab.subscribe(Span(1), first)
+    again.wait(marked)
+    assert [value for _, value in again.rows] == [2]
+
+
 def test_a_span_that_joins_further_back_gets_its_rows_and_the_others_none_twice(lab: Lab) -> None:
     early = lab.subscribe(Span(1), 0)
     seen = [lab.log.commit(1, [n]) for n in range(5)]

@@ -96,6 +96,18 @@ def test_doubts_of_one_table_are_settled_together_after_a_little_while(lab: Lab)
     assert lab.after(1000) == []
 
 
+def test_doubts_are_settled_where_the_log_is_read(lab: Lab) -> None:
+    follows = [False]
+    lab.loop = DoubtedTables(
+        lab.log, lab.log.job, lab.rules, SETTINGS, lab.clock, random.Random(1), lab.metrics, follows=lambda: follows[0]
+    )
+    lab.log.doubt_table(7, "shop", "t", "a rewrite")
+    lab.log.endings[7] = [Settlement(ts=500, rows=3, left_out=1, closed=True)]
+    assert lab.after(1000) == []
+    follows[0] = True
+    assert lab.after(0) == [7]
+
+
 def test_a_table_that_cannot_be_read_is_quarantined_and_tried_again_ever_more_rarely(lab: Lab) -> None:
     lab.log.endings[7] = [LOST] * 4
     lab.log.doubt_table(7, "shop", "t", "a rewrite")

@@ -258,6 +258,36 @@ def test_own_leases_of_a_dead_process_are_taken_at_once(meta: MetaDatabase, buil
     assert factory.waiting() == 0
 
 
+def test_a_server_in_a_copy_of_the_data_directory_takes_the_feeds_and_the_other_is_fenced_and_told(
+    meta: MetaDatabase, build: Build, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both believe that the other is their dead predecessor, so neither may ever have the epoch of the other."""
+    create(meta)
+    one, factory = build("host-1~aaaa")
+    one.scan()
+    first = factory.next_run()
+    copy, copy_factory = build("host-1~bbbb")
+    copy.take_over_own_leases()
+    for _ in range(4):
+        clock.advance(4)
+        one.scan()
+        copy.scan()
+    second = copy_factory.next_run() if copy_factory.waiting() else factory.next_run()
+    assert first.stopped.is_set()
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert factory.waiting() + copy_factory.waiting() == 0, "one of them runs it"
+    assert "works in a copy of this data directory" in caplog.text
+    # A successor in the same directory is no copy.
+    caplog.clear()
+    one.stop()
+    copy.stop()
+    third, third_factory = build("host-1~cccc")
+    third.take_over_own_leases()
+    third.scan()
+    assert third_factory.next_run().epoch == 3
+    assert "copy" not in caplog.text
+
+
 def test_thread_picks_up_a_new_feed_when_woken(meta: MetaDatabase, build: Build, clock: SimulatedClock) -> None:
     supervisor, factory = build()
     supervisor.start()

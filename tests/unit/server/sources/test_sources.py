@@ -148,6 +148,12 @@ def test_a_log_that_another_server_reads_is_not_read_here_for_a_new_feed(
         with scripted.sources.using(place.uri):
             pass
     assert scripted.attempts == ["", "crm"]
+    # One that is open here and stands by is the other server's as well; what is read here is used.
+    scripted.sources.begin(SHOP.uri)
+    with scripted.sources.using(SHOP.uri):
+        scripted.opened[-1].stands_by = True
+    with pytest.raises(PenstockError, match="source: shop is captured by the server https://b:8300"), scripted.sources.using(SHOP.uri):
+        pass
 
 
 def test_a_source_that_cannot_be_opened_stops_its_own_feeds_only(
@@ -215,6 +221,22 @@ def test_who_uses_a_source_keeps_it_and_the_one_without_a_name_stays(scripted: S
     for _ in range(2):
         scripted.sources.end_unneeded()
     assert [(s.place.name, s.closed) for s in scripted.opened] == [("", 0), ("shop", 1)]
+    assert not scripted.opened[0].stands_by, "ranges are shared"
+
+
+def test_the_log_of_a_source_without_a_name_is_left_to_other_servers_where_no_feed_is_here(clock: SimulatedClock) -> None:
+    place = SourcePlace("", SHOP.uri)
+    scripted = ScriptedSources([place], clock)
+    source = scripted.sources.begin(place.uri)
+    for needed, stands_by in (({place.uri}, False), (set(), True)):
+        scripted.sources.follow(lambda needed=needed: needed, lambda _: "")
+        for _ in range(2):
+            scripted.sources.end_unneeded()
+        assert source.stands_by == stands_by
+    source.begin()
+    scripted.sources.follow(lambda: {place.uri}, lambda _: "")
+    scripted.sources.end_unneeded()
+    assert (source.stands_by, scripted.opened[0].closed) == (False, 0)
 
 
 def test_all_end_in_the_reverse_order_and_none_begins_afterwards(scripted: ScriptedSources) -> None:

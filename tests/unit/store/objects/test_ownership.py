@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -36,20 +37,45 @@ def test_each_epoch_has_one_owner_whoever_claims_at_the_same_time(tmp_path: Path
                 one.check()
 
 
-def test_a_directory_goes_on_in_its_epoch_until_another_comes(tmp_path: Path) -> None:
+def test_a_directory_goes_on_with_its_log_until_another_comes(tmp_path: Path) -> None:
     space = ObjectSpace((tmp_path / "shared").as_uri())
     disk = tmp_path / "disk"
     first = Ownership.claim(space, disk, random.Random(1))
-    assert (first.epoch, first.is_new) == (1, True)
+    assert (first.epoch, first.goes_on) == (1, False)
     # A crash before the note: the log, if any, is of no epoch.
     second = Ownership.claim(space, disk, random.Random(2))
+    assert (second.epoch, second.goes_on) == (2, False)
     second.begin(disk, {})
     second.note(disk)
-    again = Ownership.claim(space, disk, random.Random(3))
-    assert (second.epoch, again.epoch, again.is_new) == (2, 2, False)
-    Ownership.claim(space, tmp_path / "other", random.Random(4))
-    back = Ownership.claim(space, disk, random.Random(5))
-    assert (back.epoch, back.is_new) == (4, True)
+    # The same directory goes on by an epoch of its own, however often it crashes before that is noted.
+    for number in (3, 4):
+        again = Ownership.claim(space, disk, random.Random(number))
+        assert (again.epoch, again.goes_on) == (number, True)
+        with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+            second.check()
+    again.note(disk)
+    Ownership.claim(space, tmp_path / "other", random.Random(5))
+    back = Ownership.claim(space, disk, random.Random(6))
+    assert (back.epoch, back.goes_on) == (6, False)
+
+
+def test_of_two_copies_of_a_directory_one_has_the_objects(tmp_path: Path) -> None:
+    """A snapshot of a machine that is started twice: whoever comes later takes over, and the other one's log is worth nothing."""
+    space = ObjectSpace((tmp_path / "shared").as_uri())
+    disk, copy = tmp_path / "disk", tmp_path / "copy"
+    owner = Ownership.claim(space, disk, random.Random(1))
+    owner.begin(disk, {})
+    owner.note(disk)
+    shutil.copytree(disk, copy)
+    twin = Ownership.claim(space, copy, random.Random(2))
+    assert (twin.epoch, twin.goes_on) == (2, True)
+    with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+        owner.check()
+    twin.note(copy)
+    back = Ownership.claim(space, disk, random.Random(3))
+    assert (back.epoch, back.goes_on) == (3, False)
+    with pytest.raises(PenstockError, match=r"\[FENCED\]"):
+        twin.check()
 
 
 def test_the_log_of_another_epoch_goes_and_so_does_one_with_a_damaged_note(tmp_path: Path) -> None:
@@ -62,7 +88,7 @@ def test_the_log_of_another_epoch_goes_and_so_does_one_with_a_damaged_note(tmp_p
     (disk / "wal").mkdir()
     (disk / "wal" / "000000000001.wal").write_bytes(b"rows")
     owner = Ownership.claim(space, disk, random.Random(2))
-    assert (owner.epoch, owner.is_new) == (2, True)
+    assert (owner.epoch, owner.goes_on) == (2, False)
     owner.begin(disk, {})
     assert not (disk / "wal").exists()
     with pytest.raises(PenstockError, match="CONFIG_INVALID"):

@@ -1,0 +1,277 @@
+"""Three servers, twenty feeds, MariaDB as meta database, a standalone cluster, an object store: everything is killed or paused in turn.
+
+Afterwards no feed is parked, every target equals its upstream, and every file is as it was first seen. What is done in which order comes
+from a seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from penstock.cli.server_client import ServerClient
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import ReachedState
+from penstock.model.errors import PenstockError
+from penstock.server.verify.verification import open_reader
+from penstock.source.dataserver.workload import Workload, WorkloadSettings
+from testing.checks.target_audit import DeliveredChanges
+from testing.servers.command_process import CommandProcess
+from testing.servers.loopback_server import mariadb
+from testing.servers.seaweed import S3Server, seaweed_s3
+from testing.servers.spark_standalone import SparkStandalone, spark_standalone
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3_000)]
+
+SERVERS, FEEDS, RATE = 3, 20, 300
+TABLES = ("orders", "order_items", "products", "assets")
+START_S, SETTLE_S = 400.0, 900.0
+LEASE_S = 8
+PAUSE_S = 12.0
+"""Longer than a lease: another server takes over meanwhile."""
+EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+class Files:
+    """Notes every file of the bucket when it is first seen, again and again, until it is stopped."""
+
+    def __init__(self, s3: S3Server) -> None:
+        self._store = S3Store(
+            s3.bucket,
+            config={
+                "endpoint": s3.endpoint,
+                "access_key_id": s3.access_key,
+                "secret_access_key": s3.secret_key,
+                "region": "us-east-1",
+            },
+            client_options={"allow_http": True, "timeout": "10s"},
+        )
+        self.first_seen: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def digest(self, path: str) -> str:
+        return hashlib.sha256(bytes(obstore.get(self._store, path).bytes())).hexdigest()
+
+    def look(self) -> None:
+        for page in obstore.list(self._store, "feeds"):
+            for entry in page:
+                path = entry["path"]
+                if path not in self.first_seen and "/CDC" in path and not path.endswith(".index"):
+                    self.first_seen[path] = self.digest(path)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(3.0):
+            # The object store is paused too.
+            with suppress(Exception):
+                self.look()
+
+
+class Group:
+    """The servers, and whatever they need."""
+
+    def __init__(self, parts: ExitStack, upstream: Any, waiting: Any, folder: Path) -> None:
+        self.upstream, self.waiting, self.folder = upstream, waiting, folder
+        self.meta_url = parts.enter_context(mariadb(folder / "meta"))
+        self.database = int((folder / "meta" / "pid").read_text())
+        self.s3 = parts.enter_context(seaweed_s3(folder / "s3"))
+        self.files = Files(self.s3)
+        parts.callback(self.files.stop)
+        self.spark: SparkStandalone = parts.enter_context(spark_standalone(folder / "spark", workers=2, cores=3))
+        self.meta = parts.enter_context(MetaDatabase(self.meta_url))
+        self.servers: dict[str, CommandProcess] = {}
+        self.urls: dict[str, str] = {}
+        parts.callback(self.stop)
+        for number in range(SERVERS):
+            self.start(f"server{number}")
+
+    def start(self, name: str) -> None:
+        settings = {
+            "meta-url": self.meta_url,
+            "owner": name,
+            "supervisor.lease": f"{LEASE_S}s",
+            "supervisor.rebalance-interval": "5s",
+            "spark.cores-max": "1",
+            "spark.warm-up": "false",
+        }
+        options = ["--source", self.upstream.uri, "--data-dir", str(self.folder / name), "--http-port", "0"]
+        options += ["--spark-master", self.spark.master]
+        for key, value in settings.items():
+            options += ["--set", f"{key}={value}"]
+        self.servers[name] = CommandProcess("server", *options)
+        self.urls[name] = self.servers[name].wait_for("penstock server: ", START_S).split()[0]
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGCONT)
+            server.stop()
+
+    def create(self, number: int) -> None:
+        with ServerClient(self.urls["server0"], timeout_s=300.0) as client:
+            client.create_feed(
+                {
+                    "name": f"f{number}",
+                    "tables": [f"shop.{TABLES[number % len(TABLES)]}"],
+                    "sink": {"uri": self.s3.uri(f"feeds/{number}")},
+                    "flush-interval": "2s",
+                }
+            )
+
+    def explain(self) -> str:
+        feeds = [f"{f.name}: {f.reached_state} owner {f.owner} {f.error_code} {f.error_text[:300]}" for f in self.meta.list_feeds()]
+        return "\n".join([*feeds, *(f"--- {name}\n{server.output[-5000:]}" for name, server in self.servers.items())])
+
+    def caught_up(self) -> None:
+        """Wait until every feed has delivered what is committed now."""
+        ts = self.upstream.current_ts()
+
+        def reached() -> bool:
+            with suppress(PenstockError):
+                feeds = self.meta.list_feeds()
+                parked = [f for f in feeds if f.reached_state is ReachedState.FAILED]
+                assert parked == [], self.explain()
+                return len(feeds) == FEEDS and all(f.checkpoint_ts >= ts for f in feeds)
+            return False
+
+        self.waiting.until("every feed has caught up", reached, SETTLE_S, self.explain, look_s=1.0)
+
+
+def children(pid: int, words: bytes) -> list[int]:
+    """Return the processes of a group whose command line says some words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.getpgid(int(entry.name)) == pid and words in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+class Chaos:
+    """One fault at a time; each leaves everything running again, or lets the group see to it."""
+
+    def __init__(self, group: Group, rng: random.Random) -> None:
+        self.group, self.rng = group, rng
+        self.never = threading.Event()
+        self.faults = [self.kill_server, self.pause_server, self.kill_jvm, self.kill_executor, self.pause_store, self.pause_meta]
+
+    def any_server(self) -> str:
+        return self.rng.choice(sorted(self.group.servers))
+
+    def restart(self, name: str) -> None:
+        self.group.servers[name].stop()
+        self.group.start(name)
+
+    def kill_server(self) -> None:
+        name = self.any_server()
+        self.group.servers[name].kill(children=True)
+        self.never.wait(LEASE_S)
+        self.restart(name)
+
+    def pause_server(self) -> None:
+        self.pause(self.group.servers[self.any_server()].pid)
+
+    def kill_jvm(self) -> None:
+        name = self.any_server()
+        server = self.group.servers[name]
+        for pid in children(server.pid, b"org.apache.spark.deploy.SparkSubmit"):
+            os.kill(pid, signal.SIGKILL)
+        assert server.wait(300) == 4, server.output[-5000:]
+        self.restart(name)
+
+    def kill_executor(self) -> None:
+        worker = self.rng.choice(self.group.spark.workers)
+        for pid in children(worker.pid, EXECUTOR)[:1]:
+            os.kill(pid, signal.SIGKILL)
+
+    def pause_store(self) -> None:
+        port = urlsplit(self.group.s3.endpoint).port
+        (pid,) = all_pids(b"-s3.port=%d" % (port or 0))
+        self.pause(os.getpgid(pid))
+
+    def pause_meta(self) -> None:
+        self.pause(os.getpgid(self.group.database))
+
+    def pause(self, group: int) -> None:
+        os.killpg(group, signal.SIGSTOP)
+        try:
+            self.never.wait(PAUSE_S)
+        finally:
+            os.killpg(group, signal.SIGCONT)
+
+
+def all_pids(words: bytes) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if words in (entry / "cmdline").read_bytes():
+                yield int(entry.name)
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(5, id="long")])
+def test_everything_dies_and_every_feed_delivers(upstream: Any, waiting: Any, tmp_path: Path, rounds: int) -> None:
+    rng = random.Random(20261116)
+    workload = Workload(upstream, WorkloadSettings(rate=RATE, rows=10_000_000, ddls=False))
+    workload.setup()
+    with ExitStack() as parts:
+        parts.callback(workload.stop)
+        group = Group(parts, upstream, waiting, tmp_path)
+        workload.start()
+        for number in range(FEEDS):
+            group.create(number)
+        group.caught_up()
+        chaos = Chaos(group, rng)
+        for _ in range(rounds):
+            for fault in rng.sample(chaos.faults, len(chaos.faults)):
+                fault()
+                group.caught_up()
+        report = workload.stop()
+        group.caught_up()
+        group.files.stop()
+        group.files.look()
+        rows = 0
+        for number in range(FEEDS):
+            name = f"f{number}"
+            verdict = verified(group, name)
+            assert verdict["identical"], (name, verdict)
+            changes = DeliveredChanges(open_reader(group.s3.uri(f"feeds/{number}"), {}))
+            assert changes.problems() == [], name
+            rows += verdict["rows"]
+        assert rows == FEEDS // len(TABLES) * (report.inserts - report.deletes)
+        changed = [path for path, digest in group.files.first_seen.items() if group.files.digest(path) != digest]
+        assert changed == []
+        said = "".join(server.output for server in group.servers.values())
+        assert "[INTERNAL]" not in said
+        assert "Traceback" not in said
+
+
+def verified(group: Group, name: str) -> dict[str, Any]:
+    """Have a feed verified by the server that runs it."""
+    found: dict[str, Any] = {}
+
+    def asked() -> bool:
+        owner = group.meta.get_feed(name).owner.partition("-")[0]
+        if owner not in group.urls:
+            return False
+        with suppress(PenstockError), ServerClient(group.urls[owner], timeout_s=600.0) as client:
+            found.update(client.verify_feed(name))
+        return bool(found)
+
+    group.waiting.until(f"{name} is verified", asked, SETTLE_S, group.explain, look_s=1.0)
+    return found
