@@ -135,7 +135,7 @@ class SparklessServer:
                 sharing._stop.set()
                 source.store._sharing = None
         self.supervisor._keepers.clear()
-        self.supervisor._announced_s = None
+        self.supervisor._presence.changed()
         self._parts.close()
 
 

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from penstock.config.server_tree import SupervisorSettings
 from penstock.meta.database import MetaDatabase
 from penstock.meta.lives import resting
-from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord, ServerState
-from penstock.meta.transactions.servers import home_of
+from penstock.meta.records import FeedRecord, ReachedState, RequestedState, ServerRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.keeper import FeedKeeper
 from penstock.server.feeds.ports import FeedRunFactory, RunStatus
+from penstock.server.feeds.presence import Presence
 from penstock.server.feeds.sharing import LEFT, Share, is_meant_for_another, share_of
 from penstock.server.feeds.turns import StartTurns
 
@@ -76,9 +76,7 @@ class Supervisor:
         self._wake = threading.Event()
         self._draining = threading.Event()
         self._first_scan = True
-        self._servers: list[ServerRecord] = []
-        self._copies: set[str] = set()
-        self._announced_s: float | None = None
+        self._presence = Presence(owner, meta, clock, settings.lease_s)
         self._answered_s: float | None = None
         self._trusted_s = float("-inf")
         self._moved_s = float("-inf")
@@ -110,7 +108,7 @@ class Supervisor:
             else:
                 # Its lease runs out by itself; releasing it now would let two runs of one feed overlap.
                 log.error("feed did not stop in time", extra={"feed": keeper.feed.name})
-        if self._announced_s is not None:
+        if self._presence.is_told:
             try:
                 self._meta.withdraw(self.owner)
             except PenstockError as error:
@@ -134,7 +132,7 @@ class Supervisor:
             self._draining.set()
         else:
             self._draining.clear()
-        self._announced_s = None
+        self._presence.changed()
         self.wake()
 
     @property
@@ -145,7 +143,7 @@ class Supervisor:
     @property
     def servers(self) -> list[ServerRecord]:
         """Return the servers that share the meta database, as they were at the last look."""
-        return self._servers
+        return self._presence.servers
 
     @property
     def alive(self) -> bool:
@@ -178,7 +176,7 @@ class Supervisor:
             self._now_ms = self._meta.now_ms()
             if any(self._is_loose(feed) for group in groups.values() for feed in group):
                 # The share depends on who is there now.
-                self._announced_s = None
+                self._presence.changed()
                 self._announce()
         except PenstockError as error:
             if self._answered_s is not None or self._first_scan:
@@ -223,28 +221,13 @@ class Supervisor:
         self._answered_s = now_s
 
     def _announce(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._announced_s is None or now_s - self._announced_s >= self._settings.lease_s / 3:
-            state = ServerState.DRAINING if self.draining or not self._able() else ServerState.ACTIVE
-            self._servers = self._meta.announce(ServerRecord(self.owner, self.url, state), self._lease_ms)
-            self._announced_s = now_s
-            self._tell_of_copies()
-
-    def _tell_of_copies(self) -> None:
-        """Say once of another server that it works in a copy of this data directory: those before in this one were taken out."""
-        for other in self._servers:
-            if other.owner != self.owner and home_of(other.owner) == home_of(self.owner) and other.owner not in self._copies:
-                self._copies.add(other.owner)
-                log.error(
-                    "another server works in a copy of this data directory",
-                    extra={"other": other.owner, "url": other.url, "do": "stop one of them; remove the file server-id from the copy"},
-                )
+        self._presence.announce_if_due(self.url, lambda: not self.draining and self._able())
 
     def _share(self, feeds: list[FeedRecord], together: bool) -> Share:
         """Return this server's share in the feeds of one source."""
         with self._lock:
             kept = {feed.name for feed in feeds if feed.name in self._keepers}
-        return share_of(self.owner, self.draining, self._servers, feeds, kept, together)
+        return share_of(self.owner, self.draining, self._presence.servers, feeds, kept, together)
 
     def _look_at(self, feed: FeedRecord, share: Share, together: bool) -> None:
         with self._lock:
@@ -287,7 +270,9 @@ class Supervisor:
             return self._first_scan and feed.reached_state is ReachedState.FAILED
         # A feed that those who should have it leave alone is taken by anybody: they may have no such source.
         left_alone = same_s >= (lease_s if together else lease_s / 3) + (lease_s if held else 0)
-        wanted = feed.wanted_owner == self.owner or (share.wants_more and not is_meant_for_another(feed, self.owner, self._servers))
+        wanted = feed.wanted_owner == self.owner or (
+            share.wants_more and not is_meant_for_another(feed, self.owner, self._presence.servers)
+        )
         if left_alone and not wanted:
             self._alone_until_s = self._clock.monotonic_s() + _MISTRUST_LEASES * lease_s
         return wanted or left_alone
@@ -330,7 +315,7 @@ class Supervisor:
         now_s = self._clock.monotonic_s()
         for feed in feeds if now_s >= self._alone_until_s else ():
             keeper = self._keepers.get(feed.name)
-            if keeper is not None and not keeper.stopping and is_meant_for_another(feed, self.owner, self._servers):
+            if keeper is not None and not keeper.stopping and is_meant_for_another(feed, self.owner, self._presence.servers):
                 log.info("feed is moved", extra={"feed": feed.name, "to": feed.wanted_owner})
                 keeper.stop()
         rested = now_s - self._moved_s >= self._settings.rebalance_interval_s > 0
