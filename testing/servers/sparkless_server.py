@@ -55,7 +55,10 @@ class SparklessServer:
         self._parts.callback(directory.close)
         self.meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         self._parts.callback(self.meta.close)
-        around = Surroundings(config, self.meta, LocalJobs(), clock, _open_target, lambda sink: sink, lambda _: True, threading.Lock())
+        owner = directory.owner(name, f"{system_random().getrandbits(64):016x}")
+        around = Surroundings(
+            config, self.meta, LocalJobs(), clock, _open_target, lambda sink: sink, lambda _: True, threading.Lock(), owner
+        )
 
         def open_source(place: SourcePlace) -> CapturedSource:
             self._opened.append(CapturedSource(place, directory.store_of(place.name), around))
@@ -66,7 +69,7 @@ class SparklessServer:
         self._parts.callback(self.sources.close)
         together = {place.uri for place in places}
         self.supervisor = Supervisor(
-            directory.owner(name, f"{system_random().getrandbits(64):016x}"),
+            owner,
             self.meta,
             SourcedRuns(self.sources),
             SETTINGS,
@@ -78,7 +81,7 @@ class SparklessServer:
         self.supervisor.url = f"https://{name}"
         self._parts.callback(self.supervisor.stop)
         self.creator = FeedCreator(self.meta, self.sources, _open_target)
-        owner, keeps, meta = self.supervisor.owner, self.supervisor.keeps, self.meta
+        keeps, meta = self.supervisor.keeps, self.meta
         self.sources.follow(
             lambda: needed_sources(self.sources, meta.list_feeds(), owner, keeps),
             lambda uri: captured_elsewhere(self.sources, meta.list_feeds(), self.supervisor.servers, owner, uri),
@@ -104,7 +107,9 @@ class SparklessServer:
 
     def reads(self, feed: str) -> bool:
         """Return whether the feed is here, and its log is read."""
-        return self.runs(feed) and any(not source.stands_by for source in self._opened)
+        place = self.sources.place_of(self.meta.get_feed(feed))
+        source = self.sources.opened(place.uri) if place is not None else None
+        return self.runs(feed) and source is not None and not source.stands_by
 
     def settled_ts(self, feed: str) -> int:
         """Return a ts at or above every commit that was acknowledged before the call."""

@@ -234,6 +234,12 @@ class MemoryJournal:
         self.versions: list[TableSchema] = []
         self._on_save = on_save
 
+    def hold(self) -> None:
+        """Be the reader: nobody else can be."""
+
+    def let_go(self) -> None:
+        """Nobody waits for it."""
+
     def save(self, entry: JournalEntry) -> None:
         """Keep an entry, as ``meta/log_journal.py`` does."""
         newest = self.start_for(entry.ts)

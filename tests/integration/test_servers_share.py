@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -126,6 +127,27 @@ def test_a_named_source_on_shared_storage_goes_from_server_to_server(shared: Gro
     two.stop()
     shared.write()
     shared.delivered(back)
+
+
+@pytest.mark.parametrize("group", ["local"], indirect=True)
+def test_a_feed_goes_to_and_fro_between_servers_with_stores_of_their_own(group: Group) -> None:
+    """Both count commit ts from one log, which one of them reads at a time."""
+    one = group.start("one")
+    one.create_feed(group.tree())
+    group.delivered(one)
+    two = group.start("two")
+    for leaves, comes in ((one, two), (two, one), (one, two), (two, one)):
+        stop = threading.Event()
+        writer = threading.Thread(target=lambda stop=stop: [group.write() for _ in iter(lambda: stop.wait(0.02), True)])
+        writer.start()
+        try:
+            comes.supervisor.drain(False)
+            leaves.supervisor.drain(True)
+            until("it has moved", lambda comes=comes: comes.reads("f"))
+        finally:
+            stop.set()
+            writer.join()
+        group.delivered(comes)
 
 
 @pytest.mark.parametrize("group", ["shared"], indirect=True)

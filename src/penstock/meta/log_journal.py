@@ -5,7 +5,8 @@ before anyone relies on its ts. The order of entries by ts is their order in the
 everything above the ts is found. Whoever saves has compared the places (``puller/logged/journal_keeper.py``); what can be told without
 comparing is refused here. Marks at one place follow each other while a log is quiet; of those the first and the newest stay, so that
 whoever stands between them begins at this place and at none before it. Positions that are older than ``keep_s`` are dropped, but never
-one that somebody needs. One process writes. Runs in the server, in the puller's thread.
+one that somebody needs. One process writes, the reader of the log, under a lease with an epoch that every entry is saved under: another
+reader would not know the marks that this one puts, and give a commit another ts. Runs in the server, in the puller's thread.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import sqlalchemy as sa
 
 from penstock.meta.engine import MetaEngine, MetaSettings
 from penstock.meta.tables import log_position, log_schema
+from penstock.meta.transactions import log_readers
 from penstock.model.clock import Clock, SystemClock
-from penstock.model.errors import InvariantError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 
 
@@ -33,10 +35,11 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JournalSettings:
-    """How long positions are kept, and how often old ones are looked for."""
+    """How long positions are kept, how often old ones are looked for, and for how long a reader that says nothing has the log."""
 
     keep_s: float = 3 * 86_400.0
     prune_interval_s: float = 600.0
+    lease_s: float = 6.0
 
 
 class LogJournal:
@@ -49,17 +52,49 @@ class LogJournal:
         settings: JournalSettings | None = None,
         clock: Clock | None = None,
         meta: MetaSettings | None = None,
+        reader: str = "",
     ) -> None:
+        """``reader`` is the server that reads the log; without one nobody else can, and no lease is kept."""
         self.settings = settings or JournalSettings()
         self._source = source
         self._clock = clock or SystemClock()
         self._engine = MetaEngine(url, meta or MetaSettings())
         self._pruned_s = self._clock.monotonic_s()
+        self._reader = reader
+        self._epoch: int | None = None
+        self._held_s = float("-inf")
+
+    def hold(self) -> None:
+        """Be the reader of the log: take it, or look again whether it is still this one's and renew that; raise where another has it.
+
+        What was read of the log before this returns lies before every mark that a later reader puts, so it may be given.
+        """
+        now_s = self._clock.monotonic_s()
+        if not self._reader or now_s - self._held_s < min(1.0, self.settings.lease_s / 3):
+            return
+        if self._epoch is not None:
+            with self._engine.read() as connection:
+                there = log_readers.reader_of(connection, self._source)
+                left_ms = there.lease_until_ms - self._now_ms(connection) if there is not None else 0
+            if there is not None and there.epoch == self._epoch and left_ms > self._lease_ms * 2 // 3:
+                self._held_s = now_s
+                return
+        with self._engine.write() as connection:
+            self._be_reader(connection)
+        self._held_s = now_s
+
+    def let_go(self) -> None:
+        """Be the reader of the log no more. Does nothing where this is not the reader."""
+        epoch, self._epoch, self._held_s = self._epoch, None, float("-inf")
+        if epoch is not None:
+            with self._engine.write() as connection:
+                log_readers.release(connection, self._source, epoch)
 
     def save(self, entry: JournalEntry) -> None:
         """Make a position or mark durable; one that is there stays. Raises where an entry of this ts names another place."""
         values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
         with self._engine.write() as connection:
+            self._be_reader(connection)
             newest, before = self._two_newest_up_to(connection, entry.ts)
             if newest is None or newest.ts < entry.ts:
                 if entry.mark and newest is not None and newest.mark and before is not None and before.text == newest.text == entry.text:
@@ -93,6 +128,7 @@ class LogJournal:
         """Drop every position and begin with this one, because the places of another log cannot be compared with it."""
         values = {"mark": int(entry.mark), "position": entry.text, "written_ms": self._clock.now_ms()}
         with self._engine.write() as connection:
+            self._be_reader(connection)
             connection.execute(log_position.delete().where(self._mine()))
             connection.execute(log_position.insert().values(source=self._source, ts=entry.ts, **values))
 
@@ -137,6 +173,26 @@ class LogJournal:
             if kept is not None:
                 old = log_position.delete().where(self._mine(), log_position.c.written_ms < before_ms, log_position.c.ts < kept.ts)
                 connection.execute(old)
+
+    def _be_reader(self, connection: sa.Connection) -> None:
+        if not self._reader:
+            return
+        now_ms = self._now_ms(connection)
+        if self._epoch is not None and log_readers.renew(connection, self._source, self._epoch, self._lease_ms, now_ms):
+            return
+        was, self._epoch = self._epoch, None
+        epoch = log_readers.take(connection, self._source, self._reader, self._lease_ms, now_ms) if was is None else None
+        if epoch is None:
+            other = log_readers.reader_of(connection, self._source)
+            raise PenstockError("LOG_HELD", f"the log is read by the server {other.owner if other is not None else ''}".strip())
+        self._epoch = epoch
+
+    @property
+    def _lease_ms(self) -> int:
+        return round(self.settings.lease_s * 1000)
+
+    def _now_ms(self, connection: sa.Connection) -> int:
+        return self._engine.server_now_ms(connection) or self._clock.now_ms()
 
     def _mine(self) -> sa.ColumnElement[bool]:
         return log_position.c.source == self._source

@@ -179,6 +179,14 @@ log_position = sa.Table(
     sa.Column("position", _TEXT, nullable=False),
     sa.Column("written_ms", sa.BigInteger, nullable=False),
 )
+log_reader = sa.Table(
+    "log_reader",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("owner", _NAME, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+)
 log_schema = sa.Table(
     "log_schema",
     metadata,

@@ -97,6 +97,11 @@ CODES: dict[str, CodeEntry] = {
         "A setting of the upstream does not allow capture.",
         "Run `penstock doctor`: it says what fixes it.",
     ),
+    "LOG_HELD": CodeEntry(
+        ErrorKind.TRANSIENT,
+        "Another server reads the log of this source.",
+        "It passes when the feeds of that server have moved; where it stays, drain or stop the server that the message names.",
+    ),
     "LOG_PURGED": CodeEntry(
         ErrorKind.BLOCKED,
         "The upstream's log does not reach back to where capture stopped.",

@@ -184,7 +184,10 @@ class ServerProcess:
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
             warming.start()
-        around = Surroundings(config, meta, jobs, clock, _open_target, connections.resolve, self._runs_here, threading.Lock(), self._go_on)
+        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
+        around = Surroundings(
+            config, meta, jobs, clock, _open_target, connections.resolve, self._runs_here, threading.Lock(), owner, self._go_on
+        )
         sources = Sources(places, lambda place: self._open_source(place, directory, around), clock, system_random())
         parts.callback(sources.close)
         if config.source:
@@ -193,7 +196,7 @@ class ServerProcess:
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
         self._go_on()
-        self._supervisor = supervisor = self._open_supervisor(directory, meta, sources)
+        self._supervisor = supervisor = self._open_supervisor(owner, meta, sources)
         own_metrics = self._open_metrics(meta, sources)
         health = self._open_health(session, meta, sources, supervisor, own_metrics)
         self._creator = creator = self._open_creator(directory, meta, sources, connections)
@@ -203,7 +206,7 @@ class ServerProcess:
         shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds)
         app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, *shown)
         self._listen(app, callers, directory)
-        owner, keeps = supervisor.owner, supervisor.keeps
+        keeps = supervisor.keeps
         sources.follow(
             lambda: needed_sources(sources, meta.list_feeds(), owner, keeps),
             lambda uri: captured_elsewhere(sources, meta.list_feeds(), supervisor.servers, owner, uri),
@@ -248,9 +251,8 @@ class ServerProcess:
         shown = str(certificate.absolute()) if certificate else None
         parts.callback(announce(KnownServer(self.url, str(ensure_token(directory.path)), shown)))
 
-    def _open_supervisor(self, directory: DataDirectory, meta: MetaDatabase, sources: Sources) -> Supervisor:
+    def _open_supervisor(self, owner: str, meta: MetaDatabase, sources: Sources) -> Supervisor:
         config = self._config
-        owner = directory.owner(config.owner, f"{system_random().getrandbits(64):016x}")
         # Shared objects have one owner, as a log has one reader.
         together = {place.uri for place in sources.places if place.has_one_log or config.store.objects}
         supervisor = Supervisor(

@@ -37,6 +37,12 @@ _AHEAD = compose_ts(1_000)
 class Journal(Protocol):
     """Where positions, marks and table versions are kept; see ``meta/log_journal.py``."""
 
+    def hold(self) -> None:
+        """Be the reader of the log; raise where another server is."""
+
+    def let_go(self) -> None:
+        """Be the reader of the log no more."""
+
     def save(self, entry: JournalEntry) -> None:
         """Make a position or mark durable."""
 

@@ -171,6 +171,7 @@ class SingleLogPuller:
                 self._wake.clear()
                 self._errands.run()
                 if not self._routes.running():
+                    self._let_go()
                     self._clock.wait(self._wake, 3600.0)
                     continue
                 self._read_and_recover()
@@ -178,6 +179,14 @@ class SingleLogPuller:
             _log.info("single log puller: the pipeline is closed")
         finally:
             self._errands.end()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the log to whoever wants it next; where that cannot be said, the lease ends by itself."""
+        try:
+            self._journal.let_go()
+        except PenstockError as error:
+            _log.warning("single log puller: the log was not let go", extra={"code": error.code})
 
     def _read_and_recover(self) -> None:
         error: PenstockError | None = None
@@ -216,6 +225,7 @@ class SingleLogPuller:
 
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
+        self._journal.hold()
         start = self._join_all()
         if start is None:
             return
@@ -287,6 +297,8 @@ class SingleLogPuller:
 
     def _give(self, step: LogStep) -> None:
         """Keep the doubts of a step and hand it to its spans; then the journal, and the resolved ts that relies on them."""
+        # Behind the reading of the step: a reader that begins after this puts its marks behind it, so its ts is the same there.
+        self._journal.hold()
         if step.position is not None:
             self._keeper.admit(step.position, step.mark, step.nbytes)
         # First of all: a version that is kept is not told again, so neither would be the doubt that came with it.

@@ -26,7 +26,7 @@ from penstock.feed.receivers.receivers import CapturePlace, Receivers
 from penstock.feed.receivers.settings import ReceiverSettings
 from penstock.feed.spark.jobs import Jobs
 from penstock.meta.database import MetaDatabase
-from penstock.meta.log_journal import LogJournal
+from penstock.meta.log_journal import JournalSettings, LogJournal
 from penstock.meta.table_states import TableStates
 from penstock.model.clock import Clock, system_random
 from penstock.puller.log_service import LogService
@@ -59,6 +59,7 @@ class Surroundings:
         open_target: opens the target of a feed.
         resolve: gives what a named connection stands for.
         runs_here: whether this server runs a feed now.
+        owner: the name of this server.
         verifying: held by whoever verifies, because one verification at a time has room for its rows.
         go_on: raises where a start was abandoned.
     """
@@ -71,6 +72,7 @@ class Surroundings:
     resolve: Callable[[SinkConfig], SinkConfig]
     runs_here: Callable[[str], bool]
     verifying: threading.Lock
+    owner: str
     go_on: Callable[[], None] = lambda: None
 
 
@@ -187,7 +189,9 @@ class CapturedSource:
             parts.callback(received.close)
             return received.start()
         name = source_name(self.uri)
-        journal = LogJournal(config.effective_meta_url, name, clock=clock, meta=config.meta)
+        # Shorter than a feed's: whoever takes over its feeds finds the log free.
+        lease = JournalSettings(lease_s=config.supervisor.lease_s / 2)
+        journal = LogJournal(config.effective_meta_url, name, lease, clock, config.meta, self._around.owner)
         parts.callback(journal.close)
         doubts = TableStates(config.effective_meta_url, name, clock, config.meta)
         parts.callback(doubts.close)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from penstock.meta.log_journal import JournalEntry
+from penstock.meta.engine import sqlite_url
+from penstock.meta.log_journal import JournalEntry, JournalSettings, LogJournal
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import DDL_SPAN, Span
@@ -18,11 +21,12 @@ from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
+from testing.twins.clock import SimulatedClock
 from testing.twins.doubt_book import MemoryDoubts
 from testing.twins.single_log import FIRST_TS, MemoryJournal, MemoryLog, MemoryReader, key_of
 from testing.twins.span_receiver import SpanReceiver
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SETTINGS = SingleLogPullerSettings(retry_min_s=0.01, advance_interval_s=0.0, journal_interval_s=0.0, gather_s=0.001, confirm_interval_s=0.0)
 
 
@@ -303,3 +307,37 @@ def test_rows_that_were_resolved_come_once_more_after_a_start_and_one_that_is_mi
         assert again.rows == [(seen[3], 3)], "it is not asked again"
     finally:
         lab.close()
+
+
+def test_a_log_has_one_reader_at_a_time_and_a_commit_one_ts(tmp_path: Path) -> None:
+    """Each puts marks that the other does not know, so what both read at once would have two ts."""
+    log, clock = MemoryLog(), SimulatedClock()
+    with ExitStack() as stack:
+
+        def start(reader: str) -> SingleLogPuller:
+            journal = LogJournal(sqlite_url(tmp_path / "meta.db"), "log", JournalSettings(lease_s=6.0), clock, reader=reader)
+            stack.callback(journal.close)
+            pipeline = SpanPipeline(SpanPipelineSettings(workers=1), SystemClock())
+            puller = SingleLogPuller(cast("LoggedUpstream", log), pipeline, journal, SETTINGS)
+            stack.callback(puller.close)
+            stack.callback(pipeline.close)
+            return puller
+
+        one, two = start("a~1"), start("b~1")
+        here, there = SpanReceiver(), SpanReceiver()
+        number = one.subscribe(Span(1), 0, here.consume, here.advance)
+        first = log.commit(1, [1])
+        here.wait(first)
+        other = two.subscribe(Span(1), 0, there.consume, there.advance)
+        until(lambda: getattr(two.progress(other), "last_error", None) is not None)
+        assert [p.last_error.code for p in [two.progress(other)] if p is not None and p.last_error is not None] == ["LOG_HELD"]
+        assert (there.rows, there.resolved) == ([], [])
+        one.unsubscribe(number)
+        there.wait(first)
+        # A reader that was away for longer than its lease gives nothing more of what it reads.
+        back = SpanReceiver()
+        one.subscribe(Span(1), 0, back.consume, back.advance)
+        second = log.commit(1, [2])
+        there.wait(second)
+        assert back.rows == []
+        assert there.rows == [(first, 1), (second, 2)]

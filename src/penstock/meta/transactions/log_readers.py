@@ -1,0 +1,60 @@
+"""Which server reads the log of a source: one at a time, because each counts commit ts on from the marks that it knows.
+
+Invariants: an epoch is never given twice; nobody is given a log whose reader has a lease that lasts, but for the successor of a process in
+the same data directory, which is known by its predecessor's row among the servers being gone. Every function runs inside the caller's
+transaction. Runs in the server.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from penstock.meta.tables import log_reader, server
+from penstock.meta.transactions.servers import home_of
+
+
+class LogReader(msgspec.Struct, frozen=True):
+    """Who reads a log, under which epoch, and until when without renewing."""
+
+    owner: str
+    epoch: int
+    lease_until_ms: int
+
+
+def reader_of(connection: sa.Connection, source: str, locked: bool = False) -> LogReader | None:
+    """Return who reads a log, or read it last."""
+    query = sa.select(log_reader).where(log_reader.c.source == source)
+    row = connection.execute(query.with_for_update() if locked else query).first()
+    return LogReader(row.owner, row.epoch, row.lease_until_ms) if row is not None else None
+
+
+def take(connection: sa.Connection, source: str, owner: str, lease_ms: int, now_ms: int) -> int | None:
+    """Make a server the reader of a log; return its epoch, None where another one is."""
+    before = reader_of(connection, source, locked=True)
+    if before is None:
+        connection.execute(log_reader.insert().values(source=source, owner=owner, epoch=1, lease_until_ms=now_ms + lease_ms))
+        return 1
+    if before.lease_until_ms > now_ms and before.owner not in ("", owner) and not _is_predecessor(connection, before.owner, owner):
+        return None
+    values = {"owner": owner, "epoch": before.epoch + 1, "lease_until_ms": now_ms + lease_ms}
+    connection.execute(log_reader.update().where(log_reader.c.source == source).values(**values))
+    return before.epoch + 1
+
+
+def renew(connection: sa.Connection, source: str, epoch: int, lease_ms: int, now_ms: int) -> bool:
+    """Prolong the lease of an epoch; return False where another one began."""
+    mine = (log_reader.c.source == source) & (log_reader.c.epoch == epoch)
+    return bool(connection.execute(log_reader.update().where(mine).values(lease_until_ms=now_ms + lease_ms)).rowcount)
+
+
+def release(connection: sa.Connection, source: str, epoch: int) -> None:
+    """End the lease of an epoch, if it is still the newest."""
+    mine = (log_reader.c.source == source) & (log_reader.c.epoch == epoch)
+    connection.execute(log_reader.update().where(mine).values(owner="", lease_until_ms=0))
+
+
+def _is_predecessor(connection: sa.Connection, other: str, owner: str) -> bool:
+    """Return whether another owner worked in this one's data directory before: it is told of no more, as one in a copy of it would be."""
+    alive = connection.execute(sa.select(server.c.owner).where(server.c.owner == other)).first() is not None
+    return home_of(other) == home_of(owner) and not alive
