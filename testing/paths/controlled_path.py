@@ -141,7 +141,7 @@ class _OneSource:
     @contextlib.contextmanager
     def using(self, _uri: str) -> Iterator[Any]:
         """Give the path's upstream."""
-        yield SimpleNamespace(upstream=self._path.upstream)
+        yield SimpleNamespace(upstream=self._path.upstream, begin=lambda: None)
 
 
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:

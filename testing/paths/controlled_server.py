@@ -71,7 +71,7 @@ class ControlledServer:
     @contextlib.contextmanager
     def using(self, _uri: str) -> Iterator[Any]:
         """Give the upstream."""
-        yield SimpleNamespace(upstream=self.upstream)
+        yield SimpleNamespace(upstream=self.upstream, begin=lambda: None)
 
     def create(self, *tables: str) -> None:
         """Create the feed."""

@@ -65,6 +65,7 @@ def shape_doubt(before: TableSchema, after: TableSchema, now: CatalogTable | Non
     last = max((c.id for v in told for c in v.columns), default=0)
     fresh = sorted(c.id for c in after.columns if c.id > last)
     names = {c.name for c in before.columns}
+    went = [c.type for c in before.columns if c.id not in {a.id for a in after.columns}]
     initial = {c.column.id: c.initial for c in now.columns}
     reasons = {
         "its rows are named by another key": [c.id for c in before.key_columns] != [c.id for c in after.key_columns],
@@ -73,6 +74,8 @@ def shape_doubt(before: TableSchema, after: TableSchema, now: CatalogTable | Non
         "columns came and went": fresh != list(range(last + 1, last + 1 + len(fresh))),
         "a column came back": any(c.id not in old and c.id <= last for c in after.columns),
         "a column was dropped and added again": any(c.id not in old and c.name in names for c in after.columns),
+        # Dropped, added again and renamed: between the last two the log told rows of the new column under the old one's name.
+        "a column came that may have had the name of one that went": any(c.id in fresh and c.type in went for c in after.columns),
         "the value that a new column has in old rows cannot be told": any(initial.get(i) is msgspec.UNSET for i in fresh),
         "values of a new column were computed": bool(rewritten) and any(initial.get(i) is None for i in fresh),
     }

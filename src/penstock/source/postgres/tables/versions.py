@@ -51,10 +51,9 @@ def columns_of(table: TableSchema) -> list[tuple[int, str, object, bool]]:
 
 
 def is_alike(version: TableSchema, after: TableSchema, relation: Relation) -> bool:
-    """Return whether a relation of either of two versions would look the same."""
-    if relation.identity != "f":
-        return shape_of(version) == shape_of(after)
-    told = [[(t.schema, t.table), *((c.id, c.name, c.type) for c in t.columns)] for t in (version, after)]
+    """Return whether a relation of either of two versions would look the same: it names columns, and does not number them."""
+    tells_key = relation.identity != "f"
+    told = [[(t.schema, t.table), *((c.name, c.type, tells_key and c.primary_key) for c in t.columns)] for t in (version, after)]
     return told[0] == told[1]
 
 

@@ -253,3 +253,22 @@ def test_a_lost_key_that_the_relation_does_not_tell_is_found_again_when_the_cata
     again = later.observe(catalog.relation(), ts + 100)
     assert (again.known.table, again.ddls) == (told.known.table, told.ddls)
     assert later.observe(catalog.relation(), ts + 200).known.table == told.known.table
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+def test_rows_of_a_column_that_was_added_again_are_of_the_same_version_when_they_are_read_again(identity):
+    """The relation of both looks the same; the catalog that told them apart has moved on."""
+    catalog = Catalog("id", "v", identity=identity)
+    book = catalog.book()
+    ts = 1 << 50
+    catalog.observe(book, ts)
+    catalog.set("id", "v", ids=(1, 3))
+    known, ddl = catalog.observe(book, ts + 100)
+    assert ([c.id for c in known.table.columns], ddl is not None) == ([1, 3], True)
+    relation = catalog.relation()
+    other = catalog.book()
+    other.adopt(book.versions(7))
+    catalog.set("id", "w", ids=(1, 3))
+    again = other.observe(relation, ts + 100, catalog.read(None)[0])
+    assert (again.known.table, again.ddls[0].commit_ts) == (known.table, ddl.commit_ts)
+    assert other.observe(relation, ts + 200, catalog.read(None)[0]).known.table == known.table

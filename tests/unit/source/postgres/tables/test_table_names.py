@@ -101,6 +101,8 @@ def shape(*columns):
         ([ID], [ID, (2, "a", INT, msgspec.UNSET)], "", "cannot be told"),
         ([ID], [ID, (3, "a", INT, "5")], "", "came and went"),
         ([ID, (2, "a", INT, None)], [ID, (3, "a", INT, None)], "", "added again"),
+        ([ID, (2, "a", INT, None)], [ID, (3, "b", INT, None)], "", "may have had the name"),
+        ([ID, (2, "a", INT, None)], [ID, (3, "b", TEXT, None)], "", ""),
         ([ID, (2, "a", INT, None), (3, "b", INT, None)], [ID, (2, "b", INT, None), (3, "a", INT, None)], "", ""),
         ([ID, (2, "a", INT, None)], [ID, (2, "a", TEXT, None)], "", "another type"),
         ([ID, (2, "a", INT, None)], [ID], "", ""),
