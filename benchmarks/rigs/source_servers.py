@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from testing.servers.loopback import answers, free_port, mysql_command, program, running, unprivileged
+from testing.servers.loopback import answers, as_user, free_port, mysql_command, program, running, unprivileged
 
 TRANSACTION_ROWS = 1000
 SHARES = (5, 2, 1)
@@ -71,7 +71,7 @@ def mariadb(folder: Path) -> Iterator[Server]:
     """Run MariaDB with a row-format log."""
     user, port = unprivileged(folder), free_port()
     made = [program("mariadb-install-db", "mariadb-server-core"), "--no-defaults", f"--datadir={folder}/data", "--skip-test-db"]
-    subprocess.run([*made, "--auth-root-authentication-method=normal"], check=True, capture_output=True, user=user, cwd=folder)
+    subprocess.run(as_user(user, [*made, "--auth-root-authentication-method=normal"]), check=True, capture_output=True, cwd=folder)
     command = [
         *(program("mariadbd", "mariadb-server-core"), "--no-defaults", f"--datadir={folder}/data", f"--port={port}"),
         *("--bind-address=127.0.0.1", f"--socket={folder}/s.sock", "--skip-name-resolve", f"--pid-file={folder}/pid"),
@@ -112,7 +112,7 @@ def postgres(folder: Path) -> Iterator[Server]:
         "--no-sync",
         "--locale=C.UTF-8",
     ]
-    subprocess.run(made, check=True, capture_output=True, user=user, cwd=folder)
+    subprocess.run(as_user(user, made), check=True, capture_output=True, cwd=folder)
     settings = {
         "wal_level": "logical",
         "fsync": "off",

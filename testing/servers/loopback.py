@@ -67,7 +67,7 @@ def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], 
     """Run a server until the block ends; wait until it is ready."""
     log = directory / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True, user=user)
+        process = subprocess.Popen(as_user(user, command), stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True)
     try:
         clock, pause = SystemClock(), threading.Event()
         deadline = clock.monotonic_s() + START_S_MAX
@@ -105,6 +105,14 @@ def unprivileged(directory: Path) -> str | None:
     return name
 
 
+def as_user(user: str | None, command: Sequence[str]) -> list[str]:
+    """Return a command that runs under another user.
+
+    Python would fork for it rather than spawn, and gRPC, whose threads are in the tests' process, aborts a fork now and then.
+    """
+    return [*(("setpriv", f"--reuid={user}") if user else ()), *command]
+
+
 def program(name: str, package: str) -> str:
     """Return where a program is; PostgreSQL's newest version first, whose programs are on no path."""
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name), reverse=True):
@@ -135,7 +143,7 @@ def mysql_command(directory: Path, port: int, user: str | None, statements: Sequ
     libraries = ":".join(str(p) for p in (*root.glob("usr/lib/*-linux-gnu*"), root / "usr/lib/mysql/private"))
     start = [str(loader), "--library-path", libraries, str(root / "usr/sbin/mysqld"), "--no-defaults", f"--basedir={root}/usr"]
     start += [f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={directory}/data"]
-    subprocess.run([*start, "--initialize-insecure"], check=True, capture_output=True, user=user, cwd=directory)
+    subprocess.run(as_user(user, [*start, "--initialize-insecure"]), check=True, capture_output=True, cwd=directory)
     (directory / "init.sql").write_text("".join(f"{statement};\n" for statement in statements), encoding="utf-8")
     return [
         *(*start, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock", f"--pid-file={directory}/pid"),

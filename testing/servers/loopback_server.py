@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from penstock.model.clock import SystemClock
-from testing.servers.loopback import answers, free_port, program, running, unprivileged
+from testing.servers.loopback import answers, as_user, free_port, program, running, unprivileged
 
 INSTALL_S_MAX = 300.0
 AZURE_ACCOUNT = "devstoreaccount1"
@@ -35,7 +35,7 @@ def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Ite
     initdb = program("initdb", "postgresql")
     made = [initdb, "-D", str(data), "-U", "penstock", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"]
     if not data.exists():
-        subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
+        subprocess.run(as_user(user, made), check=True, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX)
     server = program("postgres", "postgresql")
     command = [server, "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(directory), "-F", *options]
     ready = program("pg_isready", "postgresql-client")
@@ -55,7 +55,7 @@ def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
     install = program("mariadb-install-db", "mariadb-server-core")
     server = program("mariadbd", "mariadb-server-core")
     made = [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    subprocess.run(made, check=True, capture_output=True, user=user, cwd=directory, timeout=INSTALL_S_MAX)
+    subprocess.run(as_user(user, made), check=True, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX)
     command = [
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
         # A server that starts removes what it finds in the folder for temporary tables, those of other servers too.

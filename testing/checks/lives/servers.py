@@ -23,7 +23,7 @@ import pymysql
 
 from testing.checks.lives.comparable import Row, comparable
 from testing.servers.databases.mysql_server import mysql
-from testing.servers.loopback import STOP_S_MAX, free_port, unprivileged
+from testing.servers.loopback import STOP_S_MAX, as_user, free_port, unprivileged
 from testing.servers.loopback_server import mariadb, postgres
 from testing.servers.waiting import wait_until
 
@@ -179,12 +179,11 @@ class MySqlServer:
             self._again.wait(STOP_S_MAX)
         with (self._directory / "again.log").open("ab") as out:
             self._again = subprocess.Popen(
-                command,
+                as_user(unprivileged(self._directory), command),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
                 start_new_session=True,
-                user=unprivileged(self._directory),
             )
         wait_until(self._answers, "the server does not answer")
 

@@ -33,7 +33,7 @@ from penstock.source.mysql.log_reader import LogReaderSettings
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.store.contract import EndOfRange
 from penstock.store.event_store import ColumnarEventStore
-from testing.servers.loopback import STOP_S_MAX, unprivileged
+from testing.servers.loopback import STOP_S_MAX, as_user, unprivileged
 from testing.servers.waiting import wait_until
 
 SETTINGS = LogServiceSettings(pipeline=SpanPipelineSettings(workers=2))
@@ -124,7 +124,7 @@ def restarted(directory: Path, uri: str) -> Iterator[None]:
     process.wait(STOP_S_MAX)
     user = unprivileged(directory)
     with (directory / "again.log").open("wb") as out:
-        again = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True, user=user)
+        again = subprocess.Popen(as_user(user, command), stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True)
     try:
         wait_until(lambda: _answers(uri), "the server does not answer")
         yield

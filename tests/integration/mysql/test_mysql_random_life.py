@@ -22,7 +22,7 @@ import pytest
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.databases.mysql_lab import BINLOG, connect, run
 from testing.servers.databases.mysql_server import mysql
-from testing.servers.loopback import STOP_S_MAX, unprivileged
+from testing.servers.loopback import STOP_S_MAX, as_user, unprivileged
 from testing.servers.loopback_server import mariadb
 from testing.servers.waiting import wait_until
 
@@ -50,7 +50,7 @@ class Restartable:
             self._again.wait(STOP_S_MAX)
         with (self._directory / "again.log").open("ab") as out:
             self._again = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, cwd=self._directory, start_new_session=True, user=self._user
+                as_user(self._user, command), stdout=out, stderr=subprocess.STDOUT, cwd=self._directory, start_new_session=True
             )
         wait_until(self._answers, "the server does not answer")
 
