@@ -273,7 +273,7 @@ def test_a_server_in_a_copy_of_the_data_directory_takes_the_feeds_and_the_other_
         one.scan()
         copy.scan()
     second = copy_factory.next_run() if copy_factory.waiting() else factory.next_run()
-    assert first.stopped.is_set()
+    assert first.stopped.wait(60), "who lost the lease stops"
     assert (first.epoch, second.epoch) == (1, 2)
     assert factory.waiting() + copy_factory.waiting() == 0, "one of them runs it"
     assert "works in a copy of this data directory" in caplog.text
