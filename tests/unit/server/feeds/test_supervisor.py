@@ -272,6 +272,7 @@ def test_a_server_in_a_copy_of_the_data_directory_takes_the_feeds_and_the_other_
         clock.advance(4)
         one.scan()
         copy.scan()
+    wait_until(lambda: factory.waiting() + copy_factory.waiting() > 0, "nobody runs it", 60.0)
     second = copy_factory.next_run() if copy_factory.waiting() else factory.next_run()
     assert first.stopped.wait(60), "who lost the lease stops"
     assert (first.epoch, second.epoch) == (1, 2)
