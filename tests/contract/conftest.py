@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,9 @@ import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
+import sqlalchemy as sa
 
+from penstock.meta.engine import sqlite_url
 from penstock.model.clock import SystemClock
 from penstock.model.rows.row_key import encode_row_keys
 from penstock.model.table import TableSchema
@@ -27,6 +30,35 @@ from testing.servers.loopback_server import mariadb, postgres
 from testing.twins.logged_database import MemoryDatabase
 
 SLOT_FREE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Give what makes an empty database of a kind and returns its URL; each server starts with the first test that wants it."""
+    servers: dict[str, str] = {}
+    made = 0
+    with contextlib.ExitStack() as running:
+
+        def make_database(kind: str) -> str:
+            nonlocal made
+            if kind not in servers:
+                start = {"mariadb": mariadb, "postgres": postgres}[kind]
+                servers[kind] = running.enter_context(start(tmp_path_factory.mktemp(kind)))
+            address = sa.make_url(servers[kind])
+            made += 1
+            driver = {"mariadb": "mysql+pymysql", "postgres": "postgresql+psycopg"}[kind]
+            engine = sa.create_engine(address.set(drivername=driver), isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.exec_driver_sql(f"CREATE DATABASE meta{made}")
+            engine.dispose()
+            return address.set(database=f"meta{made}").render_as_string(hide_password=False)
+
+        yield make_database
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgres"])
+def url(request: pytest.FixtureRequest, new_database: Callable[[str], str], tmp_path: Path) -> str:
+    return sqlite_url(tmp_path / "meta.db") if request.param == "sqlite" else new_database(request.param)
 
 
 class DataServerRig:

@@ -9,8 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -38,40 +37,10 @@ from penstock.meta.tables import feed_audit
 from penstock.meta.transactions.audit import ENTRIES_MAX, GONE_MS_MAX
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ErrorKind, PenstockError
-from testing.servers.loopback_server import mariadb, postgres
 from testing.twins.clock import SimulatedClock
 
 LEASE_MS = 10_000
 POSITION = {"100/2026-11-15": 3}
-
-
-@pytest.fixture(scope="module")
-def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Give what makes an empty database of a kind and returns its URL; each server starts with the first test that wants it."""
-    servers: dict[str, str] = {}
-    made = 0
-    with ExitStack() as running:
-
-        def make_database(kind: str) -> str:
-            nonlocal made
-            if kind not in servers:
-                start = {"mariadb": mariadb, "postgres": postgres}[kind]
-                servers[kind] = running.enter_context(start(tmp_path_factory.mktemp(kind)))
-            address = sa.make_url(servers[kind])
-            made += 1
-            driver = {"mariadb": "mysql+pymysql", "postgres": "postgresql+psycopg"}[kind]
-            engine = sa.create_engine(address.set(drivername=driver), isolation_level="AUTOCOMMIT")
-            with engine.connect() as connection:
-                connection.exec_driver_sql(f"CREATE DATABASE meta{made}")
-            engine.dispose()
-            return address.set(database=f"meta{made}").render_as_string(hide_password=False)
-
-        yield make_database
-
-
-@pytest.fixture(params=["sqlite", "mariadb", "postgres"])
-def url(request: pytest.FixtureRequest, new_database: Callable[[str], str], tmp_path: Path) -> str:
-    return sqlite_url(tmp_path / "meta.db") if request.param == "sqlite" else new_database(request.param)
 
 
 @pytest.fixture

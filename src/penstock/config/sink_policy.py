@@ -151,6 +151,14 @@ def _is_web_address(value: str) -> bool:
     return not (address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA_ADDRESSES)
 
 
+def place_of(uri: str) -> tuple[str, str, str, frozenset[tuple[str, str]]]:
+    """Return where a target is: kind, bucket, path, and what of its parameters says on which server or account."""
+    parts = urlsplit(uri)
+    kind = _KINDS.get(parts.scheme, parts.scheme)
+    given = ((_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True))
+    return kind, parts.netloc, parts.path, frozenset((key, value) for key, value in given if key in _PLACES)
+
+
 def _canonical(uri: str) -> str:
     """Return the place of a target: kind, bucket and path, as patterns see it; of a directory the true path."""
     parts = urlsplit(uri)

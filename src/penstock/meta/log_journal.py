@@ -181,11 +181,13 @@ class LogJournal:
         if self._epoch is not None and log_readers.renew(connection, self._source, self._epoch, self._lease_ms, now_ms):
             return
         was, self._epoch = self._epoch, None
-        epoch = log_readers.take(connection, self._source, self._reader, self._lease_ms, now_ms) if was is None else None
-        if epoch is None:
+        if was is not None:
+            # What was read since the last look may have another ts there: the log is read again from a place that is known.
+            raise PenstockError("LOG_HELD", "another server took the log meanwhile")
+        self._epoch = log_readers.take(connection, self._source, self._reader, self._lease_ms, now_ms)
+        if self._epoch is None:
             other = log_readers.reader_of(connection, self._source)
-            raise PenstockError("LOG_HELD", f"the log is read by the server {other.owner if other is not None else ''}".strip())
-        self._epoch = epoch
+            raise PenstockError("LOG_HELD", f"the log is read by the server {other.owner if other is not None else 'that took it'}")
 
     @property
     def _lease_ms(self) -> int:

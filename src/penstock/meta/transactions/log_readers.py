@@ -7,6 +7,8 @@ transaction. Runs in the server.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 import sqlalchemy as sa
 
@@ -31,10 +33,7 @@ def reader_of(connection: sa.Connection, source: str, locked: bool = False) -> L
 
 def take(connection: sa.Connection, source: str, owner: str, lease_ms: int, now_ms: int) -> int | None:
     """Make a server the reader of a log; return its epoch, None where another one is."""
-    before = reader_of(connection, source, locked=True)
-    if before is None:
-        connection.execute(log_reader.insert().values(source=source, owner=owner, epoch=1, lease_until_ms=now_ms + lease_ms))
-        return 1
+    before = reader_of(connection, source, locked=True) or _first(connection, source)
     if before.lease_until_ms > now_ms and before.owner not in ("", owner) and not _is_predecessor(connection, before.owner, owner):
         return None
     values = {"owner": owner, "epoch": before.epoch + 1, "lease_until_ms": now_ms + lease_ms}
@@ -52,6 +51,15 @@ def release(connection: sa.Connection, source: str, epoch: int) -> None:
     """End the lease of an epoch, if it is still the newest."""
     mine = (log_reader.c.source == source) & (log_reader.c.epoch == epoch)
     connection.execute(log_reader.update().where(mine).values(owner="", lease_until_ms=0))
+
+
+def _first(connection: sa.Connection, source: str) -> LogReader:
+    """Make the row of a log that nobody read before; return it, or that of whoever was faster."""
+    with contextlib.suppress(sa.exc.IntegrityError), connection.begin_nested():
+        connection.execute(log_reader.insert().values(source=source, owner="", epoch=0, lease_until_ms=0))
+    there = reader_of(connection, source, locked=True)
+    assert there is not None
+    return there
 
 
 def _is_predecessor(connection: sa.Connection, other: str, owner: str) -> bool:

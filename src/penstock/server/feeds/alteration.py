@@ -13,10 +13,10 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.config.sink_policy import place_of
 from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
 from penstock.ddl.compose import create_text
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
@@ -67,7 +67,7 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
     for name, key in _FIXED_SETTINGS.items():
         if getattr(config.settings, name) != getattr(before.settings, name):
             problems.add(key, "cannot change while the feed lives")
-    if urlsplit(config.target.uri)[:3] != urlsplit(before.target.uri)[:3]:
+    if place_of(config.target.uri) != place_of(before.target.uri):
         problems.add("sink.uri", "names another place")
     old, new = (from_uri(c.target.uri, c.target.options)[1] for c in (before, config))
     for field in dataclasses.fields(old):
@@ -97,10 +97,16 @@ def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what differs between two configurations, as the audit has it: no secrets."""
-    before, after = flatten(mask_tree(dict(old))), flatten(mask_tree(dict(new)))
+    """Return what differs between two configurations, as the audit has it; empty texts where nothing does.
+
+    No secret is shown, so where nothing but a secret differs the two texts are the same, and name it.
+    """
+    before, after = flatten(old), flatten(new)
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    old_side, new_side = ({key: side[key] for key in keys if key in side} for side in (before, after))
+    if not keys:
+        return "", ""
+    masked = (flatten(mask_tree(dict(side))) for side in (old, new))
+    old_side, new_side = ({key: side[key] for key in keys if key in side} for side in masked)
     return json.dumps(old_side, ensure_ascii=False), json.dumps(new_side, ensure_ascii=False)
 
 

@@ -144,7 +144,7 @@ class FeedControl:
             raise PenstockError("CONFIG_INVALID", f"until-ts: everything up to {feed.checkpoint_ts} is delivered already")
         changed = with_next(document, config)
         old, new = difference(document.next or document.config, changed.next or {})
-        if old == new:
+        if not (old or new):
             return {"changed": False, "effective_ts": feed.checkpoint_ts}
         return self._change(feed, changed, "alter", actor, old, new, at_once=holds_at_once(changed))
 
