@@ -146,6 +146,7 @@ class CapturedSource:
         if self._receivers is not None:
             parts.callback(self._receivers.close)
             self._receivers.start(around.jobs, self.address)
+            self._metrics.register(self._receivers.collector())
         self.look = CaptureLook(self.log_service.status, store_dir)
         moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
         self.verifier = FeedVerifier(
