@@ -14,6 +14,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedDocument
+from penstock.server.http.bodies import checked_tree
 from penstock.server.http.guard import caller_name
 from penstock.server.http.table_views import FeedTable, feed_tables, find_table, progress_view, table_view, unknown_tables
 from penstock.server.source_address import same_source
@@ -49,8 +50,9 @@ def add_table_routes(app: FastAPI, meta: MetaDatabase, doubted_of: DoubtedOf, cl
 def _add_verb(app: FastAPI, verb: str, do: Callable[[str, str, str, Actor], dict[str, Any]]) -> None:
     @app.post(f"/api/v1/feeds/{{name}}/tables/{{table:path}}/{verb}", status_code=202, name=f"{verb} table")
     def ask(request: Request, name: str, table: str, arguments: Annotated[dict[str, Any] | None, Body()] = None) -> dict[str, Any]:
-        reason = (arguments or {}).get("reason", "")
-        if set(arguments or {}) - {"reason"} or not isinstance(reason, str):
+        told = checked_tree(arguments or {})
+        reason = told.get("reason", "")
+        if told.keys() - {"reason"} or not isinstance(reason, str):
             raise PenstockError("CONFIG_INVALID", f"table {verb}: takes a reason, a text, and nothing else")
         return do(verb, name, table, Actor(caller_name(request.scope), mask_text(reason)))
 
