@@ -14,7 +14,8 @@ def burners(count: int = LOAD) -> Iterator[None]:
     """Keep the machine busy for the length of the block."""
     with contextlib.ExitStack() as started:
         for _ in range(count):
-            process = subprocess.Popen(["nice", "-n", "5", "yes"], stdout=subprocess.DEVNULL, start_new_session=True)
-            started.callback(process.wait)
-            started.callback(process.kill)
+            # It ends with its input, also where the test is killed.
+            command = ["nice", "-n", "5", "sh", "-c", "yes > /dev/null & cat; kill $!"]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            started.enter_context(process)
         yield

@@ -169,6 +169,14 @@ class TestOwnership:
         assert meta.claim("orders", "a", LEASE_MS, 2_000) == 1
         assert {t.owner for t in meta.feed_tables("orders")} == {"a"}
 
+    def test_a_server_that_stands_still_keeps_no_lock_for_long(self, url: str) -> None:
+        """The database itself ends a transaction in which nothing is said. SQLite is for one server."""
+        asked = {"mysql": "SELECT @@idle_transaction_timeout", "postgresql": "SHOW idle_in_transaction_session_timeout"}
+        question = next((text for kind, text in asked.items() if url.startswith(kind)), None)
+        if question is not None:
+            with MetaDatabase(url) as meta, meta._engine.read() as connection:
+                assert connection.execute(sa.text(question)).scalar() in {60, "1min"}
+
     def test_leases_run_by_the_database_not_by_the_clock_of_a_server(self, url: str) -> None:
         """A server whose clock is an hour ahead takes nothing that is held. SQLite is on one machine, which has one clock."""
         clock = SimulatedClock(SystemClock().now_ms() + (0 if url.startswith("sqlite") else 3_600_000))

@@ -28,6 +28,8 @@ _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
 _ANSWER_S = 30
+_IDLE_S = 60
+"""A process that stands still in a transaction, or whose machine is gone, keeps its locks for so long: the database ends it then."""
 _LOOSENS = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
 _SHOWN_HINT = "Add ssl_ca=… to the URL, use an account with mysql_native_password or ed25519, or clear_password=on in your own network."
 
@@ -76,7 +78,9 @@ class MetaEngine:
         if self._sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
-        elif parsed.get_driver_name() == "pymysql":
+        else:
+            sa.event.listen(self._engine, "connect", self._bound_locks)
+        if parsed.get_driver_name() == "pymysql":
             sa.event.listen(self._engine, "do_connect", self._enter_mysql)
         try:
             self._create_or_check()
@@ -127,6 +131,13 @@ class MetaEngine:
             return GuardedConnection(self._shows_password, **settings)
         except PenstockError as error:
             raise PenstockError("CONFIG_INVALID", f"meta-url: {error.detail}", _SHOWN_HINT) from None
+
+    def _bound_locks(self, connection: Any, _record: Any) -> None:
+        """Have the database end a transaction in which nothing more is said; MySQL cannot, and takes MariaDB's part as a comment."""
+        maria = f"SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = {_IDLE_S} */"
+        with contextlib.closing(connection.cursor()) as cursor:
+            cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_S * 1000}" if self._postgres else maria)
+        connection.commit()
 
     @contextlib.contextmanager
     def _transaction(self, write: bool) -> Iterator[sa.Connection]:
