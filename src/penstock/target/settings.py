@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.format.column_selection import ColumnSelector, read_selectors
 from penstock.format.csv.dialect import CsvSettings
@@ -172,6 +172,8 @@ def _split(uri: str) -> SplitResult:
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} names no bucket, container or connection")
     if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} must have an absolute path, as in file:///dir")
+    if "\0" in unquote(uri):
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} has a NUL, which no name has")
     if parts.fragment or uri.endswith("#"):
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} is followed by a fragment; write # in a path as %23")
     return parts

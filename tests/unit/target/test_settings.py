@@ -40,7 +40,20 @@ def test_all_faults_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "x", "ftp://a/b", "/just/a/path", "s3:///prefix", "file://host/x", "file:relative", "file:///a#b", "s3://[bad/x"]
+    "uri",
+    [
+        "",
+        "x",
+        "ftp://a/b",
+        "/just/a/path",
+        "s3:///prefix",
+        "file://host/x",
+        "file:relative",
+        "file:///a#b",
+        "s3://[bad/x",
+        "file:///a%00b",
+        "s3://b/a\0b",
+    ],
 )
 def test_bad_uris(uri: str) -> None:
     with pytest.raises(PenstockError, match="SINK_URI_INVALID"):
