@@ -80,7 +80,7 @@ class Seal:
 def _key_file(url: str) -> Path | None:
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
         return None
     embedded = parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:"
     return Path(str(parsed.database)).with_suffix(".key") if embedded else None
