@@ -40,10 +40,11 @@ _PART = {"part": True}
 
 
 class Atomicity(StrEnum):
-    """Whether the rows of one transaction of one table stay in one file."""
+    """What is kept of transactions: nothing, the rows of one table in one file, or an index by which they are applied whole."""
 
     NONE = "none"
     TABLE = "table"
+    TRANSACTION = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,16 @@ class StorageSinkSettings:
         """Return whether events of every table must carry ``_key`` and BEFORE rows."""
         return self.data_format.needs_old_values
 
+    @property
+    def indexes_transactions(self) -> bool:
+        """Return whether an index beside the data tells of transactions over all tables."""
+        return self.transaction_atomicity is Atomicity.TRANSACTION
+
+    @property
+    def numbers_events(self) -> bool:
+        """Return whether each event tells its place in its transaction, for which the rows of a window go through one task."""
+        return self.indexes_transactions and self.protocol is Protocol.DEBEZIUM
+
     def needs_before(self, table: TableSchema) -> bool:
         """Return whether events of a table must carry ``_key`` and BEFORE rows: for old values, or to take updates of unique keys apart."""
         return self.needs_old_values or (not self.output_raw_change_event and KeyUpdates.concern(table))
@@ -99,6 +110,8 @@ class StorageSinkSettings:
             yield "canal-json.delete-only-output-handle-key-columns", "CSV rows have every column"
         if self.file_expiration_days and self.date_separator is not DateSeparator.DAY:
             yield "file-expiration-days", "needs date-separator day"
+        if self.indexes_transactions and not self.data_format.has_commit_ts:
+            yield "transaction-atomicity", "transaction needs the commit ts in the files: csv.include-commit-ts, enable-tidb-extension"
         if self.spool_size < SPOOL_FILES_MIN * self.file_size:
             yield "spool-size", f"must be at least {SPOOL_FILES_MIN} times file-size"
         try:
