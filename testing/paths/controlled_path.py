@@ -18,6 +18,7 @@ from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext
 from penstock.meta.records import NOBODY, FeedRecord, ServerRecord
 from penstock.model.errors import PenstockError
+from penstock.server.doubts.table_control import TableControl
 from penstock.server.feeds.alteration import Adoption
 from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
@@ -69,11 +70,16 @@ class ControlledPath(WholePath):
         document = FeedDocument(config, "dataserver://127.0.0.1:1", self.dispatchers, self.snapshot_ts)
         self.meta.change_config(self.meta.get_feed("f"), document.to_json(), "create", NOBODY, "", "")
         self.control = FeedControl(self.meta, FeedCreator(self.meta, _OneSource(self), _open_target), Attentive())
+        self.table_control = TableControl(self.meta, lambda _: None, self.control)
         self.begin_run()
 
     def do(self, verb: str, **arguments: Any) -> dict[str, Any]:
         """Do a verb as the API does."""
         return self.control.do(verb, "f", arguments, "operator")
+
+    def do_table(self, verb: str, table: str) -> dict[str, Any]:
+        """Do a verb on a table as the API does."""
+        return self.table_control.do(verb, "f", table, {}, "operator")
 
     def begin_run(self, owner: str = "test") -> None:
         """Do what a server does that claims the feed: let an alteration hold if it can, and make a run of what holds."""
@@ -94,7 +100,7 @@ class ControlledPath(WholePath):
             sink_options=dict(config.target.options),
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
-            altered=document.next is not None,
+            altered=document.altered,
         )
 
     def drain(self) -> None:

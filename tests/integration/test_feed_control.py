@@ -106,6 +106,58 @@ class TestReset:
         assert what(path) == ["create", "create"]
 
 
+class TestTables:
+    """Verbs on one table of a source that gives every state itself."""
+
+    def test_an_excluded_table_rests_while_the_others_go_on_and_comes_back_as_it_is(self, path: ControlledPath) -> None:
+        path.write({"d.a": {1: "stays", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        assert path.do_table("exclude", "d.A")["state"] == "excluded"
+        missed = path.write({"d.a": {1: "changed", 3: "new"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.drain()
+        assert path.live_tables().keys() == {"d.b"}
+        assert missed not in delivered(path, "d.a")
+        assert missed in delivered(path, "d.b")
+        path.verify().check()
+        assert path.do_table("exclude", "d.a")["state"] == "excluded", "once more changes nothing"
+        assert path.do_table("include", "d.a")["state"] == "ok"
+        path.write({"d.a": {4: "after"}})
+        path.drain()
+        assert path.live_tables().keys() == {"d.a", "d.b"}
+        path.verify().check()
+        assert numbering_problems(path.target) == []
+        done = [entry.what for entry in path.meta.lives.history("f") if entry.by == "operator"]
+        assert done == ["alter", "table exclude", "table exclude", "alter", "table include"]
+
+    def test_a_table_is_delivered_again_where_it_differs(self, path: ControlledPath) -> None:
+        path.write({"d.a": {1: "stays", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        path.write({"d.a": {1: "changed"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.do("reset", to="now")
+        path.drain()
+        assert {t.name for t in path.verify().tables if t.differs} == {"d.a", "d.b"}
+        published = digests(path.target)
+        path.do_table("resnapshot", "d.a")
+        path.do_table("resnapshot", "d.a")
+        path.drain()
+        assert {t.name for t in path.verify().tables if t.differs} == {"d.b"}
+        path.do_table("resnapshot", "d.b")
+        path.restart(lose_store=True)
+        path.drain()
+        path.verify().check()
+        after = digests(path.target)
+        assert {name: after.get(name) for name in published} == published
+        assert numbering_problems(path.target) == []
+        assert [e.what for e in path.meta.lives.history("f") if e.what.startswith("table")] == ["table resnapshot"] * 2
+
+    def test_a_table_that_does_not_wait_has_nothing_to_retry(self, path: ControlledPath) -> None:
+        before = path.meta.get_feed("f").config
+        assert path.do_table("retry", "d.a")["state"] == "ok"
+        assert path.meta.get_feed("f").config == before
+        with refused("TABLE_UNKNOWN"):
+            path.do_table("exclude", "d.none")
+
+
 class TestEnd:
     def test_a_feed_is_finished_at_its_end_and_goes_on_with_a_later_one(self, path: ControlledPath) -> None:
         inside = path.write({"d.a": {1: "in"}})

@@ -88,7 +88,7 @@ def holds_at_once(document: FeedDocument) -> bool:
     before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
     old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
     cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
-    return before.tables == after.tables and cuts[0] == cuts[1]
+    return before.tables == after.tables and cuts[0] == cuts[1] and not document.again
 
 
 def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
@@ -124,15 +124,17 @@ class Adoption:
     def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
         document = FeedDocument.of(feed)
-        if document.next is None or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
+        if not document.altered or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
             return feed
         if holds_at_once(document):
             return self._hold(feed, epoch, document)
-        config, ts = load_feed_config(document.next), self._meta.checkpoint_ts(feed.name)
+        config, ts = load_feed_config(document.next or document.config), self._meta.checkpoint_ts(feed.name)
         before = dispatchers_of(self._meta, feed.name, document)
-        after = self._dispatchers(feed.name, config, before, ts) if ts else self._first(config, before, document.snapshot_ts)
+        after = (
+            self._dispatchers(feed.name, config, before, ts, document.again) if ts else self._first(config, before, document.snapshot_ts)
+        )
         self._tell_target(feed, config, after, ts, epoch)
-        changed = msgspec.structs.replace(document, config=document.next, next=None)
+        changed = msgspec.structs.replace(document, config=document.next or document.config, next=None, again=())
         if ts == TS_ZERO:
             changed = msgspec.structs.replace(changed, dispatchers=after)
         self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), [to_record(d) for d in after])
@@ -145,13 +147,19 @@ class Adoption:
         self._meta.adopt_config(feed.name, epoch, self._meta.checkpoint_ts(feed.name), changed.to_json(), None)
         return self._meta.get_feed(feed.name)
 
-    def _dispatchers(self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int) -> tuple[Dispatcher, ...]:
-        """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in."""
-        patterns = TablePatterns(config.tables)
-        kept = [d for d in before if patterns.match(d.schema, d.table)]
+    def _dispatchers(
+        self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int, again: Sequence[str]
+    ) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in.
+
+        A table that shall come ``again`` is one that comes in.
+        """
+        patterns, leaving = TablePatterns(config.tables), {one.lower() for one in again}
+        kept = [d for d in before if patterns.match(d.schema, d.table) and f"{d.schema}.{d.table}".lower() not in leaving]
         known = {d.id.table_id for d in kept}
         tables = [t for t in self._tables_at(ts, patterns) if t.table_id not in known]
         former = self._former(name)
+        former |= {i: tuple(d for d in before if d.id.table_id == i) for i in {d.id.table_id for d in before} - known}
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
         coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
