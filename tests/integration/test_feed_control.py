@@ -12,6 +12,7 @@ import pytest
 from penstock.meta.records import ReachedState
 from penstock.model.batch import COMMIT_TS
 from penstock.model.errors import PenstockError
+from testing.checks.lives.files import read_target
 from testing.checks.target_audit import checkpoint_of, digests, numbering_problems
 from testing.paths.controlled_path import ControlledPath
 
@@ -97,9 +98,60 @@ class TestReset:
         path.drain()
         assert delivered(path, "d.a") & {first, second, third} == {ts for ts in (first, second, third) if ts == first or ts > now}
 
+    @pytest.mark.parametrize("crash", ["", "window", "store"])
+    def test_what_was_delivered_comes_once_more_and_the_target_ends_right(self, path: ControlledPath, crash: str) -> None:
+        path.write({"d.a": {1: "first", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        back_ts = path.meta.checkpoint_ts("f")
+        again = path.write({"d.a": {1: "second", 3: "new"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.drain()
+        left = path.write({"d.a": {4: "in the window"}})
+        path.wait_resolved(left)
+        published = digests(path.target)
+        stood_ts = checkpoint_of(path.target)
+        if crash == "window":
+            path.run_window(commit=False)
+            assert path.meta.pending_window("f") is not None
+        assert path.do("reset", to=str(back_ts), reason="the lake lost a day")["effective_ts"] >= stood_ts
+        if crash:
+            path.restart(lose_store=crash == "store")
+        path.begin_run()
+        while path.meta.pending_window("f") is not None:
+            path.run_window()
+        path.begin_run()
+        assert path.meta.checkpoint_ts("f") == back_ts
+        assert checkpoint_of(path.target) >= stood_ts, "what is published never goes back"
+        path.drain()
+        path.verify().check()
+        after = digests(path.target)
+        assert {name: after.get(name) for name in published} == published
+        assert numbering_problems(path.target) == []
+        rows = sum(frame.filter(pl.col(COMMIT_TS) == again).height for _, frame in path.reader().changes("d", "a"))
+        assert rows == 6, "three changes, each twice"
+        found = read_target(path.target, "d", strict=False)
+        assert {(r["#1" if "#1" in r else "id"], r["#2" if "#2" in r else "v"]) for r in found["a"].all_rows()} == {
+            ("1", "second"),
+            ("3", "new"),
+            ("4", "in the window"),
+        }
+
+    @pytest.mark.parametrize("ddl", ["TRUNCATE TABLE d.b", "ALTER TABLE d.a ADD COLUMN n INT DEFAULT 5"])
+    def test_nothing_goes_back_beyond_other_tables(self, path: ControlledPath, ddl: str) -> None:
+        path.write({"d.a": {1: "x"}})
+        path.drain()
+        back_ts = path.meta.checkpoint_ts("f")
+        path.upstream.execute_ddl(ddl)
+        path.write({"d.a": {2: "y"}, "d.b": {2: "y"}})
+        path.drain()
+        with refused("CONFIG_INVALID"):
+            path.do("reset", to=str(back_ts))
+        path.do("reset", to=str(path.meta.checkpoint_ts("f") - 1))
+        path.drain()
+        path.verify().check()
+
     def test_what_cannot_be(self, path: ControlledPath) -> None:
         before = path.meta.get_feed("f")
-        for to in ("", "yesterday", "-1", "9" * 30, str(before.checkpoint_ts - 1), str(path.upstream.current_ts() + (1 << 40))):
+        for to in ("", "yesterday", "-1", "9" * 30, "1", str(path.upstream.current_ts() + (1 << 40))):
             with refused("CONFIG_INVALID"):
                 path.do("reset", to=to)
         assert path.meta.get_feed("f") == before

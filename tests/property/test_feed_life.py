@@ -1,8 +1,8 @@
 """Random lives of a feed under an operator, over the whole path without Spark, against a model.
 
-Rules: load, DDLs, windows, crashes, restarts, pause, resume, alter, reset, exclude, include, resnapshot. The model knows what is asked of
-the feed, which tables it shall have with which rows, and where progress must stand. Whenever the feed has settled, a reader that shares no
-code with the product reads the target, and must find the model's rows.
+Rules: load, DDLs, windows, crashes, restarts, pause, resume, alter, reset forwards, back and to a snapshot, exclude, include, resnapshot.
+The model knows what is asked of the feed, which tables it shall have with which rows, and where progress must stand. Whenever the feed has
+settled, a reader that shares no code with the product reads the target, and must find the model's rows.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class FeedLife(RuleBasedStateMachine):
         self.columns = 0
         self.asked: list[str] = []
         self.patterns: list[str] = []
+        self.passed: list[int] = []
         self.rows: dict[str, dict[int, str]] = {table: {} for table in TABLES}
         self.published: dict[str, str] = {}
 
@@ -86,6 +87,7 @@ class FeedLife(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         self.its.drain()
+        self.passed.append(self.its.meta.checkpoint_ts("f"))
         if not self.differs:
             self.check_rows(self.its)
 
@@ -152,6 +154,18 @@ class FeedLife(RuleBasedStateMachine):
         # What was left out is in the target only after a snapshot that comes later.
         self.differs = self.differs or to == "now"
 
+    @rule(at=st.integers(0, 3))
+    def reset_back(self, at: int) -> None:
+        if not self.passed:
+            self.passed = [self.its.meta.checkpoint_ts("f")]
+        to_ts = self.passed[at % len(self.passed)]
+        try:
+            self.its.do("reset", to=str(to_ts))
+        except PenstockError:
+            # Tables came, went or changed since, or nothing was delivered yet.
+            return
+        self.note("reset", changed=True)
+
     @invariant()
     def progress_stands_still_while_it_is_paused(self) -> None:
         if self.stood_ts is not None:
@@ -205,11 +219,12 @@ class FeedLife(RuleBasedStateMachine):
         assert checkpoint_of(path.target) == path.meta.checkpoint_ts("f")
 
 
+class LongFeedLife(FeedLife):
+    """The same, for longer."""
+
+
+_RARELY = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 TestFeedLife = FeedLife.TestCase
-TestFeedLife.settings = settings(
-    max_examples=5,
-    stateful_step_count=12,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestFeedLife.settings = settings(max_examples=5, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=_RARELY)
+TestLongFeedLife = pytest.mark.chaos(LongFeedLife.TestCase)
+TestLongFeedLife.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=_RARELY)

@@ -48,7 +48,9 @@ class FeedDocument(msgspec.Struct, frozen=True):
     next: dict[str, Any] | None = None
     """The configuration that the feed was altered to and that does not hold yet."""
     skip_until_ts: int = 0
-    """The ts that an operator reset the feed to."""
+    """The ts that an operator reset the feed to, before which nothing is delivered any more."""
+    rewind_to_ts: int = 0
+    """The ts that an operator reset the feed to, behind which everything is delivered once more."""
     resnapshot_from_ts: int | None = None
     """The checkpoint at which an operator asked for a new snapshot."""
     again: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class FeedDocument(msgspec.Struct, frozen=True):
     @property
     def altered(self) -> bool:
         """Return whether something of it shall hold that does not yet."""
-        return self.next is not None or bool(self.again)
+        return self.next is not None or bool(self.again) or self.rewind_to_ts > 0
 
     def to_json(self) -> str:
         """Return the document as it is stored."""
@@ -151,6 +153,12 @@ class FeedCreator:
             with self._sources.using(self._sources.choose(document.source)) as source:
                 # A table that the feed had may be gone by now; what is asked for anew must be there.
                 match_tables(config.tables, source.upstream.list_tables(), set(config.tables) - set(document.feed_config().tables))
+
+    def past_of(self, document: FeedDocument, dispatchers: Sequence[Dispatcher]) -> tuple[list[TableSchema], int | None]:
+        """Return the tables of a feed's dispatchers as they are, and from which ts on all their changes are kept, if that is known."""
+        plan = self.plan_of(document, tuple(dispatchers))
+        with self._sources.using(self._sources.choose(document.source)) as source:
+            return plan.tables, source.kept_from_ts([d.span.span_id for d in dispatchers])
 
     def current_ts(self, source_uri: str) -> int:
         """Return a ts of a source that is larger than that of every commit so far."""
