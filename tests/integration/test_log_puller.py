@@ -183,7 +183,7 @@ def test_a_range_whose_stream_is_refused_is_pulled_and_goes_back_to_the_stream()
             write(40)
             collector.wait_resolved(history[-1][0])
             refusal.refusing = False
-            wait_until(lambda: not any(p.regions() for p in puller._pullers.values()), "the stream is taken again")
+            wait_until(lambda: not any(p.regions() for p in puller._pullers.values()), "the stream is taken again", WAIT_S)
             before = refusal.refusals
             write(20)
             collector.wait_resolved(history[-1][0])

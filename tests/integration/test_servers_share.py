@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.meta import backup as backups
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
-from penstock.meta.records import ReachedState
+from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_url
+from penstock.meta.records import NOBODY, ReachedState
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.server.source_address import source_name
 from penstock.server.verify.verification import open_reader
 from testing.checks.target_audit import DeliveredChanges, digests, numbering_problems
 from testing.servers.databases.live_database import Database, live_database
@@ -195,7 +199,7 @@ def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so
 
     def stopped(server: SparklessServer) -> bool:
         found = server.meta.get_feed("f")
-        return found.reached_state is ReachedState.FAILED and found.error_code == "SINK_CONFLICT"
+        return found.reached_state is ReachedState.FAILED and found.error_code in {"SINK_CONFLICT", "META_BEHIND_TARGET"}
 
     for _ in range(20):
         published = digests(group.target)
@@ -212,3 +216,82 @@ def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so
     for server in both:
         if not stopped(server):
             group.delivered(server)
+
+
+def restored(group: Group, file: Path) -> None:
+    """Let the group's next server work with a new meta database that a backup is put into."""
+    url = sqlite_url(group.folder / "restored.db")
+    header, rows = backups.read_backup(file)
+    engine = MetaEngine(url, MetaSettings())
+    # Its servers stopped a minute ago.
+    backups.restore(engine, header, rows, actor=NOBODY, now_ms=header.taken_ms + 3_600_000)
+    engine.close()
+    shutil.copy(group.folder / "meta.key", group.folder / "restored.key")
+    group.meta_url = url
+
+
+def back_up(group: Group) -> Path:
+    engine = MetaEngine(group.meta_url, MetaSettings(), as_found=True)
+    backups.write_backup(engine, group.folder / "backup", SystemClock().now_ms())
+    engine.close()
+    return group.folder / "backup"
+
+
+@pytest.mark.parametrize("group", ["local"], indirect=True)
+def test_a_feed_goes_on_from_a_backup_of_the_meta_database_where_its_target_is_no_further(group: Group) -> None:
+    one = group.start("one")
+    one.create_feed(group.tree())
+    group.delivered(one)
+    one.stop()
+    file = back_up(group)
+    restored(group, file)
+    # What came since is in no place of the log that the database knows.
+    group.write()
+    again = group.start("one")
+    group.delivered(again)
+    group.write()
+    group.delivered(again)
+    found = again.meta.get_feed("f")
+    assert found.epoch > group.meta.get_feed("f").epoch
+    with pytest.raises(PenstockError, match="FENCED"):
+        again.meta.check_owner("f", group.meta.get_feed("f").epoch)
+
+
+@pytest.mark.parametrize("group", ["local"], indirect=True)
+def test_an_old_backup_of_the_meta_database_is_refused_by_a_target_that_went_on(group: Group) -> None:
+    one = group.start("one")
+    one.create_feed(group.tree())
+    group.delivered(one)
+    file = back_up(group)
+    group.write()
+    group.delivered(one)
+    one.stop()
+    published = digests(group.target)
+    restored(group, file)
+    group.write()
+    again = group.start("one")
+    until("it is refused aloud", lambda: again.meta.get_feed("f").reached_state is ReachedState.FAILED)
+    assert again.meta.get_feed("f").error_code == "META_BEHIND_TARGET"
+    again.stop()
+    assert digests(group.target) == published, "nothing was written"
+
+
+@pytest.mark.parametrize("group", ["shared"], indirect=True)
+def test_a_server_with_a_copy_of_the_meta_database_does_not_get_the_shared_objects(group: Group) -> None:
+    one = group.start("one", own_meta=True)
+    one.create_feed(group.tree())
+    group.delivered(one)
+    # As a snapshot of the disk would: the copy knows what was there when it was made.
+    shutil.copytree(group.folder / "one", group.folder / "copy", ignore=shutil.ignore_patterns("*.sock", "meta.db*"))
+    with closing(sqlite3.connect(group.folder / "one/meta.db")) as meta, closing(sqlite3.connect(group.folder / "copy/meta.db")) as into:
+        meta.backup(into)
+    group.write()
+    group.delivered(one)
+    link = one.meta.object_links(source_name(group.database.uri))[-1]
+    until("the objects are marked again", lambda: one.meta.object_links(source_name(group.database.uri))[-1] != link)
+    copy = group.start("one", "copy", own_meta=True)
+    until("it is refused aloud", lambda: copy.meta.get_feed("f").reached_state is ReachedState.FAILED)
+    assert copy.meta.get_feed("f").error_code == "OBJECTS_FOREIGN"
+    group.write()
+    group.delivered(one)
+    assert one.meta.get_feed("f").epoch == 1

@@ -2,9 +2,9 @@
 
 ``subscribe`` and ``progress`` hold those columns of the range-pull design that somebody reads, under their names there; ``feed`` holds
 what one owner needs to run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``,
-``log_schema`` and ``table_state`` what a source with one log must know again after a restart; ``api_token`` who may call. Only plain
-column types, so that the same definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or
-committed.
+``log_schema`` and ``table_state`` what a source with one log must know again after a restart; ``object_link`` by what objects on shared
+storage are known again; ``api_token`` who may call. Only plain column types, so that the same definitions serve SQLite, MySQL and
+PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
 from __future__ import annotations
@@ -180,6 +180,13 @@ log_reader = sa.Table(
     sa.Column("owner", _NAME, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+)
+object_link = sa.Table(
+    "object_link",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("links", sa.String(190), nullable=False),
+    comment="The links of the marks that were last written beside the objects of an event store, the newest last.",
 )
 log_schema = sa.Table(
     "log_schema",

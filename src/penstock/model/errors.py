@@ -148,6 +148,11 @@ CODES: dict[str, CodeEntry] = {
         "Executors on another machine cannot write to the directory of the event store.",
         "Give store.objects: storage that the server and its executors reach. Then resume the feed.",
     ),
+    "OBJECTS_FOREIGN": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The shared objects of the event store were last written with another meta database, perhaps a copy of this one or its original.",
+        "Stop one of the two for good. To go on with this one, give another store.objects or empty the one that is given, then resume.",
+    ),
     "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
     "RESOLVED_TS_VIOLATED": CodeEntry(
         ErrorKind.CORRUPT, "A row arrived at or below a resolved ts that was already emitted.", "The span is pulled again; report it."
@@ -229,7 +234,7 @@ CODES: dict[str, CodeEntry] = {
     "META_BEHIND_TARGET": CodeEntry(
         ErrorKind.BLOCKED,
         "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
-        "Restore a newer backup; or `penstock feed clone` the feed into an empty target and cancel this one.",
+        "Restore a newer backup; or `penstock feed clone` the feed into an empty target and cancel this one. See docs/operations.md.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,

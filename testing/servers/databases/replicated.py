@@ -60,6 +60,18 @@ class Replicated:
             at = self.asked(0, "SELECT @@gtid_binlog_pos")
             assert self.asked(1, f"SELECT MASTER_GTID_WAIT('{at}', {_WAIT_S})") == 0, "the replica catches up"
 
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Let nothing be committed at the primary, a MariaDB, while the replica catches up, and until the block ends."""
+        parts = urlsplit(self._uris[0])
+        holding = pymysql.connect(host="127.0.0.1", port=parts.port, user="root", autocommit=True)
+        with holding.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")
+        self.catch_up()
+        yield
+        with contextlib.suppress(pymysql.Error):
+            holding.close()
+
     def promote(self) -> None:
         """Let the replica take writes."""
         if self.kind == "postgres":

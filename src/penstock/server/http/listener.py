@@ -78,7 +78,7 @@ class HttpListener:
         self._check_certificate()
         _have_files()
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        # By its protocol asyncio knows that small answers must not wait for an acknowledgement: half a millisecond a call, not 44.
+        # By its protocol asyncio knows that small answers must not wait for an acknowledgement, which may take 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
