@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.main import run
 from penstock.meta import backup as backups
 from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_url
@@ -274,6 +275,13 @@ def test_an_old_backup_of_the_meta_database_is_refused_by_a_target_that_went_on(
     assert again.meta.get_feed("f").error_code == "META_BEHIND_TARGET"
     again.stop()
     assert digests(group.target) == published, "nothing was written"
+    # What the target has counts: everything up to there is in it, and nothing beyond.
+    assert run(["meta", "adopt", "f", "--meta-url", group.meta_url]) == 0
+    group.write()
+    last = group.start("one")
+    group.delivered(last)
+    group.write()
+    group.delivered(last)
 
 
 @pytest.mark.parametrize("group", ["shared"], indirect=True)

@@ -234,7 +234,7 @@ CODES: dict[str, CodeEntry] = {
     "META_BEHIND_TARGET": CodeEntry(
         ErrorKind.BLOCKED,
         "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
-        "Restore a newer backup; or `penstock feed clone` the feed into an empty target and cancel this one. See docs/operations.md.",
+        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -18,7 +19,9 @@ from penstock.cli.given import URI
 from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
 from penstock.config.server_tree import ServerConfig
+from penstock.feed.window.following import from_record
 from penstock.meta import backup as backups
+from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_file
 from penstock.meta.migration import Migration, planned, upgraded
 from penstock.meta.records import Actor
@@ -26,6 +29,10 @@ from penstock.meta.sealing import Seal
 from penstock.meta.soundness import check as check_soundness
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.readback.recovery import recover_progress
+from penstock.server.feeds.creation import FeedDocument
+from penstock.target.settings import CONNECTION_SCHEME, from_uri
+from penstock.target.storage import TargetAddress
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -41,6 +48,7 @@ def meta() -> None:
       penstock meta backup /backups/monday --meta-url 'mysql://penstock:{env:PASSWORD}@db/meta'
       penstock meta check --data-dir penstock-data
       penstock meta restore /backups/monday --meta-url postgresql://penstock@db/empty
+      penstock meta adopt orders --data-dir penstock-data
       penstock meta upgrade --dry-run --data-dir penstock-data
     """  # noqa: D301
 
@@ -115,6 +123,46 @@ def restore(file: Path, force: bool, with_tokens: bool, meta_url: str | None, da
         say(f"their configurations are sealed: servers need the key of the old database, in {_key_place(url)}")
     if not with_tokens:
         say("tokens of the API are not restored: make new ones with `penstock token create`, or restore with --tokens")
+
+
+@meta.command()
+@click.argument("feed")
+@click.option("--sink", metavar="URI", type=URI, help="The target, where the feed names a connection of the server.")
+@_place_options
+@output_option
+def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Let a feed whose target is further than the database (META_BEHIND_TARGET) go on from where the target is.
+
+    Stop its server, or pause the feed, before. It is refused where a DDL came since, or where the target holds a file of a window that was
+    not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is missing.
+    """
+    url = ServerConfig(data_dir=data_dir, meta_url=meta_url).effective_meta_url
+    with MetaDatabase(url) as database:
+        before = database.get_feed(feed)
+        document = FeedDocument.of(before)
+        config = document.feed_config()
+        uri, settings = from_uri(sink or config.target.uri, config.target.options)
+        if urlsplit(uri).scheme == CONNECTION_SCHEME:
+            raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")
+        if config.settings.start_ts:
+            raise PenstockError(
+                "CONFIG_INVALID", f"feed {feed} began at a start-ts: its target holds no state", "Clone it with --start-ts."
+            )
+        live = [from_record(record) for record in database.dispatchers(feed) or ()]
+        named = [(one.id, one.schema, one.table) for one in live]
+        target = TargetAddress(uri).open()
+        published_ts, positions = recover_progress(target, settings, named, before.checkpoint_ts, database.progress(feed).positions)
+        if published_ts <= before.checkpoint_ts:
+            say(f"feed {feed} is at {before.checkpoint_ts}, its target at {published_ts}: nothing to do")
+            return
+        changed = msgspec.structs.replace(document, resnapshot_from_ts=published_ts)
+        database.adopt_progress(before, published_ts, positions, changed.to_json(), Actor(_user(), "the target is further"))
+    told = {"feed": feed, "from_ts": before.checkpoint_ts, "to_ts": published_ts, "dispatchers": len(positions)}
+    say(
+        json.dumps(told, indent=2)
+        if output == "json"
+        else f"feed {feed} goes on from {published_ts}, with what differs from a new snapshot"
+    )
 
 
 @meta.command()

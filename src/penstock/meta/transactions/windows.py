@@ -112,6 +112,13 @@ def commit(
     return True
 
 
+def adopt(connection: sa.Connection, window: PendingWindow, positions: Positions) -> None:
+    """Make a ts the checkpoint, with these positions, because the target has everything up to it; a recorded window is given up."""
+    _write_positions(connection, window, positions, {})
+    connection.execute(feed.update().where(feed.c.name == window.feed).values(checkpoint_ts=window.to_ts))
+    connection.execute(pending_window.delete().where(pending_window.c.feed == window.feed))
+
+
 def _check_asked(row: sa.Row[Any]) -> None:
     """Raise ``FEED_PAUSED`` where the feed shall not go on: who asked for that was told so, and progress stands still from then on."""
     if row.requested_state in _HALTED:
