@@ -17,6 +17,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import (
     NOBODY,
+    Actor,
     FeedProgress,
     FeedRecord,
     ReachedState,
@@ -32,6 +33,18 @@ from testing.twins.clock import SimulatedClock
 
 
 class TestFeeds:
+    @pytest.mark.parametrize("name", ["a\0b", "orders\0", "\ud800", "\U0001f600", "x" * 5_000])
+    def test_a_name_that_no_feed_has_is_unknown_whatever_it_is_made_of(self, meta: MetaDatabase, name: str) -> None:
+        make(meta)
+        for ask in (meta.get_feed, lambda n: meta.lives.request(n, RequestedState.PAUSED, NOBODY), meta.lives.history):
+            with refused("FEED_UNKNOWN"):
+                ask(name)
+
+    def test_whatever_a_reason_or_an_error_is_made_of_it_is_kept(self, meta: MetaDatabase) -> None:
+        make(meta)
+        meta.lives.request("orders", RequestedState.PAUSED, Actor("me", "a\0b\ud800c"))
+        assert [entry.why for entry in meta.lives.history("orders")][-1] == "a\ufffdb?c"
+
     def test_created_feed_is_read_back(self, meta: MetaDatabase) -> None:
         created = make(meta)
         assert meta.get_feed("orders") == created

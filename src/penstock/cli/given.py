@@ -44,6 +44,11 @@ def read_options(texts: Iterable[str]) -> dict[str, Any]:
     return tree
 
 
+def resolve(text: str) -> str:
+    """Return a text with the secrets that it names."""
+    return _given().resolve(text)
+
+
 @cache
 def _given() -> GivenUris:
     return GivenUris(os.environ, lambda label: str(click.prompt(label, hide_input=True, err=True)))

@@ -17,10 +17,30 @@ META_VERSION = 3
 
 metadata = sa.MetaData()
 
-_NAME = sa.String(190).with_variant(mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+
+class _Kept(sa.types.TypeDecorator[str]):
+    """A text that every database takes: what a caller, a server or a file made it of, a NUL and half a surrogate pair do not get there."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, kind: sa.String, in_mysql: sa.String) -> None:
+        super().__init__()
+        self.kind, self.in_mysql = kind, in_mysql
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[str]:
+        """Return the type of a column in one database."""
+        return dialect.type_descriptor(self.in_mysql if dialect.name in {"mysql", "mariadb"} else self.kind)
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """Return a text as it is kept and looked for."""
+        return value if value is None else value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+_NAME = _Kept(sa.String(190), mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"))
 """Names that differ in case are different names. Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
 _SOURCE = sa.String(190)
-_TEXT = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+_TEXT = _Kept(sa.Text(), mysql.LONGTEXT(charset="utf8mb4"))
 
 meta_version = sa.Table(
     "meta_version",

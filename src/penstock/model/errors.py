@@ -178,6 +178,9 @@ CODES: dict[str, CodeEntry] = {
         "Everything before the DDL is delivered; create a new feed on the table, into a prefix of its own.",
     ),
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
+    "SQL_INVALID": CodeEntry(
+        ErrorKind.INVALID, "A SQL statement cannot be understood.", "The caret shows the place; docs/sql.md has the statements."
+    ),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
     "FEED_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,
