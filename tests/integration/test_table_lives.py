@@ -175,6 +175,10 @@ PARTED = [
     "CREATE TABLE t2_p1 PARTITION OF t2 FOR VALUES FROM (10) TO (20)",
 ]
 ONCE_WRONG_ON_POSTGRES = {
+    "a_column_is_renamed_after_the_table_was_told_and_before_it_is_captured": [
+        *("CREATE TABLE t1 (k0 INT PRIMARY KEY)", "begin", "CREATE TABLE t3 (k0 INT PRIMARY KEY, a INT)"),
+        *("SELECT pg_sleep(3)", "ALTER TABLE t3 RENAME COLUMN a TO c", "down", "settle"),
+    ],
     "a_partition_with_rows_is_detached_renamed_and_attached_again": [
         *(*PARTED, "begin", "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "ALTER TABLE t2 DETACH PARTITION t2_p1", "settle"),
         *("UPDATE t2_p1 SET a = 'c'", "ALTER TABLE t2_p1 RENAME TO t3", "settle"),

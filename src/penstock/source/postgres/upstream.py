@@ -312,6 +312,9 @@ class PostgresUpstream:
                     for oid, reason in self._watch.rewritten([table], lambda _: False, held.get).items():
                         self._watch.put_off(parse_lsn(self.log_end()), oid, reason)
                 self._watch.accept([table], first=True)
+                if not self._book.is_told(table):
+                    # Told before this process, and changed since without a row: the next look tells it.
+                    self._watch.leave_untold(table.oid)
 
     def _log_now(self) -> tuple[int, int]:
         end = parse_lsn(self.log_end())

@@ -305,9 +305,10 @@ class SchemaBook:
         return ddls, doubts
 
     def begun_between(self, from_ts: int, to_ts: int) -> list[int]:
-        """Return where versions of any table begin between two ts."""
+        """Return where versions of any table begin, or tables end, between two ts, in order."""
         with self._lock:
-            return self._histories.begun_between(from_ts, to_ts)
+            ends = {slot for _, slot in self._names.ended_between(from_ts, to_ts)}
+            return sorted({*self._histories.begun_between(from_ts, to_ts), *ends})
 
     def told_between(self, from_ts: int, to_ts: int, *, is_lost: bool = False) -> tuple[tuple[DdlEvent, ...], list[int]]:
         """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began."""
