@@ -27,13 +27,11 @@ ALLOWED = {
     "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",
     "format/sheet_kernels.py::validity": "kernels read it by its place",
-    "meta/records.py::REGISTERED": "a value of progress_stage, a column of the range-pull design",
     "model/failpoints.py::arm": "the seam of every test that kills a process",
     "source/dataserver/service/service.py::CdcPullLog": "gRPC calls it by name",
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",
     "store/event_store.py::commit_changes": "mechanism 10: a large transaction that was written elsewhere; no source writes one yet",
     "store/span_store.py::commit_changes": "as above",
-    "store/stats.py::memory_rows": "what the action span_status tells operators",
     "store/flusher.py::wait_idle": "the only way to know that the merger has nothing more to do",
 }
 """``module::name`` of what nothing refers to and stays, and why."""
