@@ -25,7 +25,7 @@ from testing.checks.transaction_consumer import windows
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.databases.live_database import Database, live_database
 from testing.servers.databases.mysql_server import mysql
-from testing.servers.waiting import meanwhile
+from testing.servers.waiting import meanwhile, wait_until
 
 pytestmark = pytest.mark.integration
 ROWS = 2_000
@@ -50,11 +50,17 @@ class LosingDatabase(Database):
         )
         return schema
 
+    def _drop_slots(self) -> bool:
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND NOT temporary")
+            cursor.execute("SELECT count(*) FROM pg_replication_slots WHERE NOT temporary")
+            return bool(cursor.fetchone()[0] == 0)
+
     def purge_log(self) -> None:
         """Lose the log up to now. Nobody may be reading it."""
         if self.kind == "postgres":
-            with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND NOT temporary")
+            # A process that ended may be served for a moment longer.
+            wait_until(self._drop_slots, "the slot is not let go of")
             return
         never, looks = threading.Event(), 0
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:

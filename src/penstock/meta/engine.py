@@ -23,6 +23,7 @@ from penstock.files.private_files import create_private
 from penstock.meta import tables
 from penstock.meta.transactions import upgrades
 from penstock.model.errors import PenstockError
+from penstock.settings.masking import mask_uri
 
 _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
@@ -50,7 +51,7 @@ class MetaEngine:
 
     def __init__(self, url: str, settings: MetaSettings) -> None:
         parsed = _parse(url)
-        self.shown_url = parsed.render_as_string(hide_password=True)
+        self.shown_url = mask_uri(parsed.render_as_string(hide_password=True))
         self._sqlite = parsed.get_backend_name() == "sqlite"
         self._postgres = parsed.get_backend_name() == "postgresql"
         self._busy_timeout_s = settings.busy_timeout_s
@@ -199,7 +200,8 @@ def _may_show_password(url: sa.URL) -> tuple[bool, sa.URL]:
 def _parse(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
+        # What it says of a port may be a part of the password.
         raise PenstockError("CONFIG_INVALID", "meta.url: not a database URL", "Use sqlite:////path/to/meta.db.") from None
     if parsed.drivername in _DRIVERS:
         parsed = parsed.set(drivername=_DRIVERS[parsed.drivername])
