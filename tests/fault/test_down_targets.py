@@ -19,7 +19,7 @@ from penstock.server.verify.verification import open_reader, verify_target
 from testing.checks.target_audit import DeliveredChanges
 from testing.paths.controlled_server import ControlledServer
 from testing.paths.whole_path import WholePath
-from testing.servers.moody_bucket import Mood, MoodyBucket, moody_bucket
+from testing.servers.buckets.moody_bucket import Mood, MoodyBucket, moody_bucket
 from testing.servers.waiting import wait_until
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
