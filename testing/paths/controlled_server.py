@@ -29,8 +29,8 @@ from testing.paths.feed_path import FeedPath
 from testing.servers.waiting import wait_until
 from testing.twins.local_jobs import LocalJobs
 
-_SETTINGS = SupervisorSettings(scan_interval_s=0.1, backoff_s=0.1)
-_WAIT_S = 60
+_SETTINGS = SupervisorSettings(scan_interval_s=0.1, backoff_s=0.1, backoff_max_s=1.0)
+_WAIT_S = 120
 
 
 class ControlledServer:

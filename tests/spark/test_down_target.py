@@ -10,7 +10,7 @@ from penstock.cli.server_client import ServerClient
 from penstock.config.server_tree import ServerConfig, SparkConfig
 from penstock.server.process import ServerProcess
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
-from testing.servers.moody_bucket import Mood, moody_bucket
+from testing.servers.buckets.moody_bucket import Mood, moody_bucket
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 

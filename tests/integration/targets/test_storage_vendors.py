@@ -13,7 +13,7 @@ from penstock.readback.inspection import check_target
 from penstock.readback.replay import replay_table
 from penstock.target.storage import ObjectTarget
 from testing.paths.storage_lab import StorageLab
-from testing.servers.gcs import gcs
+from testing.servers.buckets.gcs import gcs
 from testing.servers.loopback_server import azurite
 
 pytestmark = pytest.mark.integration
