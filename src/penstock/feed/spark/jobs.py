@@ -86,7 +86,10 @@ class SparkJobs:
     @property
     def parallelism(self) -> int:
         """Return the session's parallelism."""
-        return max(1, self._context.defaultParallelism)
+        try:
+            return max(1, self._context.defaultParallelism)
+        except Exception as error:
+            raise spark_error(str(error)) from error
 
     def run(self, job: Job) -> list[bytes]:
         """Submit a plain RDD job of one partition per task and wait for it. Group, pool and description are this thread's."""
