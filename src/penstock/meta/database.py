@@ -128,24 +128,27 @@ class MetaDatabase(ProgressDatabase):
         with self._engine.write() as connection:
             return self.lives.change_config(connection, before, sealed, what, actor, old, new, at_once=at_once)
 
-    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None) -> None:
+    def adopt_config(
+        self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None, to_ts: int | None = None
+    ) -> None:
         """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced.
 
-        Only between two windows, unless the dispatchers stay (None).
+        ``to_ts`` is an older checkpoint, to which the feed goes back. Only between two windows, unless dispatchers and checkpoint stay.
         """
         sealed = self._seal.close(config)
         with self._engine.write() as connection:
             row = ownership.fenced_feed(connection, name, epoch)
-            under_way = wanted is not None and windows.pending(connection, name) is not None
+            under_way = (wanted is not None or to_ts is not None) and windows.pending(connection, name) is not None
             if row.checkpoint_ts != ts or under_way:
                 raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not between two windows at ts {ts}")
             if wanted is not None and ts:
                 dispatchers.alter(connection, name, ts, wanted)
             elif wanted is not None:
                 dispatchers.replace_first(connection, name, wanted)
+            holds_ts = ts if to_ts is None else to_ts
             values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": self._clock.now_ms()}
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {ts} on")
+            connection.execute(feed.update().where(feed.c.name == name).values(**values, checkpoint_ts=holds_ts))
+            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {holds_ts} on")
 
     def adopt_progress(self, before: FeedRecord, to_ts: int, positions: windows.Positions, config: str, actor: Actor) -> None:
         """Let a feed that nobody runs go on from a ts, because its target has everything up to it; whoever ran it is fenced.

@@ -24,6 +24,7 @@ from penstock.files.private_files import create_private
 from penstock.meta import addresses, tables
 from penstock.meta.transactions import upgrades
 from penstock.model.errors import PenstockError
+from penstock.settings.masking import mask_uri
 
 _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
@@ -53,7 +54,7 @@ class MetaEngine:
         """With ``as_found`` nothing is made or changed, whatever version is there."""
         places = [_checked(place) for place in addresses.parse(url)]
         parsed = places[0]
-        self.shown_url = addresses.shown(places)
+        self.shown_url = mask_uri(addresses.shown(places))
         self._sqlite = parsed.get_backend_name() == "sqlite"
         self._postgres = parsed.get_backend_name() == "postgresql"
         self._busy_timeout_s = settings.busy_timeout_s

@@ -55,7 +55,7 @@ class StorageMaintainer:
         owner = self.owner()
         if owner is not None and owner.feed != feed:
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
-        if owner is None and self._target.children():
+        if owner is None and not self._target.is_empty():
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
         self.probe()
 
