@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import stat
 from contextlib import closing
@@ -41,7 +42,7 @@ def test_what_was_backed_up_is_restored_elsewhere(data_dir: Path, tmp_path: Path
     capsys.readouterr()
     assert run(["meta", "restore", str(file), "--data-dir", str(other), "--output", "json"]) == 0
     grown = json.loads(capsys.readouterr().out)["epochs_grew_by"]
-    (other / "meta.key").write_bytes((data_dir / "meta.key").read_bytes())
+    shutil.copy(data_dir / "meta.key", other / "meta.key")
     with MetaDatabase(sqlite_url(other / "meta.db")) as meta:
         found = meta.get_feed("f")
         assert (found.config, found.owner, found.epoch) == ('{"secret": "hunter2"}', "", 1 + grown)
