@@ -15,7 +15,7 @@ from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.http.guard import caller_name
-from penstock.server.http.table_views import FeedTable, feed_tables, find_table, progress_view, table_view, unknown_tables
+from penstock.server.http.table_views import FeedTable, feed_tables, find_table, progress_view, stopped_view, table_view, unknown_tables
 from penstock.server.source_address import same_source
 from penstock.settings.masking import mask_text
 
@@ -98,8 +98,9 @@ def table_views(meta: MetaDatabase, feed: FeedRecord, doubted: DoubtedTables | N
     """Return every table of a feed as it is shown."""
     tables, records = _tables(meta, feed, doubted), meta.dispatchers(feed.name) or []
     delivered = {one.table_id: one for one in meta.table_progress(feed.name)}
-    joining = {d.id.table_id for d in map(from_record, records) if d.with_state}
-    views = _views(tables, doubted)
+    live = [from_record(record) for record in records]
+    joining = {d.id.table_id for d in live if d.with_state}
+    views = [stopped_view(view, table, live) for view, table in zip(_views(tables, doubted), tables, strict=True)]
     return [view | {"progress": progress_view(feed, table, delivered, joining, clock)} for view, table in zip(views, tables, strict=True)]
 
 
