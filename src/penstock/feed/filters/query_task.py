@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.feed.bootstrap.difference_reader import read_difference
-from penstock.feed.filters.kept_changes import KeptChanges
+from penstock.feed.filters.kept_changes import KeptChanges, bare_images
 from penstock.feed.filters.plain_steps import filtered_steps
 from penstock.feed.filters.views import TableView, stored_values
 from penstock.feed.formats.typed_rows import typed_columns
@@ -169,7 +169,7 @@ def _changes(client: FlightStoreClient, item: WorkItem, view: TableView, kept: K
     changes = KeptChanges([c.field_name for c in view.shown.key_columns] if view.own_key else ())
     for records in _rows(client, item, view.base):
         rows, flags = kept.of(records)
-        found = changes.add(rows.select(names), flags)
+        found = changes.add(rows.select(names), flags, bare_images(records, view.base))
         if found.num_rows:
             yield found
     kept.finish()

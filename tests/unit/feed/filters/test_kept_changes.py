@@ -9,14 +9,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.feed.filters.kept_changes import KeptChanges
+from penstock.feed.filters.kept_changes import KeptChanges, bare_images
 from penstock.model.batch import Op
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 
 BIGINT = ColumnType(TypeKind.BIGINT)
 TABLE = TableSchema(1, "d", "t", 1, (Column(1, "id", BIGINT, primary_key=True), Column(2, "v", BIGINT)))
-Row = tuple[int, int, int, int]
+Row = tuple[int, int, int, int | None]
 """Commit ts, operation, id, value."""
 LIMIT = 3
 """Values below are kept."""
@@ -37,7 +37,8 @@ def delivered(rows: list[Row], cuts: list[int], own_key: tuple[str, ...] = (), r
     edges = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(edges):
         part = rows[start:end]
-        found.append(changes.add(batch(part), np.array([v < LIMIT for *_, v in part], dtype=np.bool_)))
+        kept = np.array([v is not None and v < LIMIT for *_, v in part], dtype=np.bool_)
+        found.append(changes.add(batch(part), kept, bare_images(batch(part), TABLE)))
     last = changes.finish()
     found += [last] if last is not None else []
     return [tuple(row.values()) for one in found for row in one.drop_columns(["_key"]).to_pylist()]
@@ -116,3 +117,13 @@ def test_an_update_of_the_targets_own_key_is_taken_apart() -> None:
     rows = [(1, int(Op.BEFORE), 1, 0), (1, int(Op.BEFORE), 2, 1), (1, int(Op.UPDATE), 1, 2), (1, int(Op.UPDATE), 2, 1)]
     found = [(1, int(Op.DELETE), 1, 0), (1, int(Op.BEFORE), 2, 1), (1, int(Op.INSERT), 1, 2), (1, int(Op.UPDATE), 2, 1)]
     assert delivered(rows, [], own_key=("c2",)) == found
+
+
+def test_of_a_row_that_comes_with_its_key_alone_nobody_knows_whether_it_was_kept() -> None:
+    rows: list[Row] = [
+        *((1, int(Op.BEFORE), 1, None), (1, int(Op.BEFORE), 2, None), (1, int(Op.DELETE), 3, None), (1, int(Op.DELETE), 4, 5)),
+        *((1, int(Op.UPDATE), 1, 0), (1, int(Op.UPDATE), 2, 5), (1, int(Op.INSERT), 5, None)),
+    ]
+    assert delivered(rows, []) == [(1, int(Op.DELETE), 3, None), (1, int(Op.UPDATE), 1, 0), (1, int(Op.DELETE), 2, 5)]
+    apart = [(1, int(Op.DELETE), 1, None), (1, int(Op.DELETE), 2, None), (1, int(Op.DELETE), 3, None), (1, int(Op.INSERT), 1, 0)]
+    assert delivered(rows, [], rows_max=2) == apart
