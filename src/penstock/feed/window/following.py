@@ -112,10 +112,11 @@ def with_filters(after: Sequence[Dispatcher], ddls: Iterable[DdlEvent], views: F
     return tuple(found)
 
 
-def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, after: FilterSettings) -> tuple[Dispatcher, ...]:
-    """Return the dispatchers under another filter: a table with another rule delivers what differs from what the target has."""
+def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, after: FilterSettings, ts: int) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers under another filter from a ts on: a table with another rule comes again, with what differs from the target."""
     changed = {d.id for d in dispatchers if before.rule(d.schema, d.table) != after.rule(d.schema, d.table)}
-    return tuple(stopped(d, "") if d.id in changed and (d.stopped or not d.with_state) else d for d in dispatchers)
+    again = {"begin_ts": ts, "with_state": True, "returns": True, "stopped": ""}
+    return tuple(msgspec.structs.replace(d, **again) if d.id in changed and d.begin_ts != ts else d for d in dispatchers)
 
 
 def stopped(dispatcher: Dispatcher, problem: str) -> Dispatcher:

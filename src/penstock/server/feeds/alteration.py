@@ -132,7 +132,7 @@ class Adoption:
         before = dispatchers_of(self._meta, feed.name, document)
         after = self._dispatchers(feed.name, config, before, ts) if ts else self._first(config, before, document.snapshot_ts)
         if ts:
-            after = with_other_rules(after, load_feed_config(document.config).settings.filter, config.settings.filter)
+            after = with_other_rules(after, load_feed_config(document.config).settings.filter, config.settings.filter, ts)
         self._tell_target(feed, config, after, ts, epoch)
         changed = msgspec.structs.replace(document, config=document.next, next=None)
         if ts == TS_ZERO:
