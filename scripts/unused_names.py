@@ -17,6 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 CALLED_FROM_OUTSIDE = {"DataSource", "DataSourceReader", "DataSourceStreamReader", "DataSourceStreamWriter", "DataSourceWriter"}
 CALLED_FROM_OUTSIDE |= {"SimpleDataSourceStreamReader", "FlightServerBase", "ServerMiddlewareFactory", "Formatter", "Group", "H11Protocol"}
+CALLED_FROM_OUTSIDE |= {"TypeDecorator[str]"}
 """Bases of libraries that call our methods by name."""
 REGISTERS = {"command", "group", "callback", "get", "post", "put", "delete", "exception_handler"}
 """Decorators of an object that keeps what they decorate: a verb, a route."""

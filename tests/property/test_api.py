@@ -1,7 +1,8 @@
 """The API fuzzed from its own OpenAPI document: every route, every role, whatever path, query and body.
 
-No answer is a 500, each is JSON, an error has code, message and hint, and nobody gets further than the role allows. ``PENSTOCK_FUZZ_CASES``
-asks for more cases than the suite has time for.
+No answer is a 500, each is JSON, an error has code, message and hint, and nobody gets further than the role allows. One test draws what
+this API might trip over, the other has schemathesis draw what the document allows and what it forbids. ``PENSTOCK_FUZZ_CASES`` asks for
+more cases than the suite has time for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+import requests
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,8 +57,11 @@ class Fuzzed:
 
     def __init__(self, server: ApiServer, client: httpx.Client) -> None:
         self.client = client
+        self.session = requests.Session()
+        self.session.trust_env = False
         own = server.headers
         document = client.get("/api/openapi.json", headers=own).json()
+        self.operations = [found.ok() for found in schemathesis.openapi.from_dict(document).get_all_operations()]
         self.routes = [
             (method, path, found[method]) for path, found in sorted(document["paths"].items()) for method in METHODS if method in found
         ]
@@ -96,17 +102,35 @@ def test_no_call_breaks_the_server_or_passes_its_role(fuzzed: Fuzzed, data: st.D
         content = json.dumps(body).encode() if data.draw(st.integers(0, 9)) else data.draw(st.binary(max_size=50))
     headers = {**fuzzed.headers[role], **({"Content-Type": "application/json"} if content is not None else {})}
     answer = fuzzed.client.request(method.upper(), path + ("?" + "&".join(query) if query else ""), headers=headers, content=content)
-    assert answer.status_code != 500, (answer.status_code, answer.text)
-    if "application/json" not in answer.headers.get("content-type", ""):
-        assert (answer.status_code, path) == (200, "/metrics")
+    check(answer.status_code, answer.headers.get("content-type", ""), answer.text, method, path, role)
+
+
+@settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_case_of_schemathesis_breaks_the_server_or_passes_its_role(fuzzed: Fuzzed, data: st.DataObject) -> None:
+    operation = data.draw(st.sampled_from(fuzzed.operations))
+    role = data.draw(st.sampled_from([*Role, None]))
+    mode = data.draw(st.sampled_from([schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE]))
+    case = data.draw(operation.as_strategy(generation_mode=mode))
+    case.headers.update(fuzzed.headers[role])
+    answer = case.call(base_url=str(fuzzed.client.base_url), timeout=60, session=fuzzed.session)
+    kind = answer.headers.get("content-type", [""])[0]
+    check(answer.status_code, kind, answer.text, operation.method, operation.path, role)
+
+
+def check(status: int, kind: str, text: str, method: str, path: str, role: Role | None) -> None:
+    """Whatever was asked: no 500, an answer in JSON, an error that is one of ours, nothing beyond the role."""
+    assert status != 500, text
+    if "application/json" not in kind:
+        assert (status, path) == (200, "/metrics")
         return
-    told = answer.json()
+    told = json.loads(text)
     if "/health" in path and "status" in told:
         # How the server is, well or not.
         assert role is not None
-    elif answer.is_error:
+    elif status >= 400:
         assert set(told) == {"code", "message", "hint"}
-        assert answer.status_code < 500 or CODES[told["code"]].kind is ErrorKind.TRANSIENT, told
+        assert status < 500 or CODES[told["code"]].kind is ErrorKind.TRANSIENT, told
     else:
         assert role is not None
         assert role.allows(needed_role(method.upper(), path))

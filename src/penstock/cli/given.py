@@ -63,6 +63,11 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
     return where(select(command))
 
 
+def resolve(text: str) -> str:
+    """Return a text with the secrets that it names."""
+    return _given().resolve(text)
+
+
 @cache
 def _given() -> GivenUris:
     return GivenUris(os.environ, lambda label: str(click.prompt(label, hide_input=True, err=True)))

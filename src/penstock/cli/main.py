@@ -27,6 +27,7 @@ VERBS = {
     "doctor": ("feeds", "Check that a database allows capture, and say what fixes it."),
     "server": ("servers", "Run a server: capture a source and run feeds. Drain it."),
     "feed": ("feeds", "Create, list, show, resume and remove feeds."),
+    "sql": ("feeds", "Create, show and change feeds by SQL: a shell, statements or scripts."),
     "verify": ("feeds", "Compare a feed's files with the upstream, row by row."),
     "token": ("servers", "Make, list and revoke tokens for the API of a server."),
     "store": ("servers", "Look into an event store: list, show, check, compact, collect."),
@@ -125,8 +126,10 @@ def exit_code(error: PenstockError) -> int:
 def show_error(error: PenstockError) -> None:
     """Write an error the way every verb does."""
     lines = mask_text(error.detail).splitlines() or [""]
-    if len(lines) == 1:
+    if len(lines) == 1 or error.code == "SQL_INVALID":
         say(f"error: [{error.code}] {lines[0]}", err=True)
+        for line in lines[1:]:
+            say(f"  {line}", err=True)
     else:
         say(f"error: [{error.code}] {len(lines)} problems", err=True)
         for line in lines:

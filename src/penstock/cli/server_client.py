@@ -97,6 +97,12 @@ class ServerClient:
         """Ask for something to be done with a table of a feed, by one of the server's verbs for tables; answers before it is."""
         return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}", {"reason": reason})
 
+    def execute(self, text: str, *, reads: bool) -> dict[str, Any]:
+        """Execute a statement of SQL; whoever may only read can have those executed that only read."""
+        if reads:
+            return self._call("GET", f"/sql?text={quote(text, safe='')}")
+        return self._call("POST", "/sql", {"text": text})
+
     def create_token(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Make a token; the answer is the only place that ever shows it."""
         return self._call("POST", "/tokens", tree)

@@ -126,12 +126,16 @@ def find_server(url: str) -> KnownServer | None:
 
 
 def _directory() -> Path:
-    """Return where servers are noted; raises ``OSError`` where this user has no home, as one that a container gave only a number."""
+    return home_directory() / "servers"
+
+
+def home_directory() -> Path:
+    """Return where files of this user are; raises ``OSError`` where it has no home, as one that a container gave only a number."""
     named = os.environ.get(HOME_VARIABLE)
     if named:
-        return Path(named) / "servers"
+        return Path(named)
     try:
-        return Path("~/.penstock").expanduser() / "servers"
+        return Path("~/.penstock").expanduser()
     except RuntimeError:
         raise FileNotFoundError(0, f"this user has no home directory: set {HOME_VARIABLE}") from None
 

@@ -158,6 +158,11 @@ CODES: dict[str, CodeEntry] = {
         "Executors on another machine cannot write to the directory of the event store.",
         "Give store.objects: storage that the server and its executors reach. Then resume the feed.",
     ),
+    "OBJECTS_FOREIGN": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The shared objects of the event store were last written with another meta database, perhaps a copy of this one or its original.",
+        "Stop one of the two for good. To go on with this one, give another store.objects or empty the one that is given, then resume.",
+    ),
     "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
     "RESOLVED_TS_VIOLATED": CodeEntry(
         ErrorKind.CORRUPT, "A row arrived at or below a resolved ts that was already emitted.", "The span is pulled again; report it."
@@ -183,6 +188,9 @@ CODES: dict[str, CodeEntry] = {
         "Everything before the DDL is delivered; create a new feed on the table, into a prefix of its own.",
     ),
     "FEED_EXISTS": CodeEntry(ErrorKind.INVALID, "A feed of this name exists.", "Choose another name or remove the feed."),
+    "SQL_INVALID": CodeEntry(
+        ErrorKind.INVALID, "A SQL statement cannot be understood.", "The caret shows the place; docs/sql.md has the statements."
+    ),
     "FEED_UNKNOWN": CodeEntry(ErrorKind.INVALID, "No feed of this name exists.", "See `penstock feed list`."),
     "FEED_PAUSED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -204,7 +204,7 @@ class ServerProcess:
         answers = FeedAnswers(sources, meta, config, clock)
         parts.callback(answers.close)
         callers = self._open_callers(directory)
-        shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds)
+        shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds, lambda: jobs.parallelism)
         app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, *shown)
         self._listen(app, callers, directory)
         keeps = supervisor.keeps

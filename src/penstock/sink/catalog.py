@@ -46,6 +46,11 @@ def open_clean_up(uri: str, options: Mapping[str, Any], guard: Guard, clock: Clo
     return CleanUp(TargetAddress(target_uri).open(guard=guard), settings, clock) if settings.file_expiration_days else None
 
 
+def one_task(uri: str, options: Mapping[str, Any]) -> bool:
+    """Return whether all rows of a window must go through one task, dispatcher by dispatcher, because each tells its place among them."""
+    return from_uri(uri, options)[1].numbers_events
+
+
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:
     """Return what tells of a table version whether its before-images and keys must travel to the target."""
     return from_uri(uri, options)[1].needs_before

@@ -65,8 +65,8 @@ def commit_recorded_window(
         if differs:
             followers = begun_with_state(followers, dispatchers)
         followers = with_filters(followers, plan.ddls, views)
-        files = [file for result in results for file in result.files]
-        maintainer.record_files(pending.to_ts, files)
+        files = [file for result in sorted(results, key=lambda r: r.dispatcher) for file in result.files]
+        maintainer.record_files(pending.from_ts, pending.to_ts, files)
         meta.commit_window(
             context.feed,
             context.epoch,

@@ -113,7 +113,7 @@ def with_filters(after: Sequence[Dispatcher], ddls: Iterable[DdlEvent], views: F
 
 
 def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, after: FilterSettings, ts: int) -> tuple[Dispatcher, ...]:
-    """Return the dispatchers under another filter from a ts on: a table with another rule comes again, with what differs from the target."""
+    """Return the dispatchers under another filter from a ts on: a table with another rule comes again, with what differs."""
     changed = {d.id for d in dispatchers if before.rule(d.schema, d.table) != after.rule(d.schema, d.table)}
     again = {"begin_ts": ts, "with_state": True, "returns": True, "stopped": ""}
     return tuple(msgspec.structs.replace(d, **again) if d.id in changed and d.begin_ts != ts else d for d in dispatchers)

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.feed.filters.views import FeedViews
 from penstock.feed.filters.window_queries import apart, queries_of, query_job, run_all
-from penstock.feed.spark.jobs import Job, Jobs
+from penstock.feed.spark.jobs import WINDOWS_POOL, Job, Jobs
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.barrier import commit_recorded_window
 from penstock.feed.window.delivery import WindowPart, WindowTask, deliver_part
@@ -63,9 +63,11 @@ class WindowJobs:
 
     def deliver(self, window: PlannedWindow) -> list[WindowPart]:
         """Have a window delivered; everything of it is durable in the target when this returns."""
-        group, pool = self.group(self._context), f"penstock {self._context.feed}"
+        group = self.group(self._context)
         plain, filtered = apart(window.parts, self._context.settings.filter)
         tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in plain]
+        # One that fills the cluster more than once takes turns with all others, which have theirs as they come.
+        pool = WINDOWS_POOL if len(tasks) <= self._jobs.parallelism else f"{WINDOWS_POOL} {self._context.feed}"
         job = Job(group, pool, self._describe(window), deliver_part, tasks)
         if filtered:
             queries = [query_job(self._told, self.views, items, group, pool, self._describe(window)) for items in filtered]

@@ -77,6 +77,19 @@ def _document(config: str) -> FeedDocument:
     return decoded(config, FeedDocument)
 
 
+class FeedPlan(msgspec.Struct, frozen=True):
+    """What a feed is, or would be: its tables as the source has them now, and how they are divided. Holds secrets."""
+
+    config: FeedConfig
+    source: str
+    tables: list[TableSchema]
+    dispatchers: tuple[Dispatcher, ...]
+    reads_by_job: bool
+
+    def __repr__(self) -> str:
+        return f"FeedPlan(name={self.config.name!r})"
+
+
 class FeedCreator:
     """Checks and creates feeds. Thread safe; creations wait for nothing but their own target and the database."""
 
@@ -107,6 +120,25 @@ class FeedCreator:
         with self._sources.using(source_uri) as source:
             source.begin()
             return self._create(config, source_uri, source.upstream, actor)
+
+    def plan(self, tree: Mapping[str, Any]) -> FeedPlan:
+        """Return what a feed of a configuration would be; nothing is created, and the target is not asked."""
+        config = load_feed_config(tree)
+        self._policy.check(config.target)
+        source_uri = self._sources.choose(config.source)
+        with self._sources.using(source_uri) as source:
+            tables = match_tables(config.tables, source.upstream.list_tables())
+            dispatchers = assign_dispatchers(tables, source.upstream, config.settings.spans_per_table)
+            return FeedPlan(config, source_uri, tables, dispatchers, reads_state_by_job(source.upstream, config.settings))
+
+    def plan_of(self, document: FeedDocument, dispatchers: tuple[Dispatcher, ...]) -> FeedPlan:
+        """Return what a feed is that has these dispatchers."""
+        config = document.feed_config()
+        with self._sources.using(self._sources.choose(document.source)) as source:
+            live = {d.id.table_id for d in dispatchers}
+            there = [table for table in source.upstream.list_tables() if table.table_id in live]
+            tables = sorted(there, key=lambda t: (t.full_name, t.table_id))
+            return FeedPlan(config, document.source, tables, dispatchers, reads_state_by_job(source.upstream, config.settings))
 
     def check_alteration(self, document: FeedDocument, config: FeedConfig) -> None:
         """Raise where a feed must not have another configuration: its target is forbidden, or a pattern matches no table."""

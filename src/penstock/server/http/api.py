@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 
 import penstock
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import Actor
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.server.doubts.table_control import DoubtedOf, TableControl
 from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.ports import Liveness
@@ -34,10 +34,13 @@ from penstock.server.http.control_routes import add_control_routes
 from penstock.server.http.guard import caller_name
 from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
-from penstock.server.http.table_routes import DoubtedOf, add_table_routes, table_views
+from penstock.server.http.table_routes import add_table_routes
 from penstock.server.http.token_routes import add_token_routes
-from penstock.server.http.views import feed_detail, feed_summary, verdict_body
+from penstock.server.http.views import ShownFeeds, verdict_body
 from penstock.server.metrics import render
+from penstock.server.sql.execution import SqlDesk
+from penstock.server.sql.explanation import Explainer
+from penstock.server.sql.sql_routes import add_sql_routes
 from penstock.server.verify.verification import Verifies
 from penstock.store.settings import StoreSettings
 
@@ -58,11 +61,12 @@ def build_api(
     verification: Callable[[str], dict[str, Any] | None] = lambda _: None,
     callers: Callers | None = None,
     kept_s: int = StoreSettings.gc_ttl_seconds,
+    parallelism: Callable[[], int] = lambda: 1,
 ) -> FastAPI:
     """Return the application; ``doubted`` gives the doubted tables of a feed's source, None where they are never in doubt.
 
     ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call; ``kept_s`` is for how long
-    history is kept for a feed that does not get on.
+    history is kept for a feed that does not get on; ``parallelism`` is how many tasks of a window run at once.
     """
     # No page of its own: the ones that FastAPI has load scripts from elsewhere.
     app = FastAPI(
@@ -74,8 +78,11 @@ def build_api(
         redirect_slashes=False,
     )
     _answer_errors(app)
-    add_table_routes(app, meta, doubted, clock)
-    add_control_routes(app, FeedControl(meta, creator, supervisor))
+    shown = ShownFeeds(meta, creator, supervisor, clock, health, doubted, verification, kept_s)
+    control, table_control = FeedControl(meta, creator, supervisor), TableControl(meta, doubted)
+    add_table_routes(app, shown, table_control)
+    add_control_routes(app, control)
+    add_sql_routes(app, SqlDesk(control, table_control, shown, verifier, Explainer(meta, creator, parallelism)))
     add_operation_routes(app, meta, supervisor)
     add_health_routes(app, health)
     if callers is not None:
@@ -85,28 +92,15 @@ def build_api(
 
     @app.get("/api/v1/feeds")
     def list_feeds() -> dict[str, Any]:
-        retries = meta.retries()
-        told = health.problems()
-        return {
-            "feeds": [feed_summary(f, supervisor.status(f.name), clock, retries.get(f.name), told.get(f.name)) for f in meta.list_feeds()]
-        }
+        return {"feeds": shown.all()}
 
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(request: Request, tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        def create() -> dict[str, Any]:
-            feed = creator.create(checked_tree(tree), Actor(caller_name(request.scope)))
-            supervisor.wake()
-            return feed_detail(feed, meta.feed_tables(feed.name), None, clock, kept_s=kept_s)
-
-        return await creations.run(create)
+        return await creations.run(lambda: shown.create(checked_tree(tree), caller_name(request.scope)))
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
-        feed, retry = meta.get_feed(name), meta.retries().get(name)
-        views = table_views(meta, feed, doubted(feed), clock)
-        status, problem = supervisor.status(name), health.problem(name)
-        shown = feed_detail(feed, meta.feed_tables(name), status, clock, meta.dispatchers(name), views, retry, problem, kept_s)
-        return shown | {"verification": verification(name)}
+        return shown.show(name)
 
     @app.post("/api/v1/feeds/{name}/verify")
     async def verify_feed(name: str) -> dict[str, Any]:

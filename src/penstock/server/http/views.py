@@ -5,22 +5,87 @@ Invariant: no credentials, whatever the feed's configuration holds. Runs in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from penstock.meta.records import DispatcherRecord, FeedRecord, RetryRecord, SubscribeRecord
+from penstock.feed.window.following import from_record
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import Actor, DispatcherRecord, FeedRecord, RetryRecord, SubscribeRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, physical_ms, to_datetime
-from penstock.server.feeds.creation import FeedDocument
-from penstock.server.feeds.ports import RunStatus
+from penstock.server.doubts.table_control import DoubtedOf, TableControl
+from penstock.server.feeds.creation import FeedCreator, FeedDocument
+from penstock.server.feeds.ports import Liveness, RunStatus
 from penstock.server.health.feed_watch import FeedProblem
+from penstock.server.health.report import ServerHealth
 from penstock.server.http.answers import error_body
-from penstock.server.http.table_views import feed_tables, table_view, uncovered
+from penstock.server.http.table_views import feed_tables, progress_view, stopped_view, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
+
+
+class ShownFeeds:
+    """What callers are told of feeds, and creating one, for the routes of the API and for SQL alike. Thread safe."""
+
+    def __init__(
+        self,
+        meta: MetaDatabase,
+        creator: FeedCreator,
+        supervisor: Liveness,
+        clock: Clock,
+        health: ServerHealth,
+        doubted_of: DoubtedOf,
+        verification: Callable[[str], dict[str, Any] | None],
+        kept_s: int,
+    ) -> None:
+        """``verification`` gives what verification on a schedule found; ``kept_s`` is for how long history is kept for a feed."""
+        self._meta = meta
+        self._creator = creator
+        self._supervisor = supervisor
+        self._clock = clock
+        self._health = health
+        self._doubted_of = doubted_of
+        self._verification = verification
+        self._kept_s = kept_s
+        self._table_control = TableControl(meta, doubted_of)
+
+    def create(self, tree: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Create a feed for a caller; return it as it is shown."""
+        feed = self._creator.create(tree, Actor(by))
+        self._supervisor.wake()
+        return feed_detail(feed, self._meta.feed_tables(feed.name), None, self._clock, kept_s=self._kept_s)
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return a line for every feed."""
+        retries, told, status = self._meta.retries(), self._health.problems(), self._supervisor.status
+        feeds = self._meta.list_feeds()
+        return [feed_summary(f, status(f.name), self._clock, retries.get(f.name), told.get(f.name)) for f in feeds]
+
+    def show(self, name: str) -> dict[str, Any]:
+        """Return everything that may be shown of a feed."""
+        meta = self._meta
+        feed, retry = meta.get_feed(name), meta.retries().get(name)
+        views = self._tables(feed)
+        status, problem = self._supervisor.status(name), self._health.problem(name)
+        shown = feed_detail(feed, meta.feed_tables(name), status, self._clock, meta.dispatchers(name), views, retry, problem, self._kept_s)
+        return shown | {"verification": self._verification(name)}
+
+    def tables(self, name: str) -> list[dict[str, Any]]:
+        """Return every table of a feed as it is shown."""
+        return self._tables(self._meta.get_feed(name))
+
+    def _tables(self, feed: FeedRecord) -> list[dict[str, Any]]:
+        doubted = self._doubted_of(feed)
+        tables, records = self._table_control.tables(feed, doubted), self._meta.dispatchers(feed.name) or []
+        delivered = {one.table_id: one for one in self._meta.table_progress(feed.name)}
+        live = [from_record(record) for record in records]
+        joining = {d.id.table_id for d in live if d.with_state}
+        views = zip(self._table_control.views(tables, doubted), tables, strict=True)
+        shown = [(stopped_view(view, table, live), table) for view, table in views]
+        return [view | {"progress": progress_view(feed, table, delivered, joining, self._clock)} for view, table in shown]
 
 
 def feed_summary(

@@ -161,6 +161,16 @@ def test_a_table_is_excluded_until_it_is_included(server: ApiServer, tmp_path: P
     assert (server.doubts.read, server.doubts.state(orders).state.value) == ([orders], "ok")
 
 
+def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(server: ApiServer, tmp_path: Path) -> None:
+    orders = table_id(create(server, tmp_path), "shop.orders")
+    headers = server.headers | {"Content-Type": "application/json"}
+    url = f"{server.url}/api/v1/feeds/f/tables/shop.orders/exclude"
+    answer = httpx.post(url, content=b'{"reason": "\\ud800"}', headers=headers, trust_env=False)
+    assert (answer.status_code, answer.json()["code"]) == (422, "CONFIG_INVALID")
+    assert orders not in {state.table_id for state in server.doubted.states()}
+    assert [entry.what for entry in server.meta.lives.history("f")][:1] == ["create"]
+
+
 def test_a_table_that_another_feed_has_too_is_not_excluded(server: ApiServer, tmp_path: Path) -> None:
     create(server, tmp_path)
     create(server, tmp_path, "g", tables=["shop.orders"])

@@ -1,0 +1,110 @@
+"""What an operator does with one table of a feed, verb by verb: the one handler behind the command line, the API and SQL.
+
+Where the source has one log, all feeds share what is captured of a table, and the verbs are about that (``doubted_tables.py``). Where it
+gives every state itself, a verb is an alteration of the one feed. Invariant: a verb stands in the feed's audit, with who asked and why.
+Runs in the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.meta.database import MetaDatabase
+from penstock.meta.records import Actor, FeedRecord
+from penstock.model.decoding import decoded
+from penstock.model.errors import PenstockError
+from penstock.server.doubts.doubted_tables import DoubtedTables
+from penstock.server.feeds.control import Asked
+from penstock.server.feeds.creation import FeedDocument
+from penstock.server.http.table_views import FeedTable, feed_tables, find_table, table_view, unknown_tables
+from penstock.server.source_address import same_source
+from penstock.settings.masking import mask_text
+
+DoubtedOf = Callable[[FeedRecord], DoubtedTables | None]
+"""Gives the doubted tables of a feed's source; None where they are never in doubt."""
+
+
+class TableControl:
+    """Does verbs on tables. Thread safe."""
+
+    def __init__(self, meta: MetaDatabase, doubted_of: DoubtedOf) -> None:
+        self._meta = meta
+        self._doubted_of = doubted_of
+
+    def do(self, verb: str, name: str, table: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Do a verb on a table of a feed for a caller; return the table as it is shown."""
+        try:
+            told = decoded(json.dumps(arguments), Asked)
+        except msgspec.ValidationError as error:
+            raise PenstockError("CONFIG_INVALID", f"table {verb}: {error}") from None
+        feed = self._meta.get_feed(name)
+        doubted = self._doubted_of(feed)
+        found = find_table(self.tables(feed, doubted), table)
+        actor = Actor(by, mask_text(told.reason))
+        TABLE_VERBS[verb](self._meta, _required(doubted), name, found)
+        self._meta.lives.record(name, f"table {verb}", actor, found.name)
+        return self.views([found], doubted)[0]
+
+    def tables(self, feed: FeedRecord, doubted: DoubtedTables | None) -> list[FeedTable]:
+        """Return the tables of a feed, those included of which the log told nothing but the name."""
+        known = feed_tables(self._meta.feed_tables(feed.name), self._meta.dispatchers(feed.name))
+        if doubted is None:
+            return known
+        return [*known, *unknown_tables(doubted.states(), FeedDocument.of(feed).feed_config().tables, known)]
+
+    @staticmethod
+    def views(tables: Sequence[FeedTable], doubted: DoubtedTables | None) -> list[dict[str, Any]]:
+        """Return the states of tables as they are shown."""
+        if doubted is None:
+            return [table_view(table, ()) for table in tables]
+        states = doubted.states()
+        return [table_view(table, states, doubted.progress, doubted.will_settle) for table in tables]
+
+
+def _resnapshot(_meta: MetaDatabase, settling: DoubtedTables, _feed: str, table: FeedTable) -> None:
+    for table_id in table.table_ids:
+        settling.resnapshot(table_id, table.schema, table.table)
+    if not table.table_ids:
+        settling.look_again()
+
+
+def _retry(_meta: MetaDatabase, settling: DoubtedTables, _feed: str, table: FeedTable) -> None:
+    if table.table_ids:
+        settling.retry(table.table_ids)
+    else:
+        settling.look_again()
+
+
+def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: FeedTable) -> None:
+    """Leave a table out, unless another feed has it too: they share the event store."""
+    if not table.table_ids:
+        raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
+    source = FeedDocument.of(meta.get_feed(feed)).source
+    names = [f.name for f in meta.list_feeds() if f.name != feed and same_source(FeedDocument.of(f).source, source)]
+    others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
+    if others:
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"{table.name} is also in feed {', '.join(others)}, and feeds of one source share what is captured",
+            "Exclude it by the feed's patterns, in a feed of its own.",
+        )
+    for table_id in table.table_ids:
+        settling.exclude(table_id, table.schema, table.table)
+
+
+TABLE_VERBS: dict[str, Callable[[MetaDatabase, DoubtedTables, str, FeedTable], None]] = {
+    "resnapshot": _resnapshot,
+    "retry": _retry,
+    "include": _retry,
+    "exclude": _exclude,
+}
+
+
+def _required(doubted: DoubtedTables | None) -> DoubtedTables:
+    if doubted is None:
+        raise PenstockError("CONFIG_INVALID", "the source gives every state itself: its tables are never read again")
+    return doubted
