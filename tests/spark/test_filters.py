@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.feed.filters.row_queries import SparkRowQueries
+from penstock.feed.filters.query_task import CHECK, PART_BITS, PLACE
+from penstock.feed.filters.row_queries import QueryJob, SparkRowQueries
 from penstock.feed.filters.rules import FilterRule, FilterSettings
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import SparkJobs
@@ -317,3 +318,34 @@ def test_expressions_that_are_refused(jvm: None) -> None:
     view = queries.view(table, FilterRule(("*.*",), where="price > 3", select="*, length(note) AS size, id AS again"))
     assert [c.name for c in view.read.columns] == ["id", "price", "note"]
     assert [c.name for c in view.shown.columns] == ["id", "price", "at", "note", "size", "again"]
+
+
+def test_an_expression_that_fails_for_a_row_is_named_and_rows_come_back_to_their_task(jvm: None, tmp_path: Path) -> None:
+    del jvm
+    twice = tmp_path / "twice"
+    twice.mkdir()
+    pq.write_table(pa.table({"code": [1, 2, 2]}), twice / "0.parquet")
+    queries = SparkJobs(open_session(SparkSettings("local[2]")), {"twice": f"parquet:{twice}"}).queries
+    table = TableSchema(1, "d", "t", 1, (ID, Column(2, "price", DOUBLE)))
+
+    def read(task: bytes, part: int) -> Iterator[pa.RecordBatch]:
+        rows = int(task)
+        places = [(part << PART_BITS) + at for at in range(rows)]
+        numbers = pa.array(places, pa.int64())
+        yield pa.RecordBatch.from_arrays([numbers, numbers, pa.array(range(rows), pa.int64())], [PLACE, CHECK, "id"])
+
+    def deliver(task: bytes, part: int, kept: Iterator[pa.RecordBatch]) -> bytes:
+        places = [place - (part << PART_BITS) for batch in kept for place in batch.column(0).to_pylist()]
+        return f"{task.decode()}: {places}".encode()
+
+    def answers(**given: str) -> list[bytes]:
+        rule = FilterRule(("d.t",), **given)
+        return queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, [b"4", b"0", b"3"], read, deliver))
+
+    assert answers(where="id % 2 = 0") == [b"4: [0, 2]", b"0: []", b"3: [0, 2]"]
+    assert answers(where="id <> 1", join="LEFT JOIN twice ON code = id AND code = 1") == [b"4: [0, 2, 3]", b"0: []", b"3: [0, 2]"]
+    assert answers(where="id >= 0", join="LEFT JOIN twice ON code = id") == [b"4: [0, 1, 2, 2, 3]", b"0: []", b"3: [0, 1, 2, 2]"]
+    with pytest.raises(PenstockError) as caught:
+        answers(where="1 / (id - 2) > 0")
+    assert caught.value.code == "FILTER_FAILED"
+    assert caught.value.detail == "d.t: [DIVIDE_BY_ZERO] while rows were filtered; where = '1 / (id - 2) > 0'"
