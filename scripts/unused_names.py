@@ -33,7 +33,6 @@ ALLOWED = {
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",
     "store/event_store.py::commit_changes": "mechanism 10: a large transaction that was written elsewhere; no source writes one yet",
     "store/span_store.py::commit_changes": "as above",
-    "store/stats.py::memory_rows": "what the action span_status tells operators",
     "store/flusher.py::wait_idle": "the only way to know that the merger has nothing more to do",
 }
 """``module::name`` of what nothing refers to and stays, and why."""

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructType
 
-from benchmarks.feed import Arena, feed_seconds
+from benchmarks.feed import Arena, feed_seconds, fill
 from benchmarks.report import Bar, say
 from benchmarks.rigs.workload import BASE_TS, ORDERS
 from penstock.feed.filters.rules import FilterRule, FilterSettings
@@ -29,7 +29,9 @@ from penstock.model.table import TableSchema
 from penstock.sink.catalog import open_sink
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.sink.wake_gate import WakeGate
+from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.client import FlightStoreClient
+from penstock.store.flight.server import FlightService
 
 ALL = "customer_id >= 0"
 TENTH = "quantity < 10"
@@ -37,33 +39,37 @@ _TENTH_MAX = 10
 _END_TS = BASE_TS + (1 << 50)
 
 
-class FilterArena(Arena):
-    """An event store with changes, and how often each contestant runs."""
+def filter_bars(session: SparkSession, rows: int, rows_warm: int, cores: int, runs: int) -> tuple[list[Bar], dict[str, int]]:
+    """Return both bars, and the rows per second behind them."""
+    root = Path(tempfile.mkdtemp(prefix="penstock-bench-filters-"))
+    arenas: list[Arena] = []
+    try:
+        for size in (rows_warm, rows):
+            store = ColumnarEventStore(root / str(size) / "store")
+            arenas.append(Arena(root / str(size), size, store, FlightService(store), fill(store, size, cores)))
+        found = [bar(session, arenas[0], arenas[1], runs) for bar in (where_bar, tenth_bar)]
+    finally:
+        for arena in arenas:
+            arena.flight.close()
+            arena.store.close()
+        shutil.rmtree(root, ignore_errors=True)
+    return [bar for bar, _ in found], {"filtered_rows": rows} | found[0][1] | found[1][1]
 
-    runs: int = 3
 
-
-class Figure(msgspec.Struct, frozen=True):
-    """A bar, and the rates that it is made of."""
-
-    bar: Bar
-    figures: dict[str, int]
-
-
-def where_bar(session: SparkSession, warm: FilterArena, arena: FilterArena) -> Figure:
+def where_bar(session: SparkSession, warm: Arena, arena: Arena, runs: int) -> tuple[Bar, dict[str, int]]:
     """Compare a feed with a ``where`` that keeps all rows with the same feed without."""
-    plain = _best(warm, arena, "feed without a filter", lambda a: feed_seconds(session, a))
-    where = _best(warm, arena, f"feed where {ALL}", lambda a: feed_seconds(session, a, chosen=where_of(ALL)))
+    plain = _best(warm, arena, runs, "feed without a filter", lambda a: feed_seconds(session, a))
+    where = _best(warm, arena, runs, f"feed where {ALL}", lambda a: feed_seconds(session, a, chosen=where_of(ALL)))
     figures = {"plain_rows_per_s": round(arena.rows / plain), "where_rows_per_s": round(arena.rows / where)}
-    return Figure(Bar("rows/s of a feed with where to one without", plain / where, 0.5), figures)
+    return Bar("rows/s of a feed with where to one without", plain / where, 0.5), figures
 
 
-def tenth_bar(session: SparkSession, warm: FilterArena, arena: FilterArena) -> Figure:
+def tenth_bar(session: SparkSession, warm: Arena, arena: Arena, runs: int) -> tuple[Bar, dict[str, int]]:
     """Compare a feed that keeps a tenth of the rows with all typed rows through Spark, of which the same are written."""
-    tenth = _best(warm, arena, f"feed where {TENTH}", lambda a: feed_seconds(session, a, chosen=where_of(TENTH)))
-    typed = _best(warm, arena, "all typed rows through Spark, a tenth written", lambda a: typed_seconds(session, a))
+    tenth = _best(warm, arena, runs, f"feed where {TENTH}", lambda a: feed_seconds(session, a, chosen=where_of(TENTH)))
+    typed = _best(warm, arena, runs, "all typed rows through Spark, a tenth written", lambda a: typed_seconds(session, a))
     figures = {"tenth_rows_per_s": round(arena.rows / tenth), "typed_rows_per_s": round(arena.rows / typed)}
-    return Figure(Bar("rows/s of a feed that keeps 10 % to the typed way without a filter", typed / tenth, 2.0), figures)
+    return Bar("rows/s of a feed that keeps 10 % to the typed way without a filter", typed / tenth, 2.0), figures
 
 
 def where_of(condition: str) -> FilterSettings:
@@ -71,7 +77,7 @@ def where_of(condition: str) -> FilterSettings:
     return FilterSettings(rules=(FilterRule(("shop.orders",), where=condition),))
 
 
-def typed_seconds(session: SparkSession, arena: FilterArena) -> float:
+def typed_seconds(session: SparkSession, arena: Arena) -> float:
     """Move every typed row of the format ``penstock`` through Spark, choose rows behind it, and write them; return the seconds."""
     out = Path(tempfile.mkdtemp(prefix="typed-", dir=arena.root))
     location, token, spans = arena.flight.location, arena.flight.token, [span.span_id for span in arena.spans]
@@ -133,9 +139,9 @@ def _stored(rows: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _best(warm: FilterArena, arena: FilterArena, name: str, measure: Callable[[FilterArena], float]) -> float:
+def _best(warm: Arena, arena: Arena, runs: int, name: str, measure: Callable[[Arena], float]) -> float:
     """Return the shortest of several runs after one that is small, in seconds."""
     measure(warm)
-    seconds = [measure(arena) for _ in range(arena.runs)]
+    seconds = [measure(arena) for _ in range(runs)]
     say(f"  {name}: {', '.join(f'{arena.rows / s:,.0f}' for s in seconds)} rows/s")
     return min(seconds)

@@ -116,6 +116,9 @@ class SinkMaintainer(Protocol):
     def claim(self, feed: str) -> None:
         """Mark the target as this feed's. Idempotent."""
 
+    def probe(self) -> None:
+        """Raise unless the target takes something; leaves nothing behind."""
+
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
 

@@ -101,7 +101,10 @@ class SparkJobs:
     @property
     def parallelism(self) -> int:
         """Return the session's parallelism."""
-        return max(1, self._context.defaultParallelism)
+        try:
+            return max(1, self._context.defaultParallelism)
+        except Exception as error:
+            raise spark_error(str(error)) from error
 
     @functools.cached_property
     def queries(self) -> RowQueries:

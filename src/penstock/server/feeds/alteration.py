@@ -44,6 +44,7 @@ _FREE_SINK_OPTIONS = frozenset(
         "file_size",
         "flush_interval_ms",
         "flush_concurrency",
+        "request_timeout_ms",
         "spool_size",
         "spool_dir",
         "file_expiration_days",

@@ -57,6 +57,10 @@ class StorageMaintainer:
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
         if owner is None and self._target.children():
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
+        self.probe()
+
+    def probe(self) -> None:
+        """Raise unless the target takes an object and lets go of it."""
         probe = f"{OWNER_DIR}/probe-{self._random_id()}"
         self._target.put_new(probe, b"penstock\n")
         self._target.delete(probe)

@@ -113,6 +113,8 @@ def test_of_several_feeds_wishes_the_one_that_makes_the_table_right_is_done(serv
     assert [rules.rule("shop", t) for t in ("orders", "log_a", "items")] == ["keep", "pause-table", "keep"]
     assert rules.rule("other", "t") == "keep"
     assert [rules.has_table(n) for n in (table_id(first, "shop.items"), 999)] == [True, False]
+    named = [(999, "shop", "orders"), (table_id(first, "shop.items"), "moved", "away"), (999, "other", "t")]
+    assert [rules.concerns(*one) for one in named] == [True, True, False]
     assert rules.rechecks() == [Recheck(table_id(first, "shop.items"), "shop", "items", 3600.0)]
     more = {"recheck-interval": "60s", "recheck-tables": ["shop.items"]}
     create(server, tmp_path, "second", tables=["shop.orders", "shop.items"], **more)
