@@ -293,6 +293,7 @@ REFUSED = [
     ("where", "amout > 1", "where at character 1: [UNRESOLVED_COLUMN"),
     ("where", "price >\n  nope(3)", "where at character 11: [UNRESOLVED_ROUTINE]"),
     ("where", "price >", "where"),
+    ("select", "id, aes_encrypt(note, '0123456789abcdef') AS x", "select at character 5: aes_encrypt"),
     ("where", "id = 1 LIMIT 3", "where: GlobalLimit makes other rows"),
     ("where", "id IN (SELECT value FROM text.`/etc/passwd`)", "TABLE_OR_VIEW_NOT_FOUND"),
     ("where", "twice(id) > 3", "depends on more than the row"),

@@ -18,6 +18,13 @@ from typing import Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -41,8 +48,10 @@ _CONF = {
 }
 _EXPRESSION_FAILED = re.compile(
     r"org\.apache\.spark\.(SparkArithmetic|SparkNumberFormat|SparkDateTime|SparkRuntime|SparkUnsupportedOperation|SparkArrayIndex\w*|"
-    r"SparkIllegalArgument|SparkUpgrade)Exception: (\[[A-Z_.]+\])"
+    r"SparkIllegalArgument|SparkUpgrade)Exception: (?P<condition>\[[A-Z_.]+\])"
 )
+_CONDITION = re.compile(r"(?P<condition>\[[A-Z_.]+\])")
+_EXPRESSION_ERRORS = (ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException)
 _ANSWER = st.StructType([st.StructField("answer", st.BinaryType())])
 
 
@@ -99,9 +108,10 @@ class SparkRowQueries:
         except PenstockError:
             raise
         except Exception as error:
-            failed = _EXPRESSION_FAILED.search(str(error))
+            failed = _EXPRESSION_FAILED.search(str(error)) if not isinstance(error, _EXPRESSION_ERRORS) else _CONDITION.match(str(error))
             if failed:
-                raise _failed(job, failed[2]) from None
+                # Spark's own words may repeat values of rows; its condition does not.
+                raise _failed(job, failed["condition"]) from None
             raise spark_error(str(error)) from error
         return [found[part] for part in range(len(job.tasks))]
 
