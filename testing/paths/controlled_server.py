@@ -19,6 +19,7 @@ from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.sources.captured_source import changes_kept_from_ts
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
@@ -71,7 +72,9 @@ class ControlledServer:
     @contextlib.contextmanager
     def using(self, _uri: str) -> Iterator[Any]:
         """Give the upstream."""
-        yield SimpleNamespace(upstream=self.upstream, begin=lambda: None)
+        yield SimpleNamespace(
+            upstream=self.upstream, begin=lambda: None, kept_from_ts=lambda spans: changes_kept_from_ts(self.path.store, spans)
+        )
 
     def create(self, *tables: str, name: str = "g", sink: str = "") -> None:
         """Create the feed, or one of another name with a target of its own."""

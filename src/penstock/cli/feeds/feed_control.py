@@ -144,7 +144,7 @@ def reset(name: str, reason: str, server_url: str, output: str, to: str) -> None
 
     \b
     now       leave out what was not delivered yet; DDLs are followed
-    TS        the same, up to a ts that is not delivered yet
+    TS        the same, up to a ts that is not delivered yet; what came after an older one is delivered once more
     snapshot  deliver what differs between the target and the state that is known, deletes included
     """  # noqa: D301
     with ServerClient(server_url) as client:

@@ -213,7 +213,7 @@ class SparkFeedRunFactory:
             objects_options=self._store.objects.options,
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
-            altered=document.next is not None,
+            altered=document.altered,
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None

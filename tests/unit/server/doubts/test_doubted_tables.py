@@ -278,3 +278,24 @@ def test_stopping_ends_a_re_read_and_leaves_the_doubt_open(lab: Lab) -> None:
     go_on.set()
     stopper.join(30)
     assert lab.log.state(7).state is TableCondition.REREADING
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("asks", ["retry", "resnapshot"])
+def test_an_excluded_table_that_is_asked_for_comes_back_whatever_is_in_the_way(lab: Lab, asks: str, restarts: bool) -> None:
+    """Whoever includes a table is told that it comes; its feed may not capture it yet, and the server may die."""
+    lab.log.doubt_table(7, "shop", "t", ASKED)
+    assert lab.after(2.1) == [7]
+    lab.loop.exclude(7, "shop", "t")
+    assert lab.after(100) == []
+    lab.log.uncaptured.add(7)
+    if asks == "retry":
+        lab.loop.retry([7])
+    else:
+        lab.loop.resnapshot(7, "shop", "t")
+    assert lab.after(1) == []
+    lab.log.uncaptured.clear()
+    if restarts:
+        lab.loop = lab.new_loop()
+    assert lab.after(10) == [7]
+    assert lab.log.state(7).state is TableCondition.OK

@@ -1,51 +1,43 @@
-"""What stands behind AS, as a rule of a feed's filter."""
-
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
-from penstock.config.tree import load_feed_config
+from penstock.config.tree import FeedConfig
 from penstock.model.errors import PenstockError
-from penstock.server.sql.filters import filter_settings
-
-TABLES = ("shop.orders", "shop.i*")
-
-
-@pytest.mark.parametrize(
-    ("query", "rule"),
-    [
-        ("SELECT * WHERE a = 'x WHERE y'", {"tables": [*TABLES], "where": "a = 'x WHERE y'"}),
-        ("select id, extract(YEAR FROM at) AS y", {"tables": [*TABLES], "select": "id, extract(YEAR FROM at) AS y"}),
-        (
-            "SELECT id, b FROM shop.orders WHERE b IN (SELECT c FROM x)",
-            {"tables": ["shop.orders"], "select": "id, b", "where": "b IN (SELECT c FROM x)"},
-        ),
-        ("SELECT * FROM shop.orders", {"tables": ["shop.orders"]}),
-        (
-            "SELECT orders.*, c.n FROM shop.orders LEFT JOIN c ON c.k = orders.k WHERE n > 1",
-            {"tables": ["shop.orders"], "select": "orders.*, c.n", "join": "LEFT JOIN c ON c.k = orders.k", "where": "n > 1"},
-        ),
-    ],
-)
-def test_a_query_is_a_rule(query: str, rule: dict[str, Any]) -> None:
-    found = filter_settings(query, TABLES)
-    assert found == {"filter": {"rules": [rule]}}
-    load_feed_config({"name": "f", "tables": [*TABLES], "sink": "file:///x"} | found)
-    assert filter_settings("", TABLES) == {}
+from penstock.server.sql.filters import filter_settings, parts_of
+from penstock.settings.loader import known_keys
 
 
 @pytest.mark.parametrize(
-    ("query", "message"),
+    ("query", "parts"),
     [
-        ("SELECT * FROM shop.orders o WHERE a", "the table keeps its own name"),
-        ("SELECT * FROM (SELECT 1) WHERE a", "behind FROM stands a table of the feed"),
-        ("SELECT * FROM orders", "behind FROM stands a table of the feed"),
-        ("SELECT * WHERE a FROM shop.orders", "WHERE stands behind FROM"),
+        ("SELECT * WHERE a > 1", {"where": "a > 1"}),
+        ("select id, upper(v) AS v", {"select": "id, upper(v) AS v"}),
+        (
+            "SELECT id FROM shop.orders WHERE (a = 1 OR b IN ('x', 'WHERE')) AND c",
+            {"select": "id", "where": "(a = 1 OR b IN ('x', 'WHERE')) AND c"},
+        ),
+        (
+            "SELECT o.id, d.name FROM shop.orders o\n LEFT JOIN dim d ON o.k = d.k WHERE o.a IS NOT NULL",
+            {"select": "o.id, d.name", "join": "LEFT JOIN dim d ON o.k = d.k", "where": "o.a IS NOT NULL"},
+        ),
+        ("SELECT (SELECT max(x) FROM y WHERE z) AS m", {"select": "(SELECT max(x) FROM y WHERE z) AS m"}),
     ],
 )
-def test_what_is_no_rule_is_refused(query: str, message: str) -> None:
-    with pytest.raises(PenstockError, match=message) as caught:
-        filter_settings(query, TABLES)
-    assert caught.value.code == "CONFIG_INVALID"
+def test_parts(query: str, parts: dict[str, str]) -> None:
+    assert parts_of(query) == parts
+
+
+@pytest.mark.parametrize("query", ["SELECT", "SELECT * WHERE", "SELECT a GROUP BY a", "SELECT DISTINCT a", "SELECT a WHERE b LIMIT 1"])
+def test_what_is_no_filter_is_refused(query: str) -> None:
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        parts_of(query)
+
+
+def test_a_query_is_a_rule_of_the_feeds_filter_or_refused() -> None:
+    assert filter_settings("", ["a.b"]) == {}
+    if "filter" in known_keys(FeedConfig):
+        assert filter_settings("SELECT * WHERE x", ["a.b"]) == {"filter": {"rules": [{"tables": ["a.b"], "where": "x"}]}}
+    else:
+        with pytest.raises(PenstockError, match="cannot be chosen by a query"):
+            filter_settings("SELECT * WHERE x", ["a.b"])
