@@ -101,7 +101,8 @@ class SparkConfig:
     """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start.
 
     ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all. ``archive``
-    is what ``penstock package`` made, where executors do not have this installation at the same path.
+    is what ``penstock package`` made, where executors do not have this installation at the same path. ``tables`` are static tables that
+    filters of feeds may join with: a name each, with ``format:path``, as in ``parquet:/data/countries``.
     """
 
     master: str = "local[*]"
@@ -110,10 +111,12 @@ class SparkConfig:
     cores_max: int = 4
     archive: str = ""
     conf: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
-        found = [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+        found = [(f"tables.{name}", "must be format:path") for name, place in self.tables.items() if not place.partition(":")[2]]
+        found += [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
         if self.archive and not self.archive.endswith((".tar.gz", ".tgz")):
             found.append(("archive", "must be the .tar.gz of `penstock package`, as a path or a URI that executors reach"))
         return found

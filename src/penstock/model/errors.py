@@ -95,6 +95,16 @@ CODES: dict[str, CodeEntry] = {
         "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
         "Run penstock feed table include FEED TABLE when the table shall be delivered again.",
     ),
+    "FILTER_BROKEN": CodeEntry(
+        ErrorKind.BLOCKED,
+        "An expression of a feed's filter does not fit the columns of its table, or does not always give the same.",
+        "Correct the expression with penstock feed alter, or the table; then the table is delivered again, with what differs by then.",
+    ),
+    "FILTER_FAILED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "An expression of a feed's filter failed for a row.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+    ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
         "A setting of the upstream does not allow capture.",

@@ -20,7 +20,7 @@ from penstock.config.sink_policy import place_of
 from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
 from penstock.ddl.compose import create_text
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
-from penstock.feed.window.following import first_dispatchers, from_record, to_record
+from penstock.feed.window.following import first_dispatchers, from_record, to_record, with_other_rules
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
@@ -90,7 +90,8 @@ def holds_at_once(document: FeedDocument) -> bool:
     before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
     old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
     cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
-    return before.tables == after.tables and cuts[0] == cuts[1] and not document.again
+    same = before.tables == after.tables and before.settings.filter == after.settings.filter
+    return same and cuts[0] == cuts[1] and not document.again
 
 
 def why_not_back(
@@ -166,6 +167,8 @@ class Adoption:
         after = (
             self._dispatchers(feed.name, config, before, ts, document.again) if ts else self._first(config, before, document.snapshot_ts)
         )
+        if ts:
+            after = with_other_rules(after, load_feed_config(document.config).settings.filter, config.settings.filter, ts)
         self._tell_target(feed, config, after, ts, epoch)
         changed = msgspec.structs.replace(document, config=document.next or document.config, next=None, again=())
         if ts == TS_ZERO:

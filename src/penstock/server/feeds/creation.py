@@ -17,9 +17,11 @@ import msgspec
 
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
+from penstock.feed.filters.checks import check_columns_stay, check_filter
+from penstock.feed.filters.views import Viewer
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
-from penstock.feed.window.following import to_record
+from penstock.feed.window.following import from_record, to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import NOBODY, Actor, FeedRecord, SubscribeRecord
 from penstock.model.decoding import decoded
@@ -106,12 +108,14 @@ class FeedCreator:
         sources: FeedSources,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         policy: SinkPolicy | None = None,
+        viewer: Viewer | None = None,
     ) -> None:
-        """``policy`` says what callers of the API may write to."""
+        """``policy`` says what callers of the API may write to; ``viewer`` asks Spark whether expressions of filters can be used."""
         self._meta = meta
         self._sources = sources
         self._open_target = open_target
         self._policy = policy or SinkPolicy()
+        self._viewer = viewer
 
     def create(self, tree: Mapping[str, Any], actor: Actor = NOBODY, *, configured: bool = False) -> FeedRecord:
         """Create a feed from its configuration, or raise and leave nothing behind.
@@ -149,10 +153,15 @@ class FeedCreator:
         """Raise where a feed must not have another configuration: its target is forbidden, or a pattern matches no table."""
         if config.target != document.feed_config().target:
             self._policy.check(config.target)
-        if tuple(config.tables) != tuple(document.feed_config().tables):
+        before = document.feed_config()
+        chosen = config.settings.filter
+        if tuple(config.tables) != tuple(before.tables) or chosen != before.settings.filter:
             with self._sources.using(self._sources.choose(document.source)) as source:
                 # A table that the feed had may be gone by now; what is asked for anew must be there.
-                match_tables(config.tables, source.upstream.list_tables(), set(config.tables) - set(document.feed_config().tables))
+                tables = match_tables(config.tables, source.upstream.list_tables(), set(config.tables) - set(before.tables))
+            check_filter(chosen, tables, self._viewer)
+            stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(config.name) or ()) if d.stopped}
+            check_columns_stay(before.settings.filter, chosen, [t for t in tables if t.table_id not in stopped])
 
     def past_of(self, document: FeedDocument, dispatchers: Sequence[Dispatcher]) -> tuple[list[TableSchema], int | None]:
         """Return the tables of a feed's dispatchers as they are, and from which ts on all their changes are kept, if that is known."""
@@ -167,6 +176,7 @@ class FeedCreator:
 
     def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
+        check_filter(config.settings.filter, tables, self._viewer)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
         uid = str(uuid.uuid4())
