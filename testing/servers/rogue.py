@@ -7,6 +7,7 @@ the connection is closed. Runs in tests.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -42,6 +43,12 @@ class Peer:
     def start_tls(self, context: ssl.SSLContext) -> None:
         """Go on under TLS; OSError where the peer does not like what it is shown."""
         self._raw = context.wrap_socket(self._raw, server_side=True)
+
+    def wait_gone(self, wait_s: float) -> bool:
+        """Return whether the peer went away, at most so long after."""
+        waiter = select.poll()
+        waiter.register(self._raw, select.POLLRDHUP)
+        return bool(waiter.poll(wait_s * 1000))
 
     def close(self) -> None:
         """End the connection."""

@@ -18,6 +18,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
+from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.model.clock import SystemClock
 from penstock.model.rows.row_key import encode_row_keys
@@ -32,7 +33,7 @@ from testing.twins.logged_database import MemoryDatabase
 SLOT_FREE_S = 20.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """Give what makes an empty database of a kind and returns its URL; each server starts with the first test that wants it."""
     servers: dict[str, str] = {}
@@ -59,6 +60,12 @@ def new_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 @pytest.fixture(params=["sqlite", "mariadb", "postgres"])
 def url(request: pytest.FixtureRequest, new_database: Callable[[str], str], tmp_path: Path) -> str:
     return sqlite_url(tmp_path / "meta.db") if request.param == "sqlite" else new_database(request.param)
+
+
+@pytest.fixture
+def meta(url: str) -> Iterator[MetaDatabase]:
+    with MetaDatabase(url) as database:
+        yield database
 
 
 class DataServerRig:

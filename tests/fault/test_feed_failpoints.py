@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,14 +30,16 @@ RARE = {"spool-write", "cut-record"}
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[WholePath]:
-    with contextlib.closing(WholePath(tmp_path, SETUP)) as opened:
+def path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WholePath]:
+    with contextlib.closing(WholePath(tmp_path, SETUP, sink_options=getattr(request, "param", None))) as opened:
         yield opened
     arm("")
 
 
 def all_files(path: WholePath) -> dict[str, str]:
-    return digests(path.root / "files")
+    folder = path.root / "files"
+    indexes = (folder / ".penstock" / "transactions").glob("*")
+    return digests(folder) | {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in indexes}
 
 
 def run_until_it_fails(path: WholePath, until_ts: int) -> bool:
@@ -66,6 +69,8 @@ def work(path: WholePath, at: int) -> int:
     return path.write({"d.b": {at: "after"}})
 
 
+# A feed of transactions does everything that another does, and writes its index besides.
+@pytest.mark.parametrize("path", [{"transaction-atomicity": "transaction"}], ids=["transactions"], indirect=True)
 @pytest.mark.parametrize("only_pass", [1, pytest.param(2, marks=pytest.mark.chaos), pytest.param(3, marks=pytest.mark.chaos)])
 def test_any_point(path: WholePath, only_pass: int) -> None:
     reached = set()
@@ -90,6 +95,9 @@ def test_any_point(path: WholePath, only_pass: int) -> None:
     target_uri, settings = from_uri((path.root / "files").as_uri())
     assert list(check_target(ObjectTarget.open(target_uri), settings, extent=extent)) == []
     assert (extent.compared, extent.unrecorded) == (len(data_files(path.root / "files")), 0)
+    # And each of its rows is in the index of its window.
+    indexed = [file for window in path.reader().transaction_windows(0) for file in window.files]
+    assert sorted(file.path for file in indexed) == sorted(data_files(path.root / "files"))
     assert only_pass > 1 or {p.partition(":")[0] for p in POINTS - reached} <= RARE
 
 

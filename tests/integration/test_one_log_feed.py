@@ -21,10 +21,11 @@ from penstock.source.catalog import open_upstream
 from penstock.source.single_log import has_log
 from penstock.store.flight.server import FlightService
 from testing.checks.change_walk import ChangeWalk
+from testing.checks.transaction_consumer import windows
 from testing.paths.one_log_path import OneLogPath
 from testing.servers.databases.live_database import Database, live_database
 from testing.servers.databases.mysql_server import mysql
-from testing.servers.waiting import meanwhile
+from testing.servers.waiting import meanwhile, wait_until
 
 pytestmark = pytest.mark.integration
 ROWS = 2_000
@@ -49,11 +50,17 @@ class LosingDatabase(Database):
         )
         return schema
 
+    def _drop_slots(self) -> bool:
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND NOT temporary")
+            cursor.execute("SELECT count(*) FROM pg_replication_slots WHERE NOT temporary")
+            return bool(cursor.fetchone()[0] == 0)
+
     def purge_log(self) -> None:
         """Lose the log up to now. Nobody may be reading it."""
         if self.kind == "postgres":
-            with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND NOT temporary")
+            # A process that ended may be served for a moment longer.
+            wait_until(self._drop_slots, "the slot is not let go of")
             return
         never, looks = threading.Event(), 0
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -253,6 +260,46 @@ def test_tables_that_come_change_and_go_are_followed(database: LosingDatabase, t
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_transaction_of_the_source_is_one_of_the_target(database: LosingDatabase, tmp_path: Path) -> None:
+    """Each transaction writes its number into its rows; two are open at once, parts of some are taken back, and some wholly."""
+    schema = database.make_schema()
+    database.run(*(f"CREATE TABLE {schema}.{table} (id INT PRIMARY KEY, number INT)" for table in "ab"))
+    rng, ids = random.Random(5), itertools.count()
+    committed: list[tuple[int, int]] = []
+
+    def work(cursor: Any, number: int) -> int:
+        count = rng.randint(1, 4)
+        for _ in range(count):
+            cursor.execute(f"INSERT INTO {schema}.{rng.choice('ab')} VALUES ({next(ids)}, {number})")
+        cursor.execute("SAVEPOINT s")
+        cursor.execute(f"INSERT INTO {schema}.a VALUES ({next(ids)}, {number})")
+        cursor.execute("ROLLBACK TO SAVEPOINT s")
+        return count
+
+    with feed(database, tmp_path, schema) as path:
+        path.sink_options = {"transaction-atomicity": "transaction", "file-size": "1KiB"}
+        path.restart()
+        path.drain()
+        with contextlib.closing(database.connect()) as one, contextlib.closing(database.connect()) as other:
+            first, second = one.cursor(), other.cursor()
+            for number in range(0, 30, 3):
+                first.execute("BEGIN")
+                before = work(first, number)
+                second.execute("BEGIN")
+                committed.append((number + 1, work(second, number + 1)))
+                second.execute("COMMIT")
+                committed.append((number, before + work(first, number)))
+                first.execute("COMMIT")
+                first.execute("BEGIN")
+                work(first, number + 2)
+                first.execute("ROLLBACK")
+                if number % 9 == 0:
+                    path.drain()
+        path.drain()
+    transactions = [one for window in windows(path.target) for one in window.transactions]
+    assert [({int(row[1]) for _, _, row in one.changes}, len(one.changes)) for one in transactions] == [({n}, c) for n, c in committed]
+
+
 def test_the_walk_in_the_architecture_is_that_of_a_change(
     database: LosingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

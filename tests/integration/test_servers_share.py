@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import ReachedState
 from penstock.model.errors import PenstockError
+from penstock.server.source_address import source_name
 from penstock.server.verify.verification import open_reader
 from testing.checks.target_audit import DeliveredChanges, digests, numbering_problems
 from testing.servers.databases.live_database import Database, live_database
@@ -212,3 +214,24 @@ def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so
     for server in both:
         if not stopped(server):
             group.delivered(server)
+
+
+@pytest.mark.parametrize("group", ["shared"], indirect=True)
+def test_a_server_with_a_copy_of_the_meta_database_does_not_get_the_shared_objects(group: Group) -> None:
+    one = group.start("one", own_meta=True)
+    one.create_feed(group.tree())
+    group.delivered(one)
+    # As a snapshot of the disk would: the copy knows what was there when it was made.
+    shutil.copytree(group.folder / "one", group.folder / "copy", ignore=shutil.ignore_patterns("*.sock", "meta.db*"))
+    with closing(sqlite3.connect(group.folder / "one/meta.db")) as meta, closing(sqlite3.connect(group.folder / "copy/meta.db")) as into:
+        meta.backup(into)
+    group.write()
+    group.delivered(one)
+    link = one.meta.object_links(source_name(group.database.uri))[-1]
+    until("the objects are marked again", lambda: one.meta.object_links(source_name(group.database.uri))[-1] != link)
+    copy = group.start("one", "copy", own_meta=True)
+    until("it is refused aloud", lambda: copy.meta.get_feed("f").reached_state is ReachedState.FAILED)
+    assert copy.meta.get_feed("f").error_code == "OBJECTS_FOREIGN"
+    group.write()
+    group.delivered(one)
+    assert one.meta.get_feed("f").epoch == 1

@@ -175,6 +175,10 @@ PARTED = [
     "CREATE TABLE t2_p1 PARTITION OF t2 FOR VALUES FROM (10) TO (20)",
 ]
 ONCE_WRONG_ON_POSTGRES = {
+    "a_column_is_renamed_after_the_table_was_told_and_before_it_is_captured": [
+        *("CREATE TABLE t1 (k0 INT PRIMARY KEY)", "begin", "CREATE TABLE t3 (k0 INT PRIMARY KEY, a INT)"),
+        *("SELECT pg_sleep(3)", "ALTER TABLE t3 RENAME COLUMN a TO c", "down", "settle"),
+    ],
     "a_partition_with_rows_is_detached_renamed_and_attached_again": [
         *(*PARTED, "begin", "INSERT INTO t2 VALUES (5, 'a'), (13, 'b')", "ALTER TABLE t2 DETACH PARTITION t2_p1", "settle"),
         *("UPDATE t2_p1 SET a = 'c'", "ALTER TABLE t2_p1 RENAME TO t3", "settle"),
@@ -323,6 +327,35 @@ ONCE_WRONG_ON_POSTGRES = {
         *(TABLE.format("n2"), "settle", "INSERT INTO n1 VALUES (1, 1)", "INSERT INTO n2 VALUES (2, 2)", "settle", "end"),
     ],
 }
+
+
+TABLES = [TABLE.format("t1"), TABLE.format("t2"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "INSERT INTO t2 VALUES (3, 3)", "begin", "settle"]
+LOST = {
+    "tables_come_go_and_change_where_the_log_is_lost": [
+        *(*TABLES, "down", TABLE.format("t3"), "INSERT INTO t3 VALUES (4, 4)", TABLE.format("t4"), "DROP TABLE t2"),
+        *("ALTER TABLE t1 ADD COLUMN b INT DEFAULT 5", "INSERT INTO t1 VALUES (6, 6, 6)", "lose", "INSERT INTO t3 VALUES (7, 7)"),
+        *("settle", "INSERT INTO t4 VALUES (8, 8)", "DELETE FROM t3 WHERE k0 = 4", "UPDATE t1 SET a = 9", "restart", "settle", "end"),
+    ],
+    "names_go_on_to_others_where_the_log_is_lost": [
+        *(*TABLES, "down", "ALTER TABLE t2 RENAME TO t5", "ALTER TABLE t1 RENAME TO t2", "CREATE TABLE t1 (x VARCHAR(9))"),
+        *("INSERT INTO t1 VALUES ('a'), ('a')", "lose", "settle", "INSERT INTO t2 VALUES (9, 9)", "DELETE FROM t5", "settle", "end"),
+    ],
+    "a_table_is_another_one_where_the_log_is_lost": [
+        *(*TABLES, "down", "DROP TABLE t1", TABLE.format("t1"), "INSERT INTO t1 VALUES (2, 7)"),
+        *("DROP TABLE t2", "CREATE TABLE t2 (k0 VARCHAR(9) PRIMARY KEY, a INT)", "INSERT INTO t2 VALUES ('3', 3), ('x', 4)", "lose"),
+        *("settle", "INSERT INTO t1 VALUES (3, 3)", "UPDATE t2 SET a = 8", "settle", "end"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_log_is_lost_on_mariadb(mariadb_server: Server, tmp_path: Path, case: str) -> None:
+    live_again(mariadb_server, tmp_path / "life", case[:40], LOST[case])
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_log_is_lost_on_postgres(postgres_server: Server, tmp_path: Path, case: str) -> None:
+    live_again(postgres_server, tmp_path / "life", case[:40], LOST[case])
 
 
 @pytest.mark.parametrize("case", ONCE_WRONG)

@@ -172,12 +172,12 @@ def test_rows_wait_for_the_interval_and_no_longer(atomicity: Atomicity) -> None:
     encoder.add([one], 2.0)
     encoder.add([one], 6.0)
     assert encoder.tick(6.9) is Answer.LATER
-    if atomicity is Atomicity.NONE:
+    if atomicity is not Atomicity.TABLE:
         assert encoder.tick(7.0) is Answer.CUT
     else:
         assert encoder.tick(7.0) is Answer.MORE_ROWS
         encoder.add([one, Row(2, 1, "", 1, True)], 7.0)
-    assert [len(file) for file, _ in encoder.files] == [2 if atomicity is Atomicity.NONE else 3]
+    assert [len(file) for file, _ in encoder.files] == [3 if atomicity is Atomicity.TABLE else 2]
     assert encoder.records == [CutRecord(len(encoder.files[0][0]), 0)]
 
 

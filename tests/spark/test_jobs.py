@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.spark.jobs import Job, Jobs, SparkJobs
+from penstock.feed.spark.jobs import WINDOWS_POOL, Job, Jobs, SparkJobs
 from penstock.feed.spark.session import SparkSettings, open_session
 from penstock.model.errors import PenstockError
 from testing.twins.local_jobs import LocalJobs
@@ -72,6 +72,36 @@ def test_a_group_is_cancelled_and_others_run_beside_it(spark: SparkJobs, waiting
         assert error.code == "CANCELLED"
         # The thread, its pool and its group are as good as before.
         assert pool.submit(spark.run, Job("held", "one", "again", lambda task: task, [b"b"])).result(WAIT_S) == [b"b"]
+
+
+def test_windows_have_their_turn_as_they_come(spark: SparkJobs, waiting, tmp_path: Path) -> None:
+    """With a pool for each feed the first by name would come first, every time."""
+    gates, order = [tmp_path / "gate-0", tmp_path / "gate-1"], tmp_path / "order"
+
+    def hold(task: bytes) -> bytes:
+        Path(task.decode()).touch()
+        while Path(task.decode()).exists():
+            threading.Event().wait(0.02)
+        return task
+
+    def note(task: bytes) -> bytes:
+        with order.open("ab") as file:
+            file.write(task)
+        return task
+
+    tracker = spark._context.statusTracker()
+    with ThreadPoolExecutor(9) as pool:
+        held = [pool.submit(spark.run, Job("held", "held", "holds a place", hold, [str(gate).encode()])) for gate in gates]
+        waiting.until("both places are taken", lambda: all(gate.exists() for gate in gates))
+        for count, feed in enumerate("gfedcba", 1):
+            pool.submit(spark.run, Job(feed, WINDOWS_POOL, feed, note, [feed.encode()]))
+            waiting.until("the window waits", lambda count=count: len(tracker.getActiveJobsIds()) == 2 + count)
+        # One place is enough for all: it is taken by one after the other.
+        gates[0].unlink()
+        waiting.until("all windows are done", lambda: order.exists() and len(order.read_bytes()) == 7)
+        gates[1].unlink()
+        assert [job.result(WAIT_S) for job in held] == [[str(gate).encode()] for gate in gates]
+    assert order.read_bytes() == b"gfedcba"
 
 
 def test_a_lost_worker_passes(spark: SparkJobs) -> None:

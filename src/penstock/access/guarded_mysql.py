@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 
 NONSENSE = (struct.error, ValueError, LookupError, AssertionError, TypeError, AttributeError, RuntimeError)
@@ -21,6 +21,8 @@ NONSENSE = (struct.error, ValueError, LookupError, AssertionError, TypeError, At
 ANSWER_BYTES_MAX = 1 << 30
 """The largest that ``max_allowed_packet`` can be."""
 _LOGIN_BYTES_MAX = 1 << 16
+_LOGIN_ANSWERS, _ANSWER_S = 6, 10.0
+"""A login is given the time of so many answers."""
 _NEVER = frozenset({b"mysql_old_password"})
 """What it proves can be undone by who listens."""
 _SHOWN = frozenset({b"mysql_clear_password", b"dialog"})
@@ -37,12 +39,16 @@ class GuardedConnection(Connection):  # type: ignore[misc]
         self._auth_plugin_name = ""
         self._answer_bytes = 0
         self._answer_bytes_max = _LOGIN_BYTES_MAX
+        self._clock: Clock = SystemClock()
+        self._login_until_s: float | None = None
         super().__init__(**settings)
 
     def connect(self, sock: Any = None) -> None:
-        """Log in."""
-        self._answer_bytes_max = _LOGIN_BYTES_MAX
+        """Log in, in bounded time and memory, whatever trickles or floods meanwhile."""
+        self._answer_bytes, self._answer_bytes_max = 0, _LOGIN_BYTES_MAX
+        self._login_until_s = self._clock.monotonic_s() + _LOGIN_ANSWERS * float(self.connect_timeout or _ANSWER_S)
         super().connect(sock)
+        self._answer_bytes_max, self._login_until_s = ANSWER_BYTES_MAX, None
 
     @property
     def _secure(self) -> bool:
@@ -60,10 +66,6 @@ class GuardedConnection(Connection):  # type: ignore[misc]
             # The driver would send the password with its first packet; a server whose user needs it asks again.
             self._auth_plugin_name = _NATIVE
 
-    def _request_authentication(self) -> None:
-        super()._request_authentication()
-        self._answer_bytes_max = ANSWER_BYTES_MAX
-
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         if plugin_name in _NEVER and self.password:
             raise _refused(self, f"{plugin_name.decode()}, which can be undone")
@@ -75,16 +77,28 @@ class GuardedConnection(Connection):  # type: ignore[misc]
         if self.password and not self._may_show:
             raise _refused(self, what)
 
-    def _read_packet(self, packet_type: Any = pymysql.connections.MysqlPacket) -> Any:
-        self._answer_bytes = 0
-        return super()._read_packet(packet_type)
+    def _execute_command(self, command: int, sql: Any) -> None:
+        if self._login_until_s is None:
+            # All packets of one answer count: a server may send rows, or columns, without end.
+            self._answer_bytes = 0
+        super()._execute_command(command, sql)
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         self._answer_bytes += num_bytes
         if self._answer_bytes > self._answer_bytes_max:
             self._force_close()
             raise PenstockError("DECODE_FAILED", f"{self.host}:{self.port}: an answer of {self._answer_bytes} bytes; is this MySQL?")
-        data: bytes = super()._read_bytes(num_bytes)
+        if self._login_until_s is None:
+            data: bytes = super()._read_bytes(num_bytes)
+            return data
+        # Byte by byte, which is a look into a buffer: the driver's own limit of time begins anew with each that arrives.
+        return b"".join(self._read_in_time() for _ in range(num_bytes))
+
+    def _read_in_time(self) -> bytes:
+        if self._login_until_s is not None and self._clock.monotonic_s() > self._login_until_s:
+            self._force_close()
+            raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.host}:{self.port}: the login took too long")
+        data: bytes = super()._read_bytes(1)
         return data
 
 

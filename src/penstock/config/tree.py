@@ -17,7 +17,7 @@ from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import pattern_problems
 from penstock.settings.loader import Problems, dump, merge, read
-from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
@@ -68,7 +68,7 @@ class FeedConfig:
     def target(self) -> SinkConfig:
         """Return the target's URI and flat options."""
         options = {key: value for key, value in self.sink.items() if key != "uri"}
-        return SinkConfig(str(self.sink["uri"]), flatten(options))
+        return SinkConfig(str(self.sink["uri"]), _with_atomicity(flatten(options), self.settings.atomicity))
 
 
 def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
@@ -81,7 +81,7 @@ def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
     problems = Problems()
     uri_error: PenstockError | None = None
     try:
-        target = _check_sink(tree.get("sink"), problems)
+        target = _check_sink(tree.get("sink"), str(tree.get("atomicity", "none")), problems)
     except PenstockError as error:
         target, uri_error = None, error
     if target is not None and target.flush_interval_ms != StorageSinkSettings().flush_interval_ms:
@@ -113,7 +113,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _check_sink(sink: Any, problems: Problems) -> StorageSinkSettings | None:
+def _with_atomicity(options: dict[str, str], atomicity: str) -> dict[str, str]:
+    """Return a target's options with what the feed wishes to be kept of transactions, unless they say it themselves."""
+    return options if atomicity == "none" else {"transaction-atomicity": atomicity, **options}
+
+
+def _check_sink(sink: Any, atomicity: str, problems: Problems) -> StorageSinkSettings | None:
     """Let the target check its URI and options; raise ``SINK_URI_INVALID``, note every other problem."""
     if not isinstance(sink, Mapping):
         return None
@@ -122,7 +127,8 @@ def _check_sink(sink: Any, problems: Problems) -> StorageSinkSettings | None:
         problems.add("sink.uri", "is required" if uri is None else "must be a text")
         return None
     try:
-        return from_uri(uri, flatten({key: value for key, value in sink.items() if key != "uri"}))[1]
+        options = flatten({key: value for key, value in sink.items() if key != "uri"})
+        return from_uri(uri, _with_atomicity(options, atomicity) if atomicity in set(Atomicity) else options)[1]
     except PenstockError as error:
         if error.code == "SINK_URI_INVALID":
             raise

@@ -25,6 +25,8 @@ class FeedSettings:
         partitions: Spark tasks per window; 0 takes the session's parallelism.
         start_ts: 0 delivers the state at creation first, then every change; another ts delivers the changes after it, if the source still
             has them.
+        atomicity: what the target keeps of transactions: ``none``, ``table`` (rows of one transaction of one table in one file) or
+            ``transaction`` (an index by which readers apply source transactions whole, over all tables, in commit order).
         until_ts: everything up to this ts is delivered, and then the feed is finished; 0 for no end.
         bootstrap: how the state that a feed begins with is read: ``auto`` from the stream of a source that gives it there, otherwise by
             Spark tasks; ``job`` always by Spark tasks.
@@ -45,6 +47,7 @@ class FeedSettings:
     window_bytes_max: int = 512 * MIB
     spans_per_table: int = 1
     partitions: int = 0
+    atomicity: Literal["none", "table", "transaction"] = "none"
     start_ts: int = 0
     until_ts: int = 0
     bootstrap: Literal["auto", "job"] = "auto"

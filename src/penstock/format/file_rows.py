@@ -46,6 +46,20 @@ class FileRows:
         return pa.RecordBatch.from_arrays([records.column(name) for name in self._schema.names], schema=self._schema)
 
 
+class ReadyRows:
+    """Rows that come as files take them: what ``PreparedRows`` gives out is what it was given."""
+
+    holding = False
+
+    def add(self, table: TableSchema, records: pa.RecordBatch) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+        """Yield the rows."""
+        yield table, records
+
+    def finish(self) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+        """Yield nothing: nothing is held back."""
+        yield from ()
+
+
 class PreparedRows:
     """Prepares the rows of one dispatcher over the table versions that it comes through; gives them out with theirs. Not thread safe."""
 

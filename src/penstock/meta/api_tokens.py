@@ -8,6 +8,7 @@ Runs in the server.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable
 from enum import StrEnum
@@ -23,6 +24,7 @@ from penstock.model.errors import PenstockError
 
 TOKENS_MAX = 1_000
 NAME_CHARS_MAX = 100
+_ID = re.compile("[0-9a-f]{8}")
 _KEPT_MS = 90 * 86_400_000
 
 
@@ -92,6 +94,8 @@ class ApiTokens:
 
     def revoke(self, token_id: str) -> ApiToken:
         """End a token for good; raise ``TOKEN_UNKNOWN``. One that is revoked stays as it is."""
+        if not _ID.fullmatch(token_id):
+            raise PenstockError("TOKEN_UNKNOWN", f"there is no token {token_id}")
         with self._engine.write() as connection:
             row = connection.execute(sa.select(api_token).where(api_token.c.id == token_id)).first()
             if row is None:

@@ -30,7 +30,7 @@ from penstock.meta.records import (
 )
 from penstock.meta.sealing import Seal
 from penstock.meta.tables import dispatcher, feed, meta_version, pending_window, progress, resnapshot, subscribe
-from penstock.meta.transactions import audit, dispatchers, ownership, reports, retries, servers, windows
+from penstock.meta.transactions import audit, dispatchers, object_links, ownership, reports, retries, servers, windows
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 
@@ -208,6 +208,18 @@ class MetaDatabase(ProgressDatabase):
         """Take a server out that ends."""
         with self._engine.write() as connection:
             servers.withdraw(connection, owner)
+
+    # Objects on shared storage
+
+    def object_links(self, source: str) -> list[str]:
+        """Return the links that were noted last of a source's objects, the newest last."""
+        with self._engine.read() as connection:
+            return object_links.links_of(connection, source) or []
+
+    def note_object_link(self, source: str, link: str) -> None:
+        """Note a link that is about to be written beside a source's objects."""
+        with self._engine.write() as connection:
+            object_links.note_link(connection, source, link)
 
     # Ownership
 

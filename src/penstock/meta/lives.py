@@ -2,8 +2,8 @@
 
 Two facts, two columns: operators write the one, the server that has the lease the other. Invariants: every change is made in one
 transaction with the feed's row locked, from a state that allows it, and has its entry in the audit; a window begins and is committed only
-while the feed shall run (``meta/windows.py`` looks at the same row in the same transaction), so progress stands still from the moment
-a pause is acknowledged. What a server says it reached is fenced by its epoch. Runs in the server.
+while the feed shall run (``transactions/windows.py`` looks at the same row in the same transaction), so progress stands still from the
+moment a pause is acknowledged. What a server says it reached is fenced by its epoch. Runs in the server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 ``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
 run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``, ``log_schema`` and
-``table_state`` what a source with one log must know again after a restart; ``api_token`` who may call. Only plain column types, so that
+``table_state`` what a source with one log must know again after a restart; ``object_link`` by what objects on shared storage are known
+again; ``api_token`` who may call. Only plain column types, so that
 the same definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
@@ -16,10 +17,30 @@ META_VERSION = 2
 
 metadata = sa.MetaData()
 
-_NAME = sa.String(190).with_variant(mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+
+class _Kept(sa.types.TypeDecorator[str]):
+    """A text that every database takes: what a caller, a server or a file made it of, a NUL and half a surrogate pair do not get there."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, kind: sa.String, in_mysql: sa.String) -> None:
+        super().__init__()
+        self.kind, self.in_mysql = kind, in_mysql
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[str]:
+        """Return the type of a column in one database."""
+        return dialect.type_descriptor(self.in_mysql if dialect.name in {"mysql", "mariadb"} else self.kind)
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """Return a text as it is kept and looked for."""
+        return value if value is None else value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+_NAME = _Kept(sa.String(190), mysql.VARCHAR(190, charset="utf8mb4", collation="utf8mb4_bin"))
 """Names that differ in case are different names. Three of them and an id stay within the 3,072 bytes that a MySQL key may have."""
 _SOURCE = sa.String(190)
-_TEXT = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+_TEXT = _Kept(sa.Text(), mysql.LONGTEXT(charset="utf8mb4"))
 
 meta_version = sa.Table(
     "meta_version",
@@ -186,6 +207,13 @@ log_reader = sa.Table(
     sa.Column("owner", _NAME, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+)
+object_link = sa.Table(
+    "object_link",
+    metadata,
+    sa.Column("source", _SOURCE, primary_key=True),
+    sa.Column("links", sa.String(190), nullable=False),
+    comment="The links of the marks that were last written beside the objects of an event store, the newest last.",
 )
 log_schema = sa.Table(
     "log_schema",

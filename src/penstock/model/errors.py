@@ -60,6 +60,9 @@ CODES: dict[str, CodeEntry] = {
     "SINK_OCCUPIED": CodeEntry(
         ErrorKind.INVALID, "The target holds files of another feed.", "Choose an empty prefix, or remove the other feed's files."
     ),
+    "SINK_FULL": CodeEntry(
+        ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
@@ -147,6 +150,11 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.BLOCKED,
         "Executors on another machine cannot write to the directory of the event store.",
         "Give store.objects: storage that the server and its executors reach. Then resume the feed.",
+    ),
+    "OBJECTS_FOREIGN": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The shared objects of the event store were last written with another meta database, perhaps a copy of this one or its original.",
+        "Stop one of the two for good. To go on with this one, give another store.objects or empty the one that is given, then resume.",
     ),
     "STORE_FAILED": CodeEntry(ErrorKind.BLOCKED, "The event store could not persist data.", "Check disk space and permissions."),
     "RESOLVED_TS_VIOLATED": CodeEntry(

@@ -18,7 +18,10 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 
 VARIABLE = "PENSTOCK_FAILPOINTS"
-STEPS = ("spool-write", "cut-record", "data-put", "index-put", "schema-file", "window-record", "checksums", "progress", "metadata")
+STEPS = (
+    *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
+    *("window-record", "checksums", "transactions", "progress", "metadata"),
+)
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 
 

@@ -2,8 +2,8 @@
 
 The interface, in the order in which it is used (all of it on ``LogService``; see ``docs/design/2026-11-15-doubted-tables.md``):
 
-- ``table_states() -> list[TableState]``: every table that was ever in doubt; ``open_doubts()``: those that must be read again. Records of
-  ``meta/table_states.py``.
+- ``table_states() -> list[TableState]``: every table that was ever in doubt; ``TableState.is_open`` tells those that must be read again.
+  Records of ``meta/table_states.py``.
 - ``doubt_table(table_id, schema, table, reason) -> None``: an operator, a schedule or a verification wants the table read again.
 - ``begin_watch(table_id) -> Watch``: the state becomes ``rereading``; from L = (``Watch.ts``, ``Watch.text``) on, the keys that the log
   changes in this table are remembered. Begin the snapshot *after* it returns. ``Watch.spans`` are the captured spans of the table:

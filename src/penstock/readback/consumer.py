@@ -4,11 +4,13 @@ Steps are the schema files and the data files of all tables, ordered by version,
 comes after all rows before it and before all rows after it. Each step is one transaction that also notes itself, so a step is never lost
 and never applied twice, whatever stops the consumer. Invariants: only what an index names and only rows at or below the checkpoint are
 applied, so that after a round the database is a transaction-consistent cut; a database takes one target only, and a table that this
-replay did not make is left alone, unless the caller says that all of it may be replaced. Runs wherever ``penstock replay`` does.
+replay did not make is left alone, unless the caller says that all of it may be replaced. Where the target has transaction indexes, whole
+source transactions are applied in commit order instead (``transaction_order.py``). Runs wherever ``penstock replay`` does.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +29,11 @@ from penstock.readback.net_rows import COUNT, TAKEN, alive, keyless_updates, las
 from penstock.readback.reader import StorageReader, TableVersion
 from penstock.readback.replay import default_value, project
 from penstock.readback.replay_database import ReplayDatabase, shown
+from penstock.readback.transaction_order import TransactionReplay
 
 _SOURCE = "source"
+TRANSACTION_ROWS = 10_000
+"""Source transactions are applied together until they have so many rows."""
 _OCCUPIED_HINT = "Replay into another database, or replace what is there with --take-over."
 _DROPS = frozenset({DdlType.DROP_TABLE, DdlType.DROP_SCHEMA})
 
@@ -58,8 +63,17 @@ class _Step:
 class StorageConsumer:
     """Applies one target to one database. Not thread safe."""
 
-    def __init__(self, reader: StorageReader, database: ReplayDatabase, patterns: Sequence[str] = (), *, take_over: bool = False) -> None:
+    def __init__(
+        self,
+        reader: StorageReader,
+        database: ReplayDatabase,
+        patterns: Sequence[str] = (),
+        *,
+        take_over: bool = False,
+        transaction_rows: int = TRANSACTION_ROWS,
+    ) -> None:
         """Only tables that the patterns match are applied, all where there are none; ``take_over`` lets what is there be replaced."""
+        self._transaction_rows = transaction_rows
         self._reader = reader
         self._database = database
         self._patterns = TablePatterns(tuple(patterns) or ("*.*",))
@@ -76,15 +90,14 @@ class StorageConsumer:
         if self._reader.checkpoint_ts() is None:
             raise PenstockError("CHECKPOINT_MISSING", "the target has no metadata yet")
         self._reader.require_whole({item.removeprefix("file/") for item in self._notes if item.startswith("file/")})
-        ddls = files = rows = 0
         steps = self._steps(limit)
+        transactions = self._transactions(steps, tell)
+        borders = [step.order[0] for step in steps if step.version is not None]
+        indexes = [(step.index, step.index_path) for step in steps if step.index is not None]
+        ddls, files, rows = transactions.run(indexes, borders, tell)
         for step in steps:
             if step.version is not None:
-                if step.version.type == DdlType.RENAME_TABLE:
-                    self._park([s for s in steps if s.version is not None and s.order[:2] == step.order[:2]])
-                if self._apply_version(step.schema, step.table, step.version):
-                    ddls += 1
-                    tell(f"{step.schema}.{step.table}: version {step.version.table.version}")
+                ddls += self._apply_step_version(step, steps, tell)
             elif step.index is not None and step.index.dir.partition:
                 beside = [s for s in steps if s.index is not None and s.order[:5] == step.order[:5]]
                 done_files, done_rows = self._apply_partitions(beside, limit) if step is beside[0] else (0, 0)
@@ -94,7 +107,32 @@ class StorageConsumer:
                 files, rows = files + done_files, rows + done_rows
                 if done_files:
                     tell(f"{step.schema}.{step.table}: {done_rows} changes of {done_files} files")
+        transactions.finish(limit)
         return Round(limit, ddls, files, rows)
+
+    def _apply_step_version(self, step: _Step, steps: Sequence[_Step], tell: Callable[[str], None]) -> int:
+        """Apply a schema file unless it has been; return how many were."""
+        assert step.version is not None
+        if step.version.type == DdlType.RENAME_TABLE:
+            self._park([s for s in steps if s.version is not None and s.order[:2] == step.order[:2]])
+        if not self._apply_version(step.schema, step.table, step.version):
+            return 0
+        tell(f"{step.schema}.{step.table}: version {step.version.table.version}")
+        return 1
+
+    def _transactions(self, steps: Sequence[_Step], tell: Callable[[str], None]) -> TransactionReplay:
+        """Return what applies the windows whose transactions are known."""
+        versions = deque(step for step in steps if step.version is not None)
+
+        def apply_versions(ts: int) -> int:
+            due = [versions.popleft() for _ in range(sum(step.order[0] <= ts for step in versions))]
+            return sum(self._apply_step_version(step, steps, tell) for step in due)
+
+        def target_of(schema: str, table: str) -> TableSchema | None:
+            return self._structure(schema, table) if self._patterns.match(schema, table) else None
+
+        means = (target_of, self._apply_rows, apply_versions, self._transaction_rows)
+        return TransactionReplay(self._reader, self._database, self._notes, self._note, *means)
 
     def _claim(self, identity: str) -> None:
         """Make sure that the notes of the database are about this target."""

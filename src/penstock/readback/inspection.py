@@ -9,7 +9,7 @@ target holds is a finding, never an error, and takes bounded memory and time. Ru
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -20,6 +20,7 @@ from penstock.format.layout.checksum_record import FileChecksum, checksum_of, pa
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH, DataDir, DataPath, parse_schema_path
 from penstock.format.layout.schema_file import check_schema_name, parse_schema_file, stand_ins
+from penstock.format.layout.transaction_index import TS, parse_transaction_index, parse_transactions_path
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.readback.reader import StorageReader
@@ -108,6 +109,7 @@ def check_target(
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
         except FileNotFoundError:
             yield Finding(path, "went away while it was looked at")
+    yield from _check_transactions(target, paths)
     checksums: dict[str, FileChecksum] = {}
     yield from _read_checksums(target, paths if read_rows else (), checksums)
     for key in sorted({*numbers, *indexed}):
@@ -140,6 +142,26 @@ def _read_checksums(target: ObjectTarget, paths: Iterable[str], checksums: dict[
             yield Finding(path, error.detail.removeprefix(f"{path}: "))
         except FileNotFoundError:
             yield Finding(path, "went away while it was looked at")
+
+
+def _check_transactions(target: ObjectTarget, paths: Sequence[str]) -> Iterator[Finding]:
+    """Yield what is wrong with the indexes of transactions: damage, files that are not there, transactions that are in two of them."""
+    there, reached_ts = set(paths), 0
+    for path in sorted(path for path in paths if (found := parse_transactions_path(path)) is not None and found[1]):
+        try:
+            index = parse_transaction_index(target.get(path, DECODED_BYTES_MAX), path)
+        except PenstockError as error:
+            yield Finding(path, error.detail.removeprefix(f"{path}: "))
+            continue
+        except FileNotFoundError:
+            yield Finding(path, "went away while it was looked at")
+            continue
+        missing = [file.path for file in index.files if file.path not in there]
+        if missing:
+            yield Finding(missing[0], f"missing, though {path} names it" + (f", and {len(missing) - 1} others" if len(missing) > 1 else ""))
+        if index.parts.height and int(index.parts[TS][0]) <= reached_ts:
+            yield Finding(path, "transactions that the window before has too")
+        reached_ts = index.to_ts
 
 
 def _check_directory(

@@ -21,6 +21,7 @@ from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
 from penstock.format.layout.paths import METADATA_PATH, OWNER_PATH, DataDir, DataPath, IndexPath, parse_schema_path
 from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
+from penstock.format.layout.transaction_index import TransactionIndex, parse_transaction_index, parse_transactions_path
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlType
 from penstock.model.decoding import decoded
@@ -66,6 +67,7 @@ class StorageReader:
         self._indexes: dict[tuple[str, str], list[tuple[str, IndexPath]]] = defaultdict(list)
         self._partitions: dict[tuple[str, str], list[PartitionRecord]] = defaultdict(list)
         self._first_files: dict[str, DataPath] = {}
+        self._windows: dict[int, str] = {}
         self._others: list[str] = []
         for path in sorted(self._target.paths()):
             if is_partition_record(path):
@@ -79,6 +81,8 @@ class StorageReader:
                 self._indexes[index.dir.schema, index.dir.table].append((path, index))
             elif (data := self._layout.parse_data(path)) is not None:
                 self._first_files.setdefault(self._layout.index_path(data.dir, data.dispatcher), data)
+            elif (window := parse_transactions_path(path)) is not None and window[1]:
+                self._windows[window[0]] = path
             elif self._layout.is_other(path):
                 self._others.append(path)
 
@@ -211,6 +215,23 @@ class StorageReader:
         frames = (self._up_to(frame, limit) for frame in self._frames(table, path, index))
         return (frame for frame in frames if frame.height)
 
+    @property
+    def has_transactions(self) -> bool:
+        """Return whether any window has an index of its transactions."""
+        return bool(self._windows)
+
+    def transaction_windows(self, after_ts: int) -> list[TransactionIndex]:
+        """Return the transactions of each window that has an index of them and ends behind a ts, up to the checkpoint, in order."""
+        ends = sorted(ts for ts in self._windows if after_ts < ts <= self.limit_ts())
+        return [parse_transaction_index(self._target.get(self._windows[ts], self._file_bytes_max), self._windows[ts]) for ts in ends]
+
+    def place_of(self, path: str) -> tuple[str, DataPath]:
+        """Return what the path of a data file says, behind the path of its index."""
+        data = self._layout.parse_data(path)
+        if data is None:
+            raise PenstockError("FILE_MALFORMED", f"{path}: a transaction index names it, and it is no data file of these settings")
+        return self._layout.index_path(data.dir, data.dispatcher), data
+
     def index_files(self, schema: str, table: str) -> list[tuple[str, IndexPath]]:
         """Return the index files of a table, with what their paths say."""
         return list(self._indexes[schema, table])
@@ -242,9 +263,12 @@ class StorageReader:
         """Return the rows of one data file's bytes."""
         return decode_file(content, table, self._settings.data_format, path, self._file_bytes_max)
 
+    def last_number(self, index_path: str, index: IndexPath) -> int:
+        """Return the number of the last data file that an index names."""
+        return parse_index(self._layout, self._target.get(index_path, SMALL_BYTES_MAX), index_path, index.dispatcher)
+
     def _numbered(self, index_path: str, index: IndexPath, after: int = 0) -> Iterator[tuple[int, str]]:
-        last = parse_index(self._layout, self._target.get(index_path, SMALL_BYTES_MAX), index_path, index.dispatcher)
-        for number in range(after + 1, last + 1):
+        for number in range(after + 1, self.last_number(index_path, index) + 1):
             yield number, self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
 
     def _frames(self, table: TableSchema, index_path: str, index: IndexPath) -> Iterator[pl.DataFrame]:
@@ -284,7 +308,7 @@ def merge_by_ts(sources: list[Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]
         before, others = pl.col(COMMIT_TS) < end_ts, pl.col(COMMIT_TS) >= end_ts
         ready = pl.concat([frame.filter(before) for frame in [*ended, *(frame for _, frame in running)]])
         if ready.height:
-            yield _tombstones_first(ready)
+            yield tombstones_first(ready)
         ended = [frame.filter(others) for frame in ended]
         following: list[tuple[Iterator[pl.DataFrame], pl.DataFrame]] = []
         for source, frame in running:
@@ -296,10 +320,10 @@ def merge_by_ts(sources: list[Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]
                 following.append((source, pl.concat([rest, more])))
         running = following
     if ended:
-        yield _tombstones_first(pl.concat(ended))
+        yield tombstones_first(pl.concat(ended))
 
 
-def _tombstones_first(rows: pl.DataFrame) -> pl.DataFrame:
+def tombstones_first(rows: pl.DataFrame) -> pl.DataFrame:
     """Sort by commit ts, tombstones first at one ts; what is equal stays in order."""
     tombstone = pl.col(OP).is_in([int(Op.DELETE), int(Op.BEFORE)])
     return rows.sort(pl.col(COMMIT_TS), ~tombstone, maintain_order=True)
@@ -323,4 +347,4 @@ def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> t
     return tuple(columns), next_id
 
 
-__all__ = ["CLEARING", "StorageReader", "TableVersion"]
+__all__ = ["CLEARING", "StorageReader", "TableVersion", "tombstones_first"]

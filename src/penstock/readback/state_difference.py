@@ -3,7 +3,8 @@
 The old state comes as changes in order, the last of each key counts; the new one as rows. Both are divided by a hash of the row's key over
 buckets on disk, and one bucket at a time is compared in columns. Where nothing names a row, equal rows are counted instead. Deletes come
 first, then per bucket the before-images and the rows, in the order of the key. Invariant: the same input gives the same rows in the same
-order, in any process: the hash depends on nothing but the values. Runs on executors.
+order, in any process: the hash depends on nothing but the values. How rows are kept on disk and compared is here for re-reads too
+(``row_key_difference``). Runs on executors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_ea
 
 _OLD = "\0old"
 _NULL = "\0"
-
+_Compared = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]
 
 BUCKET_BYTES = 64 * 1024 * 1024
 BUCKETS_MAX = 256
@@ -63,6 +64,37 @@ class Buckets:
             frame = pl.DataFrame(pa.ipc.open_file(source).read_all())
         self._paths[at].unlink()
         return frame
+
+
+class RowSpool:
+    """Rows on disk, to be read as often as they are needed: how many buckets a comparison needs is known once all of them are there."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.rows = 0
+        self.nbytes = 0
+        self._path = path
+        self._writer: pa.ipc.RecordBatchFileWriter | None = pa.ipc.new_file(path.as_posix(), schema)
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Write rows."""
+        assert self._writer is not None
+        self._writer.write(rows)
+        self.rows += rows.num_rows
+        self.nbytes += rows.nbytes
+
+    def finish(self) -> None:
+        """End writing."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows again."""
+        with pa.memory_map(self._path.as_posix()) as source:
+            reader = pa.ipc.open_file(source)
+            for at in range(reader.num_record_batches):
+                yield reader.get_batch(at)
 
 
 def bucket_of(frame: pl.DataFrame, keys: Sequence[str], count: int) -> I64:
@@ -117,12 +149,12 @@ class StateDifference:
         """Yield the difference as change rows at a ts, all of the table's batch schema."""
         later: list[Path] = []
         for at, (gone, rest) in enumerate(self._compared()):
-            yield from self._batches(gone, ts)
+            yield from change_batches(gone, self._table, ts)
             path = self._directory / f"rest-{at:04d}.arrow"
             rest.write_ipc(path)
             later.append(path)
         for path in later:
-            yield from self._batches(pl.read_ipc(path), ts)
+            yield from change_batches(pl.read_ipc(path), self._table, ts)
             path.unlink()
 
     def _compared(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -133,13 +165,7 @@ class StateDifference:
     def _compare(self, old_changes: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return deletes, and then before-images, updates and inserts, of one bucket."""
         old = last_of_each(old_changes, self._keys).filter(alive()).drop(OP)
-        gone = old.join(new, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
-        fresh = new.join(old, on=self._keys, how="anti", nulls_equal=True).sort(self._keys)
-        both = new.join(old, on=self._keys, how="inner", suffix=_OLD, nulls_equal=True)
-        others = [name for name in self._columns if name not in self._keys]
-        differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
-        changed = both.filter(differs).sort(self._keys)
-        before = changed.select(KEY, *self._keys, *(pl.col(n + _OLD).alias(n) for n in others))
+        gone, before, changed, fresh = (rows.sort(self._keys) for rows in compare_rows(old, new, self._keys, self._columns))
         parts = [self._as_op(before, Op.BEFORE), self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)]
         return self._as_op(self._with_key(gone), Op.DELETE), pl.concat(parts)
 
@@ -149,11 +175,8 @@ class StateDifference:
         wanted = new.select(*self._columns, pl.lit(1).alias(COUNT))
         net = sum_copies(pl.concat([held, wanted], how="vertical_relaxed"), self._columns)
         gone = repeated(net.filter(pl.col(COUNT) < 0), self._columns)
-        # Which of several equal rows is new cannot be told and does not matter; only columns that the target does not hold may differ.
-        missing = net.filter(pl.col(COUNT) > 0)
-        number = pl.int_range(pl.len()).over(self._columns)
-        fresh = new.join(missing, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(COUNT))
-        return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(fresh.drop(COUNT), Op.INSERT)
+        # Of equal rows only columns that the target does not hold may differ.
+        return self._as_op(self._with_key(gone), Op.DELETE), self._as_op(surplus(new, net, self._columns), Op.INSERT)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Give rows that are gone a key: a target does not hold the upstream's, and nothing pairs with a delete."""
@@ -166,11 +189,34 @@ class StateDifference:
         columns = [pl.col(n) if n in rows.columns else pl.lit(None, dtype=t).alias(n) for n, t in schema.items()]
         return rows.select(pl.lit(int(op), dtype=pl.UInt8).alias(OP), pl.col(KEY), *columns)
 
-    def _batches(self, rows: pl.DataFrame, ts: int) -> Iterator[pa.RecordBatch]:
-        schema = self._table.batch_schema()
-        for start in range(0, rows.height, BATCH_ROWS_MAX):
-            piece = rows.slice(start, BATCH_ROWS_MAX).with_columns(pl.lit(ts, dtype=pl.UInt64).alias(COMMIT_TS))
-            yield piece.select(schema.names).to_arrow().cast(schema).combine_chunks().to_batches()[0]
+
+def compare_rows(old: pl.DataFrame, new: pl.DataFrame, keys: Sequence[str], columns: Sequence[str], *, whole: bool = False) -> _Compared:
+    """Return the rows that are gone, those that changed as they were and as they are, and those that are new.
+
+    ``keys`` name a row, ``columns`` are compared. ``whole``: rows that are equal count as changed.
+    """
+    others = [name for name in columns if name not in keys]
+    differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in others]) if others else pl.lit(value=False)
+    both = new.join(old, on=keys, how="inner", suffix=_OLD, nulls_equal=True)
+    changed = both if whole else both.filter(differs)
+    before = changed.select(KEY, *(pl.col(n + _OLD).alias(n) if n in others else pl.col(n) for n in columns))
+    gone, fresh = (ours.join(theirs, on=keys, how="anti", nulls_equal=True) for ours, theirs in ((old, new), (new, old)))
+    return gone, before, changed, fresh
+
+
+def surplus(rows: pl.DataFrame, net: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return as many of the copies of each row as ``net`` counts; which of them cannot be told and does not matter."""
+    more = net.filter(pl.col(COUNT) > 0)
+    number = pl.int_range(pl.len()).over(columns)
+    return rows.join(more, on=columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(COUNT)).drop(COUNT)
+
+
+def change_batches(rows: pl.DataFrame, table: TableSchema, ts: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches of the table's batch schema, all at one ts."""
+    schema = table.batch_schema()
+    for start in range(0, rows.height, BATCH_ROWS_MAX):
+        piece = rows.slice(start, BATCH_ROWS_MAX).with_columns(pl.lit(ts, dtype=pl.UInt64).alias(COMMIT_TS))
+        yield piece.select(schema.names).to_arrow().cast(schema).combine_chunks().to_batches()[0]
 
 
 def _text(name: str, kind: pl.DataType) -> pl.Expr:

@@ -33,12 +33,14 @@ class DmlEvent(msgspec.Struct):
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """One file that a window published, and the checksum of its bytes, where the sink keeps one."""
+    """One file that a window published, with the checksum of its bytes and the transactions of its rows, where the sink keeps them."""
 
     path: str
     rows: int
     nbytes: int
     checksum: str = ""
+    transactions: bytes = b""
+    """Packed (``format/transaction_runs.py``); empty where its rows are of none."""
 
 
 class DispatcherResult(msgspec.Struct, frozen=True):
@@ -114,11 +116,17 @@ class SinkMaintainer(Protocol):
     def claim(self, feed: str) -> None:
         """Mark the target as this feed's. Idempotent."""
 
+    def probe(self) -> None:
+        """Raise unless the target takes something; leaves nothing behind."""
+
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
 
-    def record_files(self, window_end_ts: int, files: Sequence[WrittenFile]) -> None:
-        """Keep what a window's files hold, before it is committed, so that they can be checked. Idempotent."""
+    def record_files(self, from_ts: int, to_ts: int, files: Sequence[WrittenFile]) -> None:
+        """Keep what a window's files hold, before it is committed, so that they can be checked and applied by transactions. Idempotent.
+
+        ``files`` stand in the order of their dispatchers.
+        """
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish that every row with a commit ts at or below this one is in the target, but for some tables. Never goes back."""

@@ -34,6 +34,7 @@ from penstock.store.log.wal import WriteAheadLog, span_record
 from penstock.store.log.wal_segment import WalRecord
 from penstock.store.objects.object_file import ObjectMeta
 from penstock.store.objects.objects import ObjectSpace
+from penstock.store.objects.owner_chain import OwnerChain
 from penstock.store.objects.ownership import Ownership, check_unshared
 from penstock.store.objects.shared_records import SharedRecords, SpanMark
 from penstock.store.objects.span_writer import ObjectSettings
@@ -59,10 +60,12 @@ class ColumnarEventStore:
         objects: ObjectSpace | None = None,
         rng: random.Random | None = None,
         shared: bool = False,
+        chain: OwnerChain | None = None,
     ) -> None:
         """Open the store and recover what it holds. ``objects`` is where objects go; below ``directory`` unless given.
 
         ``shared`` says that other machines reach them: the store stands by, empty, until it is first written to, or told to ``own`` them.
+        ``chain`` tells whether their last owner worked with the same meta database.
         """
         root = Path(directory).resolve()
         self.settings = settings or StoreSettings()
@@ -79,6 +82,7 @@ class ColumnarEventStore:
         self._is_open = False
         self._sharing: Sharing | None = None
         self._shared = shared
+        self._chain = chain
         self._wal = self._new_log()
         work = Work(self.flush, self.merge, self.collect_garbage)
         self.upkeep = Upkeep(self.settings, self._spans, lambda: self._wal, work, root / "spill", self._clock, shared=shared)
@@ -148,10 +152,12 @@ class ColumnarEventStore:
         return WriteAheadLog(self._root / "wal", self.settings, self._clock, self._spans.head_records)
 
     def _open_sharing(self, root: Path) -> Sharing:
+        if self._chain is not None:
+            self._chain.check(SharedRecords(self.objects, 0).marks().link, self.objects.uri)
         ownership = Ownership.claim(self.objects, root, self._rng)
         records = SharedRecords(self.objects, ownership.epoch)
         interval_s = self.settings.objects_interval_s
-        return Sharing(ownership, records, self._schema_log, self._spans.all, self.flush, interval_s, self._clock)
+        return Sharing(ownership, records, self._schema_log, self._spans.all, self.flush, interval_s, self._clock, self._chain)
 
     # Writing: the puller's side.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.store.log.schema_log import SchemaLog
+from penstock.store.objects.owner_chain import OwnerChain
 from penstock.store.objects.ownership import Ownership
 from penstock.store.objects.shared_records import Marks, Schemas, SharedRecords, SpanMark
 from penstock.store.span_store import SpanStore
@@ -37,6 +38,7 @@ class Sharing:
         flush: Callable[[int], bool],
         interval_s: float,
         clock: Clock,
+        chain: OwnerChain | None = None,
     ) -> None:
         self.ownership = ownership
         self.lost: PenstockError | None = None
@@ -47,6 +49,7 @@ class Sharing:
         self._flush = flush
         self._interval_s = interval_s
         self._clock = clock
+        self._chain = chain
         self._checked_s = float("-inf")
         self._written_changes = -1
         self._held: dict[int, int] = {}
@@ -123,7 +126,10 @@ class Sharing:
         marks = tuple(SpanMark(s.span_id, s.span, s.start_ts, s.held_ts()) for s in self._spans())
         self.before_publish()
         with self._lock:
-            self._records.write_marks(Marks(marks))
+            link = self._chain.link() if self._chain is not None else ""
+            self._records.write_marks(Marks(marks, link))
+            if self._chain is not None:
+                self._chain.wrote(link)
             self._held = {m.span_id: m.held_ts for m in marks}
 
     def held_ts(self, span_ids: Iterable[int]) -> int:

@@ -11,6 +11,7 @@ import datetime as dt
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.checksum_record import parse_record_path
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, DateSeparator
+from penstock.format.layout.transaction_index import parse_transactions_path
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import physical_ms
@@ -42,10 +43,16 @@ def expired_paths(target: ObjectTarget, settings: StorageSinkSettings, before_da
             indexes.append(path)
         elif found is not None and found.dir.date and found.dir.date < before_date:
             data.append(path)
-        elif (window_end_ts := parse_record_path(path)) is not None and expiry_date(window_end_ts, 0) < before_date:
+        elif (window_end_ts := _window_end(path)) is not None and expiry_date(window_end_ts, 0) < before_date:
             # No row of a window is younger than its end, so every file of the record goes, or is gone.
             records.append(path)
     return [*sorted(indexes), *sorted(data), *sorted(records)]
+
+
+def _window_end(path: str) -> int | None:
+    """Return the end of the window that a record of checksums or transactions is about; None where it is none."""
+    transactions = parse_transactions_path(path)
+    return parse_record_path(path) if transactions is None else transactions[0]
 
 
 def expire(target: ObjectTarget, settings: StorageSinkSettings, days: int) -> list[str]:

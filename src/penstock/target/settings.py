@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.format.column_selection import ColumnSelector, read_selectors
 from penstock.format.csv.dialect import CsvSettings
@@ -40,10 +40,11 @@ _PART = {"part": True}
 
 
 class Atomicity(StrEnum):
-    """Whether the rows of one transaction of one table stay in one file."""
+    """What is kept of transactions: nothing, the rows of one table in one file, or an index by which they are applied whole."""
 
     NONE = "none"
     TABLE = "table"
+    TRANSACTION = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class StorageSinkSettings:
     column_selectors: tuple[ColumnSelector, ...] = field(default=(), metadata={"parse": read_selectors})
     file_expiration_days: int = field(default=0, metadata={"range": (0, 36_500)})
     file_cleanup_cron_spec: str = "0 0 2 * * *"
+    request_timeout_ms: int = field(default=30_000, metadata={"range": (100, 600_000)})
     flush_concurrency: int = field(default=128, metadata={"range": (1, 512)})
     spool_size: int = field(default=2 << 30, metadata={"range": (1 << 20, 1 << 44)})
     spool_dir: str = ""
@@ -88,6 +90,16 @@ class StorageSinkSettings:
         """Return whether events of every table must carry ``_key`` and BEFORE rows."""
         return self.data_format.needs_old_values
 
+    @property
+    def indexes_transactions(self) -> bool:
+        """Return whether an index beside the data tells of transactions over all tables."""
+        return self.transaction_atomicity is Atomicity.TRANSACTION
+
+    @property
+    def numbers_events(self) -> bool:
+        """Return whether each event tells its place in its transaction, for which the rows of a window go through one task."""
+        return self.indexes_transactions and self.protocol is Protocol.DEBEZIUM
+
     def needs_before(self, table: TableSchema) -> bool:
         """Return whether events of a table must carry ``_key`` and BEFORE rows: for old values, or to take updates of unique keys apart."""
         return self.needs_old_values or (not self.output_raw_change_event and KeyUpdates.concern(table))
@@ -99,6 +111,8 @@ class StorageSinkSettings:
             yield "canal-json.delete-only-output-handle-key-columns", "CSV rows have every column"
         if self.file_expiration_days and self.date_separator is not DateSeparator.DAY:
             yield "file-expiration-days", "needs date-separator day"
+        if self.indexes_transactions and not self.data_format.has_commit_ts:
+            yield "transaction-atomicity", "transaction needs the commit ts in the files: csv.include-commit-ts, enable-tidb-extension"
         if self.spool_size < SPOOL_FILES_MIN * self.file_size:
             yield "spool-size", f"must be at least {SPOOL_FILES_MIN} times file-size"
         try:
@@ -158,6 +172,8 @@ def _split(uri: str) -> SplitResult:
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} names no bucket, container or connection")
     if parts.scheme == "file" and (parts.netloc not in {"", "localhost"} or not parts.path.startswith("/")):
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} must have an absolute path, as in file:///dir")
+    if "\0" in unquote(uri):
+        raise PenstockError("SINK_URI_INVALID", f"{shown!r} has a NUL, which no name has")
     if parts.fragment or uri.endswith("#"):
         raise PenstockError("SINK_URI_INVALID", f"{shown!r} is followed by a fragment; write # in a path as %23")
     return parts

@@ -1,7 +1,7 @@
-"""Three servers, twenty feeds, MariaDB as meta database, a standalone cluster, an object store: everything is killed or paused in turn.
+"""Three servers, twenty feeds, MariaDB as meta database, a standalone cluster, an object store: everything is killed or paused.
 
-Afterwards no feed is parked, every target equals its upstream, and every file is as it was first seen. What is done in which order comes
-from a seed.
+The short one has all of it at once, the long ones one after the other, in an order that comes from a seed, one of them on a machine that is
+busy with other things. Afterwards no feed is parked, every target equals its upstream, and every file is as it was first seen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,18 +29,17 @@ from penstock.model.errors import PenstockError
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from testing.checks.target_audit import DeliveredChanges
+from testing.servers.burners import LOAD, burners
 from testing.servers.command_process import CommandProcess
 from testing.servers.loopback_server import mariadb
 from testing.servers.seaweed import S3Server, seaweed_s3
 from testing.servers.spark_standalone import SparkStandalone, spark_standalone
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3_000)]
-
-SERVERS, FEEDS, RATE = 3, 20, 300
+SERVERS, FEEDS, RATE = 3, 20, 100
 TABLES = ("orders", "order_items", "products", "assets")
 START_S, SETTLE_S = 400.0, 900.0
-LEASE_S = 8
-PAUSE_S = 12.0
+LEASE_S = 6
+PAUSE_S = 9.0
 """Longer than a lease: another server takes over meanwhile."""
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
@@ -89,6 +89,7 @@ class Group:
 
     def __init__(self, parts: ExitStack, upstream: Any, waiting: Any, folder: Path) -> None:
         self.upstream, self.waiting, self.folder = upstream, waiting, folder
+        self.said: list[str] = []
         self.meta_url = parts.enter_context(mariadb(folder / "meta"))
         self.database = int((folder / "meta" / "pid").read_text())
         self.s3 = parts.enter_context(seaweed_s3(folder / "s3"))
@@ -100,9 +101,15 @@ class Group:
         self.urls: dict[str, str] = {}
         parts.callback(self.stop)
         for number in range(SERVERS):
-            self.start(f"server{number}")
+            self.begin(f"server{number}")
+        for name in self.servers:
+            self.await_start(name)
 
-    def start(self, name: str) -> None:
+    def begin(self, name: str) -> None:
+        """Start a server, or start it again."""
+        if name in self.servers:
+            self.servers[name].stop()
+            self.said.append(self.servers[name].output)
         settings = {
             "meta-url": self.meta_url,
             "owner": name,
@@ -116,6 +123,8 @@ class Group:
         for key, value in settings.items():
             options += ["--set", f"{key}={value}"]
         self.servers[name] = CommandProcess("server", *options)
+
+    def await_start(self, name: str) -> None:
         self.urls[name] = self.servers[name].wait_for("penstock server: ", START_S).split()[0]
 
     def stop(self) -> None:
@@ -131,7 +140,7 @@ class Group:
                     "name": f"f{number}",
                     "tables": [f"shop.{TABLES[number % len(TABLES)]}"],
                     "sink": {"uri": self.s3.uri(f"feeds/{number}")},
-                    "flush-interval": "2s",
+                    "flush-interval": "3s",
                 }
             )
 
@@ -151,7 +160,7 @@ class Group:
                 return len(feeds) == FEEDS and all(f.checkpoint_ts >= ts for f in feeds)
             return False
 
-        self.waiting.until("every feed has caught up", reached, SETTLE_S, self.explain, look_s=1.0)
+        self.waiting.until("every feed has caught up", reached, SETTLE_S, self.explain, look_s=0.5)
 
 
 def children(pid: int, words: bytes) -> list[int]:
@@ -165,49 +174,71 @@ def children(pid: int, words: bytes) -> list[int]:
 
 
 class Chaos:
-    """One fault at a time; each leaves everything running again, or lets the group see to it."""
+    """Faults. Each takes a while and leaves everything running again, or lets the group see to it; several may be had at once."""
 
     def __init__(self, group: Group, rng: random.Random) -> None:
         self.group, self.rng = group, rng
         self.never = threading.Event()
-        self.faults = [self.kill_server, self.pause_server, self.kill_jvm, self.kill_executor, self.pause_store, self.pause_meta]
 
-    def any_server(self) -> str:
-        return self.rng.choice(sorted(self.group.servers))
+    def in_turn(self) -> None:
+        """Have each fault by itself, on any server."""
+        group, servers = self.group, sorted(self.group.servers)
+        faults = [
+            lambda: self.kill_server(self.rng.choice(servers)),
+            lambda: self.pause(group.servers[self.rng.choice(servers)].pid),
+            lambda: self.kill_jvm(self.rng.choice(servers)),
+            lambda: self.kill_executor(self.rng.choice(group.spark.workers).pid),
+            lambda: self.pause(self.store()),
+            lambda: self.pause(os.getpgid(group.database)),
+        ]
+        for fault in self.rng.sample(faults, len(faults)):
+            fault()
+            group.caught_up()
 
-    def restart(self, name: str) -> None:
-        self.group.servers[name].stop()
-        self.group.start(name)
+    def at_once(self, *, restart: bool) -> None:
+        """Kill one server, the JVM of another and an executor, and pause the third server, the store and the meta database meanwhile.
 
-    def kill_server(self) -> None:
-        name = self.any_server()
+        Without ``restart`` the third is left alone with all feeds.
+        """
+        group = self.group
+        killed, without_jvm, paused = self.rng.sample(sorted(group.servers), 3)
+        worker = self.rng.choice(group.spark.workers).pid
+        faults = [
+            lambda: self.kill_server(killed, restart),
+            lambda: self.kill_jvm(without_jvm, restart),
+            lambda: self.pause(group.servers[paused].pid),
+            lambda: self.kill_executor(worker),
+            lambda: self.pause(self.store()),
+            lambda: self.pause(os.getpgid(group.database)),
+        ]
+        with ThreadPoolExecutor(len(faults)) as pool:
+            for done in [pool.submit(fault) for fault in faults]:
+                done.result()
+
+    def kill_server(self, name: str, restart: bool = True) -> None:
         self.group.servers[name].kill(children=True)
-        self.never.wait(LEASE_S)
-        self.restart(name)
+        if restart:
+            self.never.wait(LEASE_S)
+            self.group.begin(name)
+            self.group.await_start(name)
 
-    def pause_server(self) -> None:
-        self.pause(self.group.servers[self.any_server()].pid)
-
-    def kill_jvm(self) -> None:
-        name = self.any_server()
+    def kill_jvm(self, name: str, restart: bool = True) -> None:
         server = self.group.servers[name]
-        for pid in children(server.pid, b"org.apache.spark.deploy.SparkSubmit"):
-            os.kill(pid, signal.SIGKILL)
-        assert server.wait(300) == 4, server.output[-5000:]
-        self.restart(name)
+        (jvm,) = children(server.pid, b"org.apache.spark.deploy.SparkSubmit")
+        os.kill(jvm, signal.SIGKILL)
+        assert server.wait(START_S) == 4, server.output[-5000:]
+        if restart:
+            self.group.begin(name)
+            self.group.await_start(name)
 
-    def kill_executor(self) -> None:
-        worker = self.rng.choice(self.group.spark.workers)
-        for pid in children(worker.pid, EXECUTOR)[:1]:
+    def kill_executor(self, worker: int) -> None:
+        for pid in children(worker, EXECUTOR)[:1]:
             os.kill(pid, signal.SIGKILL)
 
-    def pause_store(self) -> None:
+    def store(self) -> int:
         port = urlsplit(self.group.s3.endpoint).port
         (pid,) = all_pids(b"-s3.port=%d" % (port or 0))
-        self.pause(os.getpgid(pid))
-
-    def pause_meta(self) -> None:
-        self.pause(os.getpgid(self.group.database))
+        return os.getpgid(pid)
 
     def pause(self, group: int) -> None:
         os.killpg(group, signal.SIGSTOP)
@@ -224,41 +255,62 @@ def all_pids(words: bytes) -> Iterator[int]:
                 yield int(entry.name)
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(5, id="long")])
-def test_everything_dies_and_every_feed_delivers(upstream: Any, waiting: Any, tmp_path: Path, rounds: int) -> None:
-    rng = random.Random(20261116)
+@contextmanager
+def written_to(upstream: Any, waiting: Any, folder: Path) -> Iterator[Group]:
+    """Give a group whose feeds have caught up with a workload that goes on; check everything at the end of the block."""
     workload = Workload(upstream, WorkloadSettings(rate=RATE, rows=10_000_000, ddls=False))
     workload.setup()
     with ExitStack() as parts:
         parts.callback(workload.stop)
-        group = Group(parts, upstream, waiting, tmp_path)
+        group = Group(parts, upstream, waiting, folder)
         workload.start()
-        for number in range(FEEDS):
-            group.create(number)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(group.create, range(FEEDS)))
         group.caught_up()
-        chaos = Chaos(group, rng)
-        for _ in range(rounds):
-            for fault in rng.sample(chaos.faults, len(chaos.faults)):
-                fault()
-                group.caught_up()
+        yield group
         report = workload.stop()
         group.caught_up()
-        group.files.stop()
-        group.files.look()
-        rows = 0
-        for number in range(FEEDS):
-            name = f"f{number}"
-            verdict = verified(group, name)
-            assert verdict["identical"], (name, verdict)
-            changes = DeliveredChanges(open_reader(group.s3.uri(f"feeds/{number}"), {}))
-            assert changes.problems() == [], name
-            rows += verdict["rows"]
-        assert rows == FEEDS // len(TABLES) * (report.inserts - report.deletes)
-        changed = [path for path, digest in group.files.first_seen.items() if group.files.digest(path) != digest]
-        assert changed == []
-        said = "".join(server.output for server in group.servers.values())
-        assert "[INTERNAL]" not in said
-        assert "Traceback" not in said
+        check(group, report.inserts - report.deletes)
+
+
+def check(group: Group, rows: int) -> None:
+    """Every target holds its table, by a comparison with the upstream and by the changes themselves, and no file has changed."""
+    group.files.stop()
+    group.files.look()
+    found = 0
+    for number in range(FEEDS):
+        name = f"f{number}"
+        verdict = verified(group, name)
+        assert verdict["identical"], (name, verdict)
+        changes = DeliveredChanges(open_reader(group.s3.uri(f"feeds/{number}"), {}))
+        assert changes.problems() == [], name
+        found += verdict["rows"]
+    assert found == FEEDS // len(TABLES) * rows
+    changed = [path for path, digest in group.files.first_seen.items() if group.files.digest(path) != digest]
+    assert changed == []
+    assert group.files.first_seen != {}
+    said = "".join([*group.said, *(server.output for server in group.servers.values())])
+    for words in ("[INTERNAL]", "Traceback"):
+        before, found, after = said.partition(words)
+        assert not found, before[-2_000:] + found + after[:4_000]
+
+
+@pytest.mark.timeout(1_500)
+def test_everything_fails_at_once_and_every_feed_delivers(upstream: Any, waiting: Any, tmp_path: Path) -> None:
+    with written_to(upstream, waiting, tmp_path) as group:
+        Chaos(group, random.Random(1)).at_once(restart=False)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize(("load", "rounds"), [pytest.param(0, 3, id="quiet"), pytest.param(LOAD, 1, id="busy")])
+def test_everything_fails_in_turn_and_at_once(upstream: Any, waiting: Any, tmp_path: Path, load: int, rounds: int) -> None:
+    with burners(load), written_to(upstream, waiting, tmp_path) as group:
+        chaos = Chaos(group, random.Random(20261116))
+        for _ in range(rounds):
+            chaos.in_turn()
+            chaos.at_once(restart=True)
+            group.caught_up()
 
 
 def verified(group: Group, name: str) -> dict[str, Any]:

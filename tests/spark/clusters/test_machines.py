@@ -7,6 +7,9 @@ down (event log, logs of its processes) and what every user sees (command lines)
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pymysql
 import pytest
 
@@ -23,6 +27,7 @@ from penstock.feed.spark.installation import pack
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.server.verify.verification import open_reader
+from penstock.source.dataserver.client import DataServerUpstream
 from penstock.store.flight.address import read_address
 from penstock.store.flight.credentials import split_token
 from testing.checks.target_audit import DeliveredChanges
@@ -46,8 +51,9 @@ ROWS, LATER = 3_000, 500
 class Machines:
     """A server here, executors elsewhere, and one feed between MariaDB and the object store."""
 
-    def __init__(self, folder: Path, parts: ExitStack, archive: Path, waiting: Any) -> None:
-        self.folder, self.waiting = folder, waiting
+    def __init__(self, folder: Path, parts: ExitStack, archive: Path, waiting: Any, receivers: int = 0) -> None:
+        """With ``receivers`` there is a source with ranges too, ``lab``, which they capture."""
+        self.folder, self.waiting, self.receivers = folder, waiting, receivers
         self.data = folder / "server"
         self.data.mkdir()
         self.events = folder / "events"
@@ -59,7 +65,13 @@ class Machines:
         self.uri = self.s3.uri("feed")
         common = {"spark.authenticate": "true", "spark.authenticate.secret": PLANTED["rpc"], "spark.network.crypto.enabled": "true"}
         self.hidden = self._hidden()
-        self.cluster: SparkMachines = parts.enter_context(spark_machines(folder / "spark", address, WORKERS, self.hidden, common))
+        if receivers:
+            lab = parts.enter_context(CommandProcess("dataserver", "--host", address))
+            self.lab = parts.enter_context(DataServerUpstream(lab.wait_for("listening on ", START_S).split()[0]))
+        cores = 1 if not receivers else 2
+        self.cluster: SparkMachines = parts.enter_context(
+            spark_machines(folder / "spark", address, WORKERS, self.hidden, common, cores=cores)
+        )
         self.prepare()
         self.server: CommandProcess = parts.enter_context(
             CommandProcess("server", "--config", str(self.configuration(archive, common)), "--data-dir", str(self.data), "--http-port", "0")
@@ -115,10 +127,12 @@ class Machines:
             "[spark]",
             f'master = "{self.cluster.master}"',
             f'archive = "{archive}"',
-            f"cores-max = {WORKERS}",
+            f"cores-max = {WORKERS if not self.receivers else 2 * WORKERS}",
             "[spark.conf]",
             *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in conf.items()),
         ]
+        if self.receivers:
+            lines += ["[sources.lab]", f'uri = "{self.lab.uri}"', 'capture = "executors"', f"receivers = {self.receivers}"]
         file = self.folder / "server.toml"
         file.write_text("\n".join(lines))
         return file
@@ -169,6 +183,15 @@ def machines(archive: Path, tmp_path: Path, waiting: Any) -> Iterator[Machines]:
         yield Machines(tmp_path, parts, archive, waiting)
 
 
+@pytest.fixture
+def receiving_machines(archive: Path, tmp_path: Path, waiting: Any) -> Iterator[Machines]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with ExitStack() as parts:
+        yield Machines(tmp_path, parts, archive, waiting, receivers=2)
+
+
 def processes(words: bytes, below: Path) -> list[Path]:
     """Return the processes whose command lines say some words and that work below a directory: other clusters of this machine do not."""
     found = []
@@ -211,6 +234,57 @@ def test_a_feed_whose_executors_have_nothing_of_the_server(machines: Machines) -
     assert changes.operations() == {Op.INSERT: 2 * ROWS + LATER, Op.UPDATE: 100, Op.DELETE: 100}
     check_machines(machines)
     check_secrets(machines, shown)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_receivers_on_machines_of_their_own(receiving_machines: Machines) -> None:
+    """Each captures on its machine, others read from there; one that is killed is replaced, and its rows come once."""
+    machines, lab = receiving_machines, receiving_machines.lab
+    lab.execute_ddl("CREATE DATABASE d")
+    for number in range(4):
+        lab.execute_ddl(f"CREATE TABLE d.t{number} (id BIGINT PRIMARY KEY, v TEXT)")
+
+    def write(first: int, count: int) -> None:
+        for number in range(4):
+            table = lab.table("d", f"t{number}")
+            with lab.txn() as txn:
+                values = (pa.array(range(first, first + count), pa.int64()), pa.array([f"row {i}" for i in range(count)]))
+                txn.put(table, pa.record_batch({c.field_name: v for c, v in zip(table.columns, values, strict=True)}))
+
+    def delivered() -> None:
+        ts = lab.current_ts()
+        machines.waiting.feed(machines.client, "g", lambda shown: shown["checkpoint_ts"] >= ts, START_S)
+        verdict = machines.client.verify_feed("g")
+        assert verdict["identical"], verdict
+
+    write(0, 100)
+    uri = machines.s3.uri("lab")
+    machines.client.create_feed({"name": "g", "source": "lab", "tables": ["d.*"], "sink": {"uri": uri}, "flush-interval": "500ms"})
+    delivered()
+    said = re.findall(r"receiver is there.*?\bhost\W+([\d.]+).*?\bpid\W+(\d+)", machines.server.output)
+    network = machines.cluster.address.rpartition(".")[0]
+    assert {host for host, _ in said} == {f"{network}.{11 + at}" for at in range(WORKERS)}
+    write(100, 100)
+    delivered()
+    host, pid = said[0]
+    machine = machines.cluster.machines[int(host.rpartition(".")[2]) - 11]
+    (worker,) = [found for found in processes(b"-m\0penstock.feed.spark.worker_daemon", machine) if own_pid(found) == int(pid)]
+    os.kill(int(worker.name), signal.SIGKILL)
+    write(200, 100)
+    delivered()
+    machines.waiting.until("the loss is noticed", lambda: "receiver is lost" in machines.server.output, explain=machines.explain)
+    write(300, 100)
+    delivered()
+    changes = DeliveredChanges(open_reader(uri, {}))
+    assert changes.problems() == []
+    assert changes.operations() == {Op.INSERT: 1_600}
+
+
+def own_pid(process: Path) -> int:
+    """Return the number that a process has on its own machine."""
+    (line,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("NSpid:")]
+    return int(line.split()[-1])
 
 
 def check_machines(machines: Machines) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
 from penstock.cli.server_client import ServerClient
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import sqlite_url
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.client import DataServerUpstream
 from testing.checks.target_audit import DeliveredChanges, numbering_problems
@@ -62,10 +66,76 @@ def test_a_receiver_is_killed_and_the_target_equals_the_upstream(upstream: DataS
             waiting.drained(client, "f", target, upstream.current_ts())
             verdict = client.verify_feed("f")
             assert verdict["identical"], verdict
+            assert metrics(url)["penstock_receivers"] == 2
+            assert metrics(url)["penstock_receivers_lost_total"] == 1
+            assert sum(value for name, value in metrics(url).items() if name.startswith("penstock_receiver_spans")) == TABLES
         delivered = DeliveredChanges(open_reader(target.as_uri(), {}))
         assert delivered.problems() == []
         assert delivered.rows == changes
         assert numbering_problems(target) == []
+
+
+@pytest.mark.chaos
+def test_servers_take_the_parts_from_each_other(upstream: DataServerUpstream, waiting: Any, tmp_path: Path) -> None:
+    """By a kill, by one that stands still beyond its leases and goes on, and by a drain; receivers of the one before are still there."""
+    upstream.execute_ddl("CREATE DATABASE d")
+    for number in range(TABLES):
+        upstream.execute_ddl(f"CREATE TABLE d.t{number} (id BIGINT PRIMARY KEY, v TEXT)")
+    target, written = tmp_path / "files", [write(upstream, 0, 100)]
+    servers: dict[str, CommandProcess] = {}
+    urls: dict[str, str] = {}
+
+    def start(name: str) -> None:
+        settings = {
+            "spark.warm-up": "false", "capture": "executors", "receivers": "2", "owner": name, "supervisor.lease": "3s",
+            "meta-url": sqlite_url(tmp_path / "meta.db"),
+            "store.objects": (tmp_path / "shared").as_uri(), "store.objects-interval": "1s",
+        }  # fmt: skip
+        options = ["--source", upstream.uri, "--data-dir", str(tmp_path / name), "--http-port", "0", "--spark-master", "local[3]"]
+        servers[name] = CommandProcess("server", *options, *(part for item in settings.items() for part in ("--set", "=".join(item))))
+        ended.callback(servers[name].stop)
+        urls[name] = servers[name].wait_for("penstock server: ", START_S).split()[0]
+
+    def delivered_by(name: str) -> None:
+        explain = lambda: "\n".join(server.output[-5000:] for server in servers.values())  # noqa: E731
+        waiting.until(f"{name} has the feed", lambda: meta.get_feed("f").owner.startswith(f"{name}-"), explain=explain)
+        written.append(write(upstream, 100 * len(written), 100))
+        with ServerClient(urls[name]) as client:
+            waiting.drained(client, "f", target, upstream.current_ts())
+            verdict = client.verify_feed("f")
+        assert verdict["identical"], verdict
+
+    with ExitStack() as ended:
+        start("one")
+        meta = ended.enter_context(MetaDatabase(sqlite_url(tmp_path / "meta.db")))
+        with ServerClient(urls["one"]) as client:
+            client.create_feed({"name": "f", "tables": ["d.*"], "sink": {"uri": target.as_uri()}, "flush-interval": "500ms"})
+        delivered_by("one")
+        start("two")
+        os.killpg(servers["one"].pid, signal.SIGSTOP)
+        try:
+            delivered_by("two")
+        finally:
+            os.killpg(servers["one"].pid, signal.SIGCONT)
+        delivered_by("two")
+        with ServerClient(urls["two"]) as client:
+            client.drain("POST")
+        delivered_by("one")
+        with ServerClient(urls["two"]) as client:
+            client.drain("DELETE")
+        servers["one"].kill(children=True)
+        delivered_by("two")
+    found = DeliveredChanges(open_reader(target.as_uri(), {}))
+    assert found.problems() == []
+    assert found.rows == sum(written)
+    assert numbering_problems(target) == []
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Return what a server shows of itself."""
+    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text
+    lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
 
 
 def receivers(server: CommandProcess) -> list[str]:

@@ -162,3 +162,14 @@ def test_server_tree_problems_at_once() -> None:
     with pytest.raises(PenstockError) as caught:
         load(ServerConfig, {"source": "here", "http-port": 99999})
     assert [line.partition(":")[0] for line in caught.value.detail.splitlines()] == ["http-port", "source"]
+
+
+def test_what_a_feed_keeps_of_transactions_reaches_its_target() -> None:
+    config = load_feed_config({**VALID, "atomicity": "transaction"})
+    assert from_uri(config.target.uri, config.target.options)[1].indexes_transactions
+    assert load_feed_config(dump_feed_config(config)) == config
+    own = load_feed_config({**VALID, "atomicity": "transaction", "sink": {"uri": "file:///tmp/out", "transaction-atomicity": "table"}})
+    assert not from_uri(own.target.uri, own.target.options)[1].indexes_transactions
+    assert "atomicity" in refused({**VALID, "atomicity": "some"}).detail
+    without_ts = {"uri": "file:///tmp/out", "csv": {"include-commit-ts": False}}
+    assert "sink.transaction-atomicity" in refused({**VALID, "atomicity": "transaction", "sink": without_ts}).detail

@@ -90,4 +90,6 @@ def test_a_token_ends_once(tokens: ApiTokens, clock: SimulatedClock) -> None:
     assert tokens.revoke(made.id) == first
     with pytest.raises(PenstockError) as unknown:
         tokens.revoke("00000000")
+    with pytest.raises(PenstockError, match="TOKEN_UNKNOWN"):
+        tokens.revoke(made.id.upper() + "\U0001f600")
     assert unknown.value.code == "TOKEN_UNKNOWN"

@@ -40,7 +40,20 @@ def test_all_faults_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "x", "ftp://a/b", "/just/a/path", "s3:///prefix", "file://host/x", "file:relative", "file:///a#b", "s3://[bad/x"]
+    "uri",
+    [
+        "",
+        "x",
+        "ftp://a/b",
+        "/just/a/path",
+        "s3:///prefix",
+        "file://host/x",
+        "file:relative",
+        "file:///a#b",
+        "s3://[bad/x",
+        "file:///a%00b",
+        "s3://b/a\0b",
+    ],
 )
 def test_bad_uris(uri: str) -> None:
     with pytest.raises(PenstockError, match="SINK_URI_INVALID"):
@@ -66,3 +79,11 @@ def test_an_address_travels() -> None:
     assert pickle.loads(pickle.dumps(address)) == address
     address.open().put_new("a", b"1")
     assert pickle.loads(pickle.dumps(address)).open().get("a") == b"1"
+
+
+def test_transactions_are_told_by_their_commit_ts_so_files_must_have_it() -> None:
+    assert from_uri("file:///x?transaction-atomicity=transaction")[1].indexes_transactions
+    for query in ("csv.include-commit-ts=false", "protocol=canal-json&enable-tidb-extension=false"):
+        with pytest.raises(PenstockError, match="transaction-atomicity: transaction needs the commit ts"):
+            from_uri(f"file:///x?transaction-atomicity=transaction&{query}")
+    assert from_uri("file:///x?transaction-atomicity=transaction&protocol=debezium")[1].numbers_events

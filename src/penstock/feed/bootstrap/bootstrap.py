@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.feed.bootstrap.part import BootstrapPart, pull_encoded
 from penstock.feed.bootstrap.reread_part import ComparedPart, RereadPart, compare_encoded
-from penstock.feed.spark.jobs import Job, Jobs
+from penstock.feed.spark.jobs import BOOTSTRAP_POOL, Job, Jobs
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.decoding import decoded
 from penstock.model.errors import ErrorKind, PenstockError
@@ -119,7 +119,7 @@ class JobTasks:
         if self._stopped.is_set():
             raise PenstockError("CANCELLED", f"{shown}: stopped")
         try:
-            (answer,) = self._jobs.run(Job(self._group, "penstock bootstrap", shown, work, [part]))
+            (answer,) = self._jobs.run(Job(self._group, BOOTSTRAP_POOL, shown, work, [part]))
         except PenstockError as error:
             if self._stopped.is_set():
                 raise PenstockError("CANCELLED", f"{shown}: stopped") from error

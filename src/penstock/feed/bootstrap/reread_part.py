@@ -27,6 +27,7 @@ from penstock.model.decoding import decoded
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.readback.state_difference import BUCKET_BYTES, RowSpool, buckets_for
 from penstock.source.catalog import open_upstream
 from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
@@ -35,9 +36,6 @@ from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
 from penstock.store.objects.bulk import write_bulk
 from penstock.store.objects.object_file import ObjectMeta
-
-BUCKET_BYTES = 64 * 1024 * 1024
-BUCKETS_MAX = 256
 
 
 class RereadPart(msgspec.Struct, frozen=True):
@@ -102,8 +100,7 @@ def compare_part(part: RereadPart, clock: Clock | None = None) -> ComparedPart:
             client.close()
         held.finish()
         fresh.finish()
-        buckets = min(BUCKETS_MAX, 1 + max(held.nbytes, fresh.nbytes) // BUCKET_BYTES)
-        difference = RowKeyDifference(table, directory, buckets, whole=part.whole)
+        difference = RowKeyDifference(table, directory, buckets_for(max(held.nbytes, fresh.nbytes), BUCKET_BYTES), whole=part.whole)
         difference.add_old(held.read())
         difference.add_new(fresh.read())
         return ComparedPart(rows.count, tuple(_write(read, table, difference)), rows.read_at)
@@ -152,32 +149,6 @@ def _meets(meta: ObjectMeta, piece: Span) -> bool:
     # Both are empty in manifests that did not say them.
     unknown = not meta.min_key and not meta.max_key
     return unknown or (meta.max_key >= piece.start_key and (not piece.end_key or meta.min_key < piece.end_key))
-
-
-class RowSpool:
-    """Rows on disk: how many buckets the comparison needs is known once all of them are there."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.nbytes = 0
-        self._path = path
-        self._writer = pa.ipc.new_file(path.as_posix(), schema)
-
-    def add(self, records: pa.RecordBatch) -> None:
-        """Write rows."""
-        self._writer.write_batch(records)
-        self.nbytes += records.nbytes
-
-    def finish(self) -> None:
-        """End writing."""
-        self._writer.close()
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows again."""
-        with pa.memory_map(self._path.as_posix()) as source:
-            reader = pa.ipc.open_file(source)
-            for at in range(reader.num_record_batches):
-                yield reader.get_batch(at)
 
 
 def _take_all(batches: Iterator[pa.RecordBatch], spool: RowSpool) -> None:

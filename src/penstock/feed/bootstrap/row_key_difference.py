@@ -13,12 +13,10 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from penstock.model.batch import BATCH_ROWS_MAX, COMMIT_TS, KEY, OP, Op
+from penstock.model.batch import KEY, OP, Op
 from penstock.model.table import TableSchema
-from penstock.readback.state_difference import Buckets
-
-_OLD = "\0old"
-_COUNT = "\0count"
+from penstock.readback.net_rows import COUNT, sum_copies
+from penstock.readback.state_difference import Buckets, change_batches, compare_rows, surplus
 
 
 class RowKeyDifference:
@@ -49,7 +47,7 @@ class RowKeyDifference:
             old, new = self._old.read(at), self._new.read(at)
             ended, begun = self._by_key(old, new) if self._table.key_columns else self._by_count(old, new)
             if ended.height or begun.height:
-                yield self._batches(ended, ts), self._batches(begun, ts)
+                yield [*change_batches(ended.sort(KEY), self._table, ts)], [*change_batches(begun.sort(KEY), self._table, ts)]
 
     def _fill(self, side: Buckets, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -57,30 +55,15 @@ class RowKeyDifference:
         side.finish()
 
     def _by_key(self, old: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        differs = pl.any_horizontal([pl.col(n).ne_missing(pl.col(n + _OLD)) for n in self._columns])
-        both = new.join(old, on=KEY, how="inner", suffix=_OLD)
-        changed = both if self._whole else both.filter(differs)
-        before = changed.select(KEY, *(pl.col(n + _OLD).alias(n) for n in self._columns))
-        gone, fresh = old.join(new, on=KEY, how="anti"), new.join(old, on=KEY, how="anti")
+        gone, before, changed, fresh = compare_rows(old, new, [KEY], self._columns, whole=self._whole)
         ended = [self._as_op(gone, Op.DELETE), self._as_op(before, Op.BEFORE)]
         return pl.concat(ended), pl.concat([self._as_op(changed, Op.UPDATE), self._as_op(fresh, Op.INSERT)])
 
     def _by_count(self, old: pl.DataFrame, new: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        signed = [side.select(*self._columns, pl.lit(sign).alias(_COUNT)) for side, sign in ((old, -1), (new, 1))]
-        net = pl.concat(signed).group_by(self._columns).agg(pl.col(_COUNT).sum())
-        return self._as_op(self._surplus(old, net, -1), Op.DELETE), self._as_op(self._surplus(new, net, 1), Op.INSERT)
-
-    def _surplus(self, rows: pl.DataFrame, net: pl.DataFrame, sign: int) -> pl.DataFrame:
-        """Return as many of the copies of each row as one side has more than the other; which of them does not matter."""
-        more = net.with_columns(pl.col(_COUNT) * sign).filter(pl.col(_COUNT) > 0)
-        number = pl.int_range(pl.len()).over(self._columns)
-        return rows.join(more, on=self._columns, how="inner", nulls_equal=True, maintain_order="left").filter(number < pl.col(_COUNT))
+        signed = [side.select(*self._columns, pl.lit(sign).alias(COUNT)) for side, sign in ((old, -1), (new, 1))]
+        net = sum_copies(pl.concat(signed), self._columns)
+        less = net.with_columns(-pl.col(COUNT))
+        return self._as_op(surplus(old, less, self._columns), Op.DELETE), self._as_op(surplus(new, net, self._columns), Op.INSERT)
 
     def _as_op(self, rows: pl.DataFrame, op: Op) -> pl.DataFrame:
         return rows.select(pl.lit(int(op), dtype=pl.UInt8).alias(OP), *self._names)
-
-    def _batches(self, rows: pl.DataFrame, ts: int) -> list[pa.RecordBatch]:
-        schema = self._table.batch_schema()
-        stamped = rows.sort(KEY).with_columns(pl.lit(ts, dtype=pl.UInt64).alias(COMMIT_TS)).select(schema.names)
-        pieces = (stamped.slice(at, BATCH_ROWS_MAX) for at in range(0, stamped.height, BATCH_ROWS_MAX))
-        return [piece.to_arrow().cast(schema).combine_chunks().to_batches()[0] for piece in pieces]

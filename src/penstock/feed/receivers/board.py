@@ -40,7 +40,17 @@ class _Part:
 @dataclass
 class _Receiver:
     slot: int
+    host: str
     seen_s: float
+
+
+@dataclass(frozen=True)
+class ReceiverView:
+    """A receiver that is there, and the parts that it has open, as it said last."""
+
+    slot: int
+    host: str
+    parts: tuple[PartReport, ...]
 
 
 class PartBoard:
@@ -60,6 +70,8 @@ class PartBoard:
         self._gone: set[str] = set()
         self._runs: dict[int, int] = {}
         self._troubles: dict[int, PenstockError] = {}
+        self.lost_total = 0
+        """How many receivers were lost."""
         self._first_s: float | None = None
         self._is_settled = False
         self._is_stopping = False
@@ -170,7 +182,7 @@ class PartBoard:
             if name not in self._receivers:
                 # Spark attempts a task again when the attempt before is over.
                 self._lose([old for old, r in self._receivers.items() if r.slot == report.slot], "its task was attempted again")
-                self._receivers[name] = _Receiver(report.slot, now_s)
+                self._receivers[name] = _Receiver(report.slot, report.host, now_s)
                 self._troubles.pop(report.slot, None)
                 self._first_s = now_s if self._first_s is None else self._first_s
                 log.info("receiver is there", extra={"receiver": name, "slot": report.slot, "host": report.host, "pid": report.pid})
@@ -200,6 +212,15 @@ class PartBoard:
                 self._troubles[slot] = error
             self._lose([name for name, r in self._receivers.items() if r.slot == slot], "its job ended")
             self._assign()
+
+    def view(self) -> list[ReceiverView]:
+        """Return the receivers that are there."""
+        with self._lock:
+            held: dict[str, list[PartReport]] = {name: [] for name in self._receivers}
+            for part in self._parts.values():
+                if part.report is not None and part.holder in held:
+                    held[part.holder].append(part.report)
+            return [ReceiverView(r.slot, r.host, tuple(held[name])) for name, r in self._receivers.items()]
 
     def has_receiver(self, slot: int) -> bool:
         """Return whether the receiver of a slot is there."""
@@ -240,6 +261,7 @@ class PartBoard:
     def _lose(self, names: Sequence[str], why: str) -> None:
         for name in names:
             lost = self._receivers.pop(name)
+            self.lost_total += 1
             self._gone.add(name)
             held = [part for part in self._parts.values() if part.holder == name]
             log.warning("receiver is lost", extra={"receiver": name, "slot": lost.slot, "parts": len(held), "cause": why})

@@ -90,6 +90,9 @@ class PartReport(msgspec.Struct, frozen=True):
     """Why it, or one of its spans, could not be opened the last time."""
     is_taken_away: bool = False
     """Whether somebody else has become the owner of its objects."""
+    entries: int = 0
+    """How many entries of the source's streams it was given since it was opened, and in how many bytes."""
+    nbytes: int = 0
 
 
 class Report(msgspec.Struct, frozen=True):

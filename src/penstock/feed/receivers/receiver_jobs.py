@@ -15,14 +15,13 @@ from collections.abc import Callable
 from penstock.feed.receivers.board import PartBoard
 from penstock.feed.receivers.receiver import host_receiver
 from penstock.feed.receivers.settings import ReceiverSettings
-from penstock.feed.spark.jobs import Job, Jobs
+from penstock.feed.spark.jobs import RECEIVERS_POOL, Job, Jobs
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
-_POOL = "penstock receivers"
 _LOOK_S = 1.0
 _CALM_S = 300.0
 """A receiver that ran for so long had no trouble at its start."""
@@ -99,7 +98,7 @@ class ReceiverJobs:
         try:
             check_cores(self._settings.cores, self._jobs.parallelism)
             shown = f"receiver {slot + 1} of {self._settings.receivers} of {self._name}"
-            self._jobs.run(Job(self._group(slot), _POOL, shown, host_receiver, [self._task(slot, run)]))
+            self._jobs.run(Job(self._group(slot), RECEIVERS_POOL, shown, host_receiver, [self._task(slot, run)]))
         except PenstockError as error:
             return error
         except Exception as error:

@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.feed.receivers.board import PartBoard
 from penstock.feed.receivers.messages import Orders, ReceiverTask, Report, part_uri, proof_of
+from penstock.feed.receivers.metrics import ReceiverCollector
 from penstock.feed.receivers.part_planner import PartPlanner
 from penstock.feed.receivers.receiver_jobs import ReceiverJobs
 from penstock.feed.receivers.settings import PARTS_PER_RECEIVER, ReceiverSettings
@@ -165,6 +166,10 @@ class Receivers:
     def resolved_ts(self, span_id: int) -> int:
         """Return the resolved ts of a span, the DDLs' too."""
         return self._store.resolved_ts(span_id) if span_id == DDL_SPAN.span_id else self._board.resolved_ts(span_id)
+
+    def collector(self) -> ReceiverCollector:
+        """Return what shows the receivers as metrics."""
+        return ReceiverCollector(self.settings.receivers, self._board.view, lambda: self._board.lost_total, self._clock)
 
     # Places, for the Flight service.
 

@@ -61,8 +61,8 @@ def commit_recorded_window(
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
-        files = [file for result in results for file in result.files]
-        maintainer.record_files(pending.to_ts, files)
+        files = [file for result in sorted(results, key=lambda r: r.dispatcher) for file in result.files]
+        maintainer.record_files(pending.from_ts, pending.to_ts, files)
         meta.commit_window(
             context.feed,
             context.epoch,

@@ -25,6 +25,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
+from penstock.sink.catalog import one_task
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.flight.client import FlightStoreClient
@@ -124,7 +125,10 @@ class WindowPlanner:
             work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
             item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs or dispatcher.returns else None)
             items.append((size.nbytes, (size.nbytes, item)))
-        groups = pack_by_bytes(items, tasks_for([nbytes for nbytes, _ in items], self._context.partitions))
+        tasks_max = self._context.partitions
+        if one_task(self._context.sink_uri, self._context.sink_options):
+            tasks_max, items = 1, sorted(items, key=lambda sized: sized[1][1].work.dispatcher)
+        groups = pack_by_bytes(items, tasks_for([nbytes for nbytes, _ in items], tasks_max))
         return [PlannedPartition(tuple(item for _, item in group), sum(nbytes for nbytes, _ in group)) for group in groups]
 
     def _begin_snapshot(self) -> int:

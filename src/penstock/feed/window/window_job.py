@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.feed.spark.jobs import Job, Jobs
+from penstock.feed.spark.jobs import WINDOWS_POOL, Job, Jobs
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.barrier import commit_recorded_window
 from penstock.feed.window.delivery import WindowPart, WindowTask, deliver_part
@@ -60,7 +60,9 @@ class WindowJobs:
     def deliver(self, window: PlannedWindow) -> list[WindowPart]:
         """Have a window delivered; everything of it is durable in the target when this returns."""
         tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in window.parts]
-        job = Job(self.group(self._context), f"penstock {self._context.feed}", self._describe(window), deliver_part, tasks)
+        # One that fills the cluster more than once takes turns with all others, which have theirs as they come.
+        pool = WINDOWS_POOL if len(tasks) <= self._jobs.parallelism else f"{WINDOWS_POOL} {self._context.feed}"
+        job = Job(self.group(self._context), pool, self._describe(window), deliver_part, tasks)
         return [decoded(answer, WindowPart) for answer in self._jobs.run(job)] if tasks else []
 
     def commit(self, window: PlannedWindow, parts: Sequence[WindowPart]) -> None:

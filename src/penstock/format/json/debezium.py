@@ -2,8 +2,8 @@
 
 An event is the payload of a Debezium envelope without its schema: ``before``, ``after``, ``source`` (db, table, commit ts, ``ts_ms``),
 ``op`` (c, u, d) and ``ts_ms``. Whole numbers and floats are bare, everything else is text: decimals and times as MySQL prints them,
-binary data as base64, ENUM and SET by their names. ``ts_ms`` is the commit time, so that a repeated window gives the same bytes. Runs
-on executors.
+binary data as base64, ENUM and SET by their names. ``ts_ms`` is the commit time, so that a repeated window gives the same bytes. Rows that
+know their place in their transaction have a ``transaction`` block. Runs on executors.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from penstock.model.types import BINARY_KINDS, FLOAT_KINDS, TypeKind
 _INSERTS, _UPDATES, _DELETES = 1 << Op.INSERT, 1 << Op.UPDATE, 1 << Op.DELETE
 _LETTERS = [b"c", b"u", b"d"]
 _NAMED = frozenset({TypeKind.ENUM, TypeKind.SET})
+
+TOTAL_ORDER, COLLECTION_ORDER = "_total_order", "_collection_order"
+"""Columns of rows that know which event of their transaction they are, from 1: among all, and among those of their table."""
 
 
 def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space) -> None:
@@ -64,6 +67,14 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
     sheet.choice(ops, _LETTERS)
     sheet.constant(b'","ts_ms":')
     sheet.integers(moments, quoted=False)
+    if TOTAL_ORDER in records.schema.names:
+        sheet.constant(b',"transaction":{"id":"')
+        sheet.integers(records.column(COMMIT_TS), quoted=False)
+        sheet.constant(b'","total_order":')
+        sheet.integers(records.column(TOTAL_ORDER), quoted=False)
+        sheet.constant(b',"data_collection_order":')
+        sheet.integers(records.column(COLLECTION_ORDER), quoted=False)
+        sheet.constant(b"}")
     sheet.constant(b"}" + settings.line_end)
     sheet.render_into(out)
 

@@ -39,6 +39,8 @@ _IMPLICIT = {
     TypeKind.DATETIME: "0000-00-00 00:00:00",
     TypeKind.TIMESTAMP: "0000-00-00 00:00:00",
     TypeKind.TIME: "00:00:00",
+    TypeKind.YEAR: "0000",
+    TypeKind.BIT: "b'0'",
     TypeKind.SET: "",
     TypeKind.JSON: "null",
 }
@@ -124,24 +126,25 @@ def constant(column: Column, text: str) -> pa.Scalar:
         raise ValueError(f"{text!r} is no value of {column.type.kind}") from error
 
 
+def implicit_default(kind: ColumnType) -> str | None:
+    """Return what a server fills in where a column must not be NULL and has no default, as a DDL would write it; None for a VECTOR."""
+    if kind.kind is TypeKind.ENUM:
+        return kind.elems[0] if kind.elems else None
+    if kind.kind in _IMPLICIT:
+        return _IMPLICIT[kind.kind] + ("." + "0" * kind.scale if kind.scale and kind.kind in TIME_KINDS else "")
+    if kind.kind is TypeKind.DECIMAL or not (pa.types.is_string(kind.arrow()) or pa.types.is_binary(kind.arrow())):
+        return "0"
+    return None if kind.kind is TypeKind.VECTOR else ""
+
+
 def _initial_text(column: Column) -> str | None:
     if column.initial_default is not msgspec.UNSET:
         return column.initial_default
     if column.generated or column.default == "NULL":
         return None
     if column.default is None and not column.nullable and not column.primary_key:
-        return _implicit(column.type)
+        return implicit_default(column.type)
     return column.default
-
-
-def _implicit(kind: ColumnType) -> str | None:
-    if kind.kind is TypeKind.ENUM:
-        return kind.elems[0] if kind.elems else None
-    if kind.kind in _IMPLICIT:
-        return _IMPLICIT[kind.kind]
-    if kind.kind is TypeKind.DECIMAL or not (pa.types.is_string(kind.arrow()) or pa.types.is_binary(kind.arrow())):
-        return "0"
-    return None if kind.kind is TypeKind.VECTOR else ""
 
 
 def _value(column: Column, text: str) -> object:  # noqa: PLR0911 - one return per family of types

@@ -23,7 +23,7 @@ from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts, lag_seconds
-from penstock.puller.contract import SpanProgress
+from penstock.puller.contract import NewBeginning, SpanProgress
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.event_processor import EventProcessorSettings, RegionEventProcessor
 from penstock.puller.ranged.region_errors import RegionBusyError
@@ -139,9 +139,9 @@ class LogPuller:
         """Return the upstream's ts: ranges resolve up to it by themselves."""
         return self._upstream.current_ts()
 
-    def begin_again(self) -> int:
+    def begin_again(self, told_ts: int) -> NewBeginning:
         """Return the upstream's ts: ranges can be registered from any ts on, so nothing was lost."""
-        return self._upstream.current_ts()
+        return NewBeginning(self._upstream.current_ts())
 
     def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Do nothing: the upstream keeps the history of its schemas."""

@@ -83,6 +83,9 @@ class DoubtRules(Protocol):
     def has_table(self, table_id: int) -> bool:
         """Return whether a feed has a table still."""
 
+    def concerns(self, table_id: int, schema: str, table: str) -> bool:
+        """Return whether a feed has a table, or a pattern matches it."""
+
 
 class DoubtedTables:
     """The re-reads of one server. ``scan`` is called by its thread, or by a test that did not start it; the rest by any thread."""
@@ -234,7 +237,16 @@ class DoubtedTables:
         pause_ms = max(state.next_attempt_ms, self._not_before_ms.get(state.table_id, 0))
         if state.state is not TableCondition.REREADING:
             pause_ms = max(pause_ms, state.since_ms + round(self._settings.delay_s * 1000))
-        return now_ms >= pause_ms and self._is_wished(state)
+        return now_ms >= pause_ms and not self._is_nobodys(state) and self._is_wished(state)
+
+    def _is_nobodys(self, state: TableState) -> bool:
+        """Forget a table that no feed has: whoever comes to have it begins with its rows as they are then."""
+        if self._rules.concerns(state.table_id, state.schema, state.table):
+            return False
+        self._doubted.forget_table(state.table_id)
+        self._metrics.rereads.labels("gone").inc()
+        log.info("doubted table is in no feed", extra=_shown(state))
+        return True
 
     def _is_wished(self, state: TableState) -> bool:
         wish = self._wish(state)

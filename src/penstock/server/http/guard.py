@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,6 +34,7 @@ _READING = frozenset({"GET", "HEAD"})
 _SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _UNSUPPORTED_MEDIA, _BAD_REQUEST = 415, 400
 _CALLER = "penstock.caller"
+_HOST = re.compile(r"(?:\[(?P<address>[^\[\]@]+)\]|(?P<name>[^\[\]@:]+))(?::\d{1,5})?", re.ASCII)
 _REPEATED_CHARS_MAX = 200
 """How much of what a stranger sent an answer repeats."""
 
@@ -180,10 +182,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _host_name(host: str) -> str:
-    """Return the name or address of a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    """Return the name or address of a Host header, without its port; the whole of one that is neither."""
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"] if found else host).lower()
 
 
 def _short(text: str) -> str:

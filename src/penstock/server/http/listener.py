@@ -57,6 +57,8 @@ class HttpListener:
             lifespan="off",
             timeout_graceful_shutdown=5,
             server_header=False,
+            # Whom a call says that it comes from anybody may write: by it strangers would have as many calls as they like.
+            proxy_headers=False,
             limit_concurrency=connections_max,
             http=type(
                 "BoundConnection", (TimedConnection,), {"wait_s_max": wait_s_max, "held_max": connections_max + connections_max // 8}

@@ -8,6 +8,7 @@ opened, those before it are ended again. Runs in the server.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ from penstock.source.contract import Upstream
 from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
+from penstock.store.objects.owner_chain import OwnerChain
 from penstock.target.storage import Guard
 
 
@@ -136,7 +138,9 @@ class CapturedSource:
         self.upstream: Upstream = open_upstream(self.uri)
         parts.callback(self.upstream.close)
         objects = open_objects(config.store, source_name(self.uri), around.resolve)
-        self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None)
+        name, meta = source_name(self.uri), around.meta
+        chain = OwnerChain(functools.partial(meta.object_links, name), functools.partial(meta.note_object_link, name), system_random())
+        self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None, chain=chain)
         parts.callback(self.store.close)
         self._receivers = self._open_receivers(store_dir) if self._place.capture.on_executors else None
         further = self._place.flight_port if self._place.name else None
@@ -152,6 +156,7 @@ class CapturedSource:
         if self._receivers is not None:
             parts.callback(self._receivers.close)
             self._receivers.start(around.jobs, self.address)
+            self._metrics.register(self._receivers.collector())
         self.look = CaptureLook(self.log_service.status, store_dir)
         moving = MovingVerifier(self.upstream, self.log_service.settled_ts, clock)
         self.verifier = FeedVerifier(

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.feed.bootstrap.lockstep import leave_out_equal
 from penstock.feed.bootstrap.part import Pace
-from penstock.feed.bootstrap.reread_part import RowSpool, held_rows, range_view, rows_inside
+from penstock.feed.bootstrap.reread_part import held_rows, range_view, rows_inside
 from penstock.feed.bootstrap.row_key_difference import RowKeyDifference
 from penstock.model.batch import COMMIT_TS, KEY, OP, Op
 from penstock.model.clock import Clock
@@ -28,7 +28,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.readback.state_difference import buckets_for
+from penstock.readback.state_difference import RowSpool, buckets_for
 from penstock.server.verify.table_comparison import TableVerdict
 from penstock.source.contract import Upstream
 from penstock.store.contract import EndOfRange

@@ -24,7 +24,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import Lineage
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import table_changes
-from penstock.readback.state_difference import BUCKET_BYTES, StateDifference, buckets_for
+from penstock.readback.state_difference import BUCKET_BYTES, RowSpool, StateDifference, buckets_for
 
 TELL_ROWS = 1_000_000
 TABLE_ERRORS = frozenset({"UPSTREAM_REFUSED", "UPSTREAM_CHANGING", "TYPE_UNSUPPORTED", "DECODE_FAILED", "SCHEMA_UNKNOWN", "FILE_MALFORMED"})
@@ -85,8 +85,8 @@ class TableComparison:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-verify-")
         directory = Path(self._folder.name)
         rows = table.row_schema()
-        self._found = _Spool(directory / "found.arrow", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *rows]))
-        self._expected = _Spool(directory / "expected.arrow", pa.schema([pa.field(KEY, pa.binary(), nullable=False), *rows]))
+        self._found = RowSpool(directory / "found.arrow", pa.schema([pa.field(OP, pa.uint8(), nullable=False), *rows]))
+        self._expected = RowSpool(directory / "expected.arrow", pa.schema([pa.field(KEY, pa.binary(), nullable=False), *rows]))
 
     def close(self) -> None:
         """Remove what lies on disk."""
@@ -129,8 +129,8 @@ class TableComparison:
         counts, samples = dict.fromkeys(Op, 0), {op: list[str]() for op in Op}
         with tempfile.TemporaryDirectory(dir=self._folder.name) as directory:
             difference = StateDifference(self._table, self._table, self._keys, Path(directory), buckets)
-            difference.add_old(self._without(self._found.batches(), chosen))
-            counted = _Counted(self._without(self._expected.batches(), chosen))
+            difference.add_old(self._without(self._found.read(), chosen))
+            counted = _Counted(self._without(self._expected.read(), chosen))
             difference.add_new(counted)
             shown = self._keys or self._table.row_schema().names
             for batch in difference.changes(TS_ZERO):
@@ -146,10 +146,10 @@ class TableComparison:
             self._table.full_name, same, counts[Op.INSERT], counts[Op.DELETE], counts[Op.UPDATE], tuple(sample[:_KEYS_SHOWN_MAX])
         )
 
-    def _write(self, spool: _Spool, tables: Iterable[pa.Table], what: str) -> None:
+    def _write(self, spool: RowSpool, tables: Iterable[pa.Table], what: str) -> None:
         told = 0
         for table in tables:
-            spool.add(table)
+            spool.add(table.cast(spool.schema))
             if spool.rows - told >= TELL_ROWS:
                 told = spool.rows
                 self._tell(f"{self._table.full_name}: {told} {what} read")
@@ -163,35 +163,6 @@ class TableComparison:
             chosen = moved.select(pl.col(name).cast(frame.schema[name]) for name in moved.columns)
             kept = frame.join(chosen, on=chosen.columns, how="anti", nulls_equal=True, maintain_order="left")
             yield from kept.to_arrow().cast(batch.schema).to_batches()
-
-
-class _Spool:
-    """Rows on disk, to be read as often as they are needed."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.rows = 0
-        self.nbytes = 0
-        self._path = path
-        self._writer: pa.ipc.RecordBatchFileWriter | None = pa.ipc.new_file(path.as_posix(), schema)
-
-    def add(self, table: pa.Table) -> None:
-        assert self._writer is not None
-        rows = table.cast(self.schema)
-        self._writer.write_table(rows)
-        self.rows += rows.num_rows
-        self.nbytes += rows.nbytes
-
-    def finish(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(self._path.as_posix()) as source:
-            file = pa.ipc.open_file(source)
-            for at in range(file.num_record_batches):
-                yield file.get_batch(at)
 
 
 class _Counted:

@@ -1,4 +1,4 @@
-"""What happens to a storage target once per feed: checking, claiming, schema files of DDLs, checksums, the checkpoint.
+"""What happens to a storage target once per feed: checking, claiming, schema files of DDLs, checksums, transactions, the checkpoint.
 
 Invariants: a target belongs to at most one feed, by the owner object that a claim creates; ``check`` leaves nothing behind when it raises;
 a DDL's files are the same however often it is written; the published checkpoint never goes back. Runs beside the driver.
@@ -15,15 +15,17 @@ from penstock.ddl.compose import rename_text
 from penstock.ddl.statement import dropped_tables
 from penstock.ddl.tokens import statements
 from penstock.format.column_selection import select_columns
+from penstock.format.json.transaction_messages import boundary_messages
 from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.layout.checksum_record import FileChecksum, record_path, render_record
 from penstock.format.layout.partition_record import partition_records
 from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
+from penstock.format.layout.transaction_index import IndexedFile, TransactionIndex, index_path, messages_path
 from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.decoding import decoded
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import WrittenFile
 from penstock.target.settings import StorageSinkSettings
@@ -55,6 +57,10 @@ class StorageMaintainer:
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
         if owner is None and self._target.children():
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
+        self.probe()
+
+    def probe(self) -> None:
+        """Raise unless the target takes an object and lets go of it."""
         probe = f"{OWNER_DIR}/probe-{self._random_id()}"
         self._target.put_new(probe, b"penstock\n")
         self._target.delete(probe)
@@ -86,12 +92,29 @@ class StorageMaintainer:
         """Write the schema files of a DDL; return their paths."""
         return write_ddl_files(self._target, self._settings, event)
 
-    def record_files(self, window_end_ts: int, files: Sequence[WrittenFile]) -> None:
-        """Write the checksums of a window's files; a window that is written again has the same."""
-        if files:
-            reach("checksums:before")
-            self._target.put(record_path(window_end_ts), render_record(FileChecksum(f.path, f.nbytes, f.checksum) for f in files))
-            reach("checksums:after")
+    def record_files(self, from_ts: int, to_ts: int, files: Sequence[WrittenFile]) -> None:
+        """Write the checksums of a window's files, and its transactions; a window that is written again has the same."""
+        if not files:
+            return
+        reach("checksums:before")
+        self._target.put(record_path(to_ts), render_record(FileChecksum(f.path, f.nbytes, f.checksum) for f in files))
+        reach("checksums:after")
+        if self._settings.indexes_transactions:
+            self._write_transactions(TransactionIndex.of(from_ts, to_ts, ((self._indexed(f), f.transactions) for f in files)))
+
+    def _write_transactions(self, index: TransactionIndex) -> None:
+        """Write what tells of a window's transactions: where the protocol has messages about them those first, then the index."""
+        reach("transactions:before")
+        if self._settings.numbers_events:
+            self._target.put_new(messages_path(index.to_ts), boundary_messages(index, self._settings.debezium.line_end))
+        self._target.put_new(index_path(index.to_ts), index.render())
+        reach("transactions:after")
+
+    def _indexed(self, file: WrittenFile) -> IndexedFile:
+        found = self._settings.layout.parse_data(file.path)
+        if found is None:
+            raise InvariantError(f"{file.path} is no data file")
+        return IndexedFile(file.path, found.dir.schema, found.dir.table, file.rows, state=not file.transactions)
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish the checkpoint, and what it does not cover, unless a later one is there."""

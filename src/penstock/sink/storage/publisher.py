@@ -143,7 +143,7 @@ class FilePublisher:
             files = list(found)
             self._write_index(directory, files[-1].number, first=files[0].number == 1 and files[0].created)
             self._last_key = files[-1].key
-            self.files += [WrittenFile(p.path, p.task.rows, p.nbytes, p.checksum) for p in files]
+            self.files += [WrittenFile(p.path, p.task.rows, p.nbytes, p.checksum, p.task.transactions) for p in files]
 
     def position(self) -> dict[str, int]:
         """Return where the dispatcher stands: the numbers of the last directory and its version; what is older never counts again."""

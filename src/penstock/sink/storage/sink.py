@@ -11,10 +11,12 @@ threads. A dispatcher's state goes when it is closed. Runs on executors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from penstock.format.column_selection import select_columns
+from penstock.format.file_rows import PreparedRows
 from penstock.model.batch import commit_ts_array
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
@@ -27,6 +29,7 @@ from penstock.sink.storage.cut_records import CutRecords
 from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, Engine
 from penstock.sink.storage.encode.encoder_shards import EncoderShards
 from penstock.sink.storage.encode.flush_policy import FlushReason, IntervalFlush
+from penstock.sink.storage.encode.transaction_orders import Numbered, NumberedRows, TransactionOrders
 from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.maintainer import write_ddl_files
 from penstock.sink.storage.metrics import SinkCounters
@@ -61,6 +64,10 @@ class _Dispatcher:
     rows: int = 0
     last_ts: int = 0
     end: DrainMarkerItem | None = None
+    numbered: NumberedRows | None = None
+    """Where each event tells its place in its transaction."""
+    held: list[Callable[[], None]] = field(default_factory=list)
+    """What is told when events are durable whose rows are held back."""
 
     @property
     def publisher(self) -> FilePublisher:
@@ -99,6 +106,7 @@ class StorageSink:
         self._shards = EncoderShards(tuning.encoder_threads, self._latch)
         self._dispatchers: dict[DispatcherId, _Dispatcher] = {}
         self._tables: dict[TableSchema, TableSchema] = {}
+        self._orders = TransactionOrders() if settings.numbers_events else None
         self._closed = False
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
@@ -107,7 +115,10 @@ class StorageSink:
         if work.dispatcher in self._dispatchers:
             raise InvariantError(f"dispatcher {work.dispatcher} is open already")
         publisher = FilePublisher(work, self._settings, self._target, self._versions, self._records)
-        self._dispatchers[work.dispatcher] = _Dispatcher(work, WriterChannel(publisher))
+        self._dispatchers[work.dispatcher] = state = _Dispatcher(work, WriterChannel(publisher))
+        if self._orders is not None and work.from_ts != TS_ZERO:
+            rows = PreparedRows(self._settings.data_format, split_key_updates=not self._settings.output_raw_change_event)
+            state.numbered = NumberedRows(self._orders, rows)
         self._shards.open(work.dispatcher)
 
     def add_dml_event(self, event: DmlEvent) -> None:
@@ -122,13 +133,18 @@ class StorageSink:
                 raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
             dispatcher.rows += len(ts)
             dispatcher.last_ts = int(ts[-1])
-        since_s = self._clock.monotonic_s()
-        self._shards.submit(event.dispatcher, lambda: self._encode(dispatcher, event, since_s))
+        if dispatcher.numbered is None:
+            self._submit(dispatcher, event)
+        else:
+            self._number(dispatcher, dispatcher.numbered.add(self._selected(event.table), event.records), event)
 
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
         """Drain everything that the dispatcher was given before the DDL."""
         start_s = self._clock.monotonic_s()
-        marker = self._inject(self._dispatcher(dispatcher), FlushReason.DDL, DrainMarkerItem())
+        state = self._dispatcher(dispatcher)
+        if state.numbered is not None:
+            self._number(state, state.numbered.finish())
+        marker = self._inject(state, FlushReason.DDL, DrainMarkerItem())
         self.engine.writers.wait_for(marker)
         end_s = self._clock.monotonic_s()
         self._counters.ddl_dispatchers += 1
@@ -147,6 +163,9 @@ class StorageSink:
         """Flush the rest of the window while other dispatchers go on."""
         state = self._dispatcher(dispatcher)
         if state.end is None:
+            if state.numbered is not None:
+                self._number(state, state.numbered.finish())
+                state.numbered.end()
             describe = (lambda: self._describe(state)) if state.work.from_ts == TS_ZERO else None
             state.end = self._inject(state, FlushReason.CLOSE, DrainMarkerItem(action=describe))
 
@@ -199,6 +218,25 @@ class StorageSink:
         self._shards.submit(state.work.dispatcher, drain)
         return marker
 
+    def _number(self, state: _Dispatcher, parts: Numbered, event: DmlEvent | None = None) -> None:
+        """Hand on the rows that are ready of an event, or of what was held back; what is told of an event goes with its last row."""
+        ready = list(parts)
+        if event is not None and event.post_flush is not None:
+            state.held.append(event.post_flush)
+        told, wake = state.held, None if event is None else event.post_enqueue
+        if state.numbered is None or state.numbered.holding:
+            told = []
+        else:
+            state.held = []
+        for at, (table, records) in enumerate(ready):
+            last = at + 1 == len(ready)
+            flushed = partial(_tell_all, told) if last and told else None
+            self._submit(state, DmlEvent(state.work.dispatcher, table, records, wake if last else None, flushed))
+
+    def _submit(self, state: _Dispatcher, event: DmlEvent) -> None:
+        since_s = self._clock.monotonic_s()
+        self._shards.submit(event.dispatcher, lambda: self._encode(state, event, since_s))
+
     def _encode(self, state: _Dispatcher, event: DmlEvent, since_s: float) -> None:
         table = self._selected(event.table)
         if table is not event.table:
@@ -210,7 +248,7 @@ class StorageSink:
         if state.encoder is None:
             cuts = self._records.of_window(state.work)
             state.publisher.known_cuts = list(cuts)
-            state.encoder = DispatcherEncoder(state.work, self.engine, state.channel, cuts)
+            state.encoder = DispatcherEncoder(state.work, self.engine, state.channel, cuts, prepared=state.numbered is not None)
         return state.encoder
 
     def _cut_by_clock(self, dispatcher: DispatcherId) -> None:
@@ -234,3 +272,8 @@ class StorageSink:
         if state is None:
             raise InvariantError(f"dispatcher {dispatcher} is not open")
         return state
+
+
+def _tell_all(told: Sequence[Callable[[], None]]) -> None:
+    for tell in told:
+        tell()

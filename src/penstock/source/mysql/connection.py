@@ -22,6 +22,7 @@ _REFUSED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1698, 1820, 1862, 3118
 _CHANGED = frozenset({1051, 1054, 1146, 1412})
 """No such column or table, or another than at the beginning of the transaction: a DDL came in between."""
 _NO_TLS = 2026
+_TEXT_CHARS_MAX = 2_000
 
 
 class Session:
@@ -83,6 +84,11 @@ def connect(address: ServerAddress, read_timeout_s: float | None) -> Any:
         raise nonsense(error, address) from error
 
 
+def shown_text(text: str) -> str:
+    """Return what an error repeats of a server's own words: the first line, which may be as long as the server likes or not there."""
+    return "".join(text[:_TEXT_CHARS_MAX].splitlines()[:1])
+
+
 def nonsense(error: Exception, address: ServerAddress) -> PenstockError:
     """Return what an error means that the driver raises where an answer is none; it finds no socket where another thread closed it."""
     code = "UPSTREAM_UNREACHABLE" if isinstance(error, AttributeError) else "DECODE_FAILED"
@@ -92,7 +98,7 @@ def nonsense(error: Exception, address: ServerAddress) -> PenstockError:
 def translated(error: pymysql.Error, address: ServerAddress) -> PenstockError:
     """Return what a driver's error means to us, by its number."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    text = str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
+    text = shown_text(str(error.args[1] if len(error.args) > 1 else error)) if error.args else type(error).__name__
     if number in _REFUSED:
         # MariaDB says no more than this where it, or the user, wants TLS.
         hint = (

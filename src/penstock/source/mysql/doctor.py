@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from penstock.access.mysql_server import parse_uri
+from penstock.ddl.tokens import literal, quoted
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import match_name
 from penstock.source.contract import Finding, Level
@@ -126,7 +127,7 @@ class _Grants:
 
     def __init__(self, session: Session) -> None:
         user = str(session.rows("SELECT CURRENT_USER()")[0][0])
-        self.user = "@".join(_text(part) for part in user.rsplit("@", 1))
+        self.user = "@".join(literal(part) for part in user.rsplit("@", 1))
         self._by_scope: dict[str, set[str]] = {}
         for (line,) in session.rows("SHOW GRANTS"):
             match = _GRANT.match(str(line))
@@ -191,7 +192,7 @@ def _tables(session: Session, server: Server, grants: _Grants, patterns: Sequenc
 
 def _cascades(session: Session, name: str, table: ServerTable) -> Iterator[Finding]:
     # The views of the information schema show foreign keys only to whoever may change the table.
-    text = str(session.rows(f"SHOW CREATE TABLE {_name(table.schema)}.{_name(table.table)}")[0][1])
+    text = str(session.rows(f"SHOW CREATE TABLE {quoted(table.schema)}.{quoted(table.table)}")[0][1])
     parents = [match.group(1) for line in text.splitlines() if (match := _CASCADE.search(line))]
     if parents:
         found = f"rows that a foreign key changes with {', '.join(parents)} are not in MariaDB's log"
@@ -207,7 +208,7 @@ def _invisible(pattern: str, visible: Sequence[ServerTable], grants: _Grants) ->
     else:
         covered = grants.on_database(schema)
         own = set(table) & set("*?[")
-        statement = f"GRANT SELECT ON {_name(schema)}.{'*' if own or not table else _name(table)} TO {grants.user};"
+        statement = f"GRANT SELECT ON {quoted(schema)}.{'*' if own or not table else quoted(table)} TO {grants.user};"
     if not visible:
         found = "no such table" if covered else "no such table, or none that the user can see"
         yield Finding(f"pattern {pattern}", False, found, "a table that is there and visible", "" if covered else statement)
@@ -218,17 +219,17 @@ def _invisible(pattern: str, visible: Sequence[ServerTable], grants: _Grants) ->
 
 def _readable(session: Session, name: str, table: ServerTable, grants: _Grants) -> Finding:
     """Say what will happen to a table."""
-    quoted = f"{_name(table.schema)}.{_name(table.table)}"
+    whole = f"{quoted(table.schema)}.{quoted(table.table)}"
     try:
-        session.rows(f"SELECT * FROM {quoted} LIMIT 0")
+        session.rows(f"SELECT * FROM {whole} LIMIT 0")
     except PenstockError as error:
         if error.code != "UPSTREAM_REFUSED":
             raise
-        return Finding(f"table {name}", False, _NOT_READABLE, "SELECT is granted", f"GRANT SELECT ON {quoted} TO {grants.user};")
+        return Finding(f"table {name}", False, _NOT_READABLE, "SELECT is granted", f"GRANT SELECT ON {whole} TO {grants.user};")
     if table.problem:
         return Finding(f"table {name}", False, table.problem, "types that can be captured")
     if not table.key_order:
-        statement = f"ALTER TABLE {quoted} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
+        statement = f"ALTER TABLE {whole} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
         found = "captured as a bag, equal rows counted: no primary key and no unique key without NULLs"
         return Finding(f"table {name}", False, found, "a key", statement, Level.SHOULD)
     return Finding(f"table {name}", True, f"captured, key ({', '.join(table.key_order)})", "a key")
@@ -244,11 +245,3 @@ def _kind(name: str, kind: str, engine: str, options: str) -> Iterator[Finding]:
     if engine.upper() == "MEMORY":
         found = "its rows are gone when the server restarts"
         yield Finding(f"table {name}: MEMORY", False, found, "a table that outlives the server", level=Level.NOTE)
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

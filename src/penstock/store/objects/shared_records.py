@@ -36,9 +36,10 @@ class SpanMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """The marks of all spans."""
+    """The marks of all spans. ``link`` tells whose meta database they were made with; empty in those of earlier versions."""
 
     spans: tuple[SpanMark, ...] = ()
+    link: str = ""
 
 
 class Schemas(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import pytest
 from penstock.feed.receivers.board import PartBoard
 from penstock.feed.receivers.receiver_jobs import ReceiverJobs, check_cores
 from penstock.feed.receivers.settings import ReceiverSettings
-from penstock.feed.spark.jobs import Job
+from penstock.feed.spark.jobs import RECEIVERS_POOL, Job
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
@@ -64,7 +64,7 @@ def test_jobs_begin_with_the_first_span_fail_are_begun_again_and_are_cancelled_a
         runs = [run for s, run in tasks if s == slot]
         assert runs == sorted(set(runs)), "each run has a number of its own"
     assert len({job.group for job in jobs.begun}) == 2
-    assert {job.pool for job in jobs.begun} == {"penstock receivers"}
+    assert {job.pool for job in jobs.begun} == {RECEIVERS_POOL}
     assert {job.description for job in jobs.begun} == {"receiver 1 of 2 of shop", "receiver 2 of 2 of shop"}
     receivers.close()
 

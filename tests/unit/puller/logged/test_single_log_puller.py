@@ -241,7 +241,7 @@ def test_capture_that_begins_again_knows_of_its_mark_at_once(lab: Lab) -> None:
     receiver = lab.subscribe(Span(1), 0)
     receiver.wait(lab.log.commit(1, [1]))
     lab.log.purge()
-    begun = lab.puller.begin_again()
+    begun = lab.puller.begin_again(0).ts
     assert begun > FIRST_TS + 1
     lab.log.note_mark(1, begun)
     later = lab.log.commit(1, [2])

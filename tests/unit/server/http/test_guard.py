@@ -29,6 +29,8 @@ from testing.servers.api_server import ApiServer
 from testing.twins.clock import SimulatedClock
 
 BODY_MAX = 4_096
+HALF_OURS = ["127.0.0.1:1@evil.example", "[::1].evil.example", "localhost:evil.example", "[127.0.0.1", "localhost.", "127.0.0.1:999999"]
+"""Hosts that begin like ours."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_a_call_without_a_valid_token_is_refused(stranger: httpx.Client, method:
     assert "penstock token create" in answer.json()["hint"] or answer.status_code == 429
 
 
-@pytest.mark.parametrize("host", ["evil.example:18300", "evil.example", "127.0.0.1.evil.example", "169.254.169.254", ""])
+@pytest.mark.parametrize("host", ["evil.example:18300", "evil.example", "127.0.0.1.evil.example", "169.254.169.254", "", *HALF_OURS])
 def test_a_name_that_somebody_points_here_is_refused(client: httpx.Client, host: str) -> None:
     answer = client.get("/api/v1/feeds", headers={"Host": host})
     assert (answer.status_code, answer.json()["code"]) == (403, "API_PLACE_REFUSED")

@@ -36,6 +36,23 @@ def test_taken_port_is_a_clear_error() -> None:
         listener.stop()
 
 
+def test_a_caller_is_who_connected_whatever_it_says() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def notes(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["client"][0], scope["scheme"]))
+        await says_a_lot(scope, receive, send)
+
+    listener = HttpListener(notes, "127.0.0.1", 0)
+    listener.start()
+    said = "X-Forwarded-For: 10.1.2.3\r\nX-Forwarded-Proto: https\r\nForwarded: for=10.1.2.3;proto=https\r\nConnection: close"
+    with socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2]))) as wire:
+        wire.sendall(f"GET /1 HTTP/1.1\r\nHost: localhost\r\n{said}\r\n\r\n".encode())
+        assert read_to_end(wire).startswith(b"HTTP/1.1 200")
+    listener.stop()
+    assert seen == [("127.0.0.1", "http")]
+
+
 async def says_a_lot(scope: Any, receive: Any, send: Any) -> None:
     """Answer at once, without looking at the body: a path of a number with so many bytes."""
     del receive

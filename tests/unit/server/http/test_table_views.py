@@ -113,6 +113,8 @@ def test_of_several_feeds_wishes_the_one_that_makes_the_table_right_is_done(serv
     assert [rules.rule("shop", t) for t in ("orders", "log_a", "items")] == ["keep", "pause-table", "keep"]
     assert rules.rule("other", "t") == "keep"
     assert [rules.has_table(n) for n in (table_id(first, "shop.items"), 999)] == [True, False]
+    named = [(999, "shop", "orders"), (table_id(first, "shop.items"), "moved", "away"), (999, "other", "t")]
+    assert [rules.concerns(*one) for one in named] == [True, True, False]
     assert rules.rechecks() == [Recheck(table_id(first, "shop.items"), "shop", "items", 3600.0)]
     more = {"recheck-interval": "60s", "recheck-tables": ["shop.items"]}
     create(server, tmp_path, "second", tables=["shop.orders", "shop.items"], **more)
@@ -159,6 +161,16 @@ def test_a_table_is_excluded_until_it_is_included(server: ApiServer, tmp_path: P
     assert "will be read again" in verb(server, "table", "include", "f", "shop.orders")
     assert server.doubted.scan()
     assert (server.doubts.read, server.doubts.state(orders).state.value) == ([orders], "ok")
+
+
+def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(server: ApiServer, tmp_path: Path) -> None:
+    orders = table_id(create(server, tmp_path), "shop.orders")
+    headers = server.headers | {"Content-Type": "application/json"}
+    url = f"{server.url}/api/v1/feeds/f/tables/shop.orders/exclude"
+    answer = httpx.post(url, content=b'{"reason": "\\ud800"}', headers=headers, trust_env=False)
+    assert (answer.status_code, answer.json()["code"]) == (422, "CONFIG_INVALID")
+    assert orders not in {state.table_id for state in server.doubted.states()}
+    assert [entry.what for entry in server.meta.lives.history("f")][:1] == ["create"]
 
 
 def test_a_table_that_another_feed_has_too_is_not_excluded(server: ApiServer, tmp_path: Path) -> None:

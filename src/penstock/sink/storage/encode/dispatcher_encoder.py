@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from penstock.format.file_rows import PreparedRows
+from penstock.format.file_rows import PreparedRows, ReadyRows
 from penstock.model.batch import commit_ts_array
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
@@ -46,7 +46,10 @@ class Engine:
 class DispatcherEncoder:
     """Encodes and cuts. One thread at a time calls it."""
 
-    def __init__(self, work: DispatcherWork, engine: Engine, channel: WriterChannel, cuts: Sequence[CutRecord] = ()) -> None:
+    def __init__(
+        self, work: DispatcherWork, engine: Engine, channel: WriterChannel, cuts: Sequence[CutRecord] = (), *, prepared: bool = False
+    ) -> None:
+        """Without an event so far. ``prepared`` says that rows come as files take them."""
         settings = engine.settings
         # A snapshot's rows share the window's end as their ts without being one transaction.
         atomicity = Atomicity.NONE if work.from_ts == TS_ZERO else settings.transaction_atomicity
@@ -56,9 +59,12 @@ class DispatcherEncoder:
         self._channel = channel
         self._layout = settings.layout
         self._policy = CutPolicy(str(work.dispatcher), settings.flush_interval_ms / 1000, settings.file_size, atomicity, cuts)
-        self._rows = PreparedRows(settings.data_format, split_key_updates=not settings.output_raw_change_event)
+        self._rows: PreparedRows | ReadyRows = ReadyRows()
+        if not prepared:
+            self._rows = PreparedRows(settings.data_format, split_key_updates=not settings.output_raw_change_event)
         self._rechunker = Rechunker(chunk_bytes, whole_transactions=self._policy.keeps_transactions)
-        self._file = FileFiller(work.dispatcher, settings, engine.buffers, engine.spool)
+        indexed = atomicity is Atomicity.TRANSACTION
+        self._file = FileFiller(work.dispatcher, settings, engine.buffers, engine.spool, of_transactions=indexed)
         self._callbacks = FlushCallbacks()
         self._finished: FlushTask | None = None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.format.data_file import RowEncoder, file_header
+from penstock.format.transaction_runs import TransactionRuns
 from penstock.model.batch import commit_ts_array
 from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
@@ -42,6 +43,8 @@ class FlushTask:
     cut: CutRecord | None = None
     """Where the clock cut it."""
     callbacks: tuple[Callable[[], None], ...] = ()
+    transactions: bytes = b""
+    """The transactions of its rows, packed, where an index names them."""
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +55,10 @@ class FlushTask:
 class FileFiller:
     """Fills one file after the other."""
 
-    def __init__(self, dispatcher: DispatcherId, settings: StorageSinkSettings, buffers: BufferPool, spool: Spool) -> None:
+    def __init__(
+        self, dispatcher: DispatcherId, settings: StorageSinkSettings, buffers: BufferPool, spool: Spool, *, of_transactions: bool = False
+    ) -> None:
+        """``of_transactions`` says that an index names the transactions of the rows."""
         self._dispatcher = dispatcher
         self._format = settings.data_format
         self._buffers = buffers
@@ -64,6 +70,7 @@ class FileFiller:
         self._runs: list[int] = []
         self._rows = 0
         self._first_ts = 0
+        self._transactions = TransactionRuns() if of_transactions else None
 
     @property
     def empty(self) -> bool:
@@ -80,8 +87,11 @@ class FileFiller:
         if self._encoding is None:
             raise InvariantError("rows without a table")
         table, encoder = self._encoding
+        ts = commit_ts_array(records)
         if self.empty:
-            self._first_ts = int(commit_ts_array(records)[0])
+            self._first_ts = int(ts[0])
+        if self._transactions is not None:
+            self._transactions.add(ts)
         item, content = self._writable(table)
         before = content.tell()
         weight = encoder.encode(records, content)
@@ -94,7 +104,9 @@ class FileFiller:
         """Return what was filled as a file of this number; the next chunk begins anew."""
         if self._encoding is None:
             raise InvariantError("a file without a table")
-        task = FlushTask(self._encoding[0], self._first_ts, tuple(self._items), tuple(self._runs), self._rows, reason, file, cut)
+        runs = b"" if self._transactions is None else self._transactions.take()
+        items, chunks = tuple(self._items), tuple(self._runs)
+        task = FlushTask(self._encoding[0], self._first_ts, items, chunks, self._rows, reason, file, cut, transactions=runs)
         self._items, self._runs, self._rows = [], [], 0
         if reason is FlushReason.SIZE:
             # Whoever filled one file is likely to fill the next.

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.ddl.tokens import literal as text_literal
+from penstock.ddl.tokens import quoted
 from penstock.model.table import Column
 from penstock.model.types import TypeKind
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.shown_values import vector_texts
 
 NUMBERED = frozenset({TypeKind.BIT, TypeKind.ENUM, TypeKind.SET})
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in quotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def literal(value: object) -> str:
@@ -27,7 +24,7 @@ def literal(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     # Sessions have no SQL mode, so a backslash escapes.
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0") + "'"
+    return text_literal(str(value)).replace("\0", "\\0")
 
 
 def selected(column: Column) -> str:

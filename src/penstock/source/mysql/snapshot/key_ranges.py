@@ -13,6 +13,7 @@ import itertools
 
 import pyarrow as pa
 
+from penstock.ddl.tokens import quoted
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -20,7 +21,7 @@ from penstock.model.types import INTEGER_KINDS, TEXT_KINDS, TypeKind
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.rows.row_keys import row_keys
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot.column_query import literal, quoted, selected, typed
+from penstock.source.mysql.snapshot.column_query import literal, selected, typed
 from penstock.source.mysql.snapshot.text_rows import query_columns
 
 RANGE_ROWS = 250_000

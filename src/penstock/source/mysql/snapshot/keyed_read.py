@@ -10,13 +10,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ddl.tokens import quoted
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.source.mysql.rows.row_keys import row_keys
 from penstock.source.mysql.rows.rows_decoder import ReadRows
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot.column_query import quoted, selected, typed
+from penstock.source.mysql.snapshot.column_query import selected, typed
 from penstock.source.mysql.snapshot.snapshot import key_condition
 from penstock.source.mysql.snapshot.text_rows import query_columns
 

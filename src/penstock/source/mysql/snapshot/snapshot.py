@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ddl.tokens import quoted
 from penstock.model.batch import ChangeBatch
 from penstock.model.errors import PenstockError
 from penstock.model.rows.bag_key import is_bag, snapshot_keys
@@ -22,7 +23,7 @@ from penstock.model.types import INTEGER_KINDS, TypeKind
 from penstock.source.mysql.rows.row_keys import row_contents, row_keys
 from penstock.source.mysql.rows.rows_decoder import snapshot_batches
 from penstock.source.mysql.server import Server
-from penstock.source.mysql.snapshot.column_query import NUMBERED, literal, quoted, selected, typed
+from penstock.source.mysql.snapshot.column_query import NUMBERED, literal, selected, typed
 from penstock.source.mysql.snapshot.key_ranges import span_conditions
 from penstock.source.mysql.snapshot.text_rows import query_columns
 

@@ -17,7 +17,7 @@ import pymysql
 from penstock.access.guarded_mysql import ANSWER_BYTES_MAX, NONSENSE
 from penstock.kernels.jit import I64, INT32_MAX, U8, kernel
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import Session, nonsense, translated
+from penstock.source.mysql.connection import Session, nonsense, shown_text, translated
 from penstock.source.mysql.rows.texts import little_endian
 from penstock.source.mysql.wire.framing import CONTINUED, ENDED, LEFT, MORE, PACKET_BYTES_MAX, REFUSED, UNPACK_STATE
 
@@ -60,8 +60,7 @@ def query_columns(session: Session, query: str, columns: int, page_rows: int) ->
         used, end, count, verdict = unpack_rows(np.frombuffer(raw, dtype=np.uint8), state, rows, end, starts, count)
         raw = raw[used:]
         if verdict == REFUSED:
-            text = raw[13:].decode("utf-8", errors="replace").splitlines()
-            raise PenstockError("UPSTREAM_REFUSED", f"{shown} ended a query: {text[0] if text else ''}")
+            raise PenstockError("UPSTREAM_REFUSED", f"{shown} ended a query: {shown_text(raw[13:].decode('utf-8', errors='replace'))}")
         partial = bool(state[LEFT] or state[CONTINUED])
         whole = count - partial
         if whole and (verdict == ENDED or whole >= page_rows or end >= _PAGE_BYTES):

@@ -9,26 +9,26 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.ddl.compose import column_text, create_text, names_text, table_text
 from penstock.ddl.statement import Statement
-from penstock.ddl.tokens import TableName, literal
-from penstock.ddl.type_names import statement_type
+from penstock.ddl.tokens import TableName, quoted
 from penstock.model.ddl import DdlType
-from penstock.model.table import Column, TableSchema
+from penstock.model.table import TableSchema
 
 
 def compose_rename(pairs: Sequence[tuple[TableName, TableName]]) -> str:
     """Return a rename that names the database of every table."""
-    return "RENAME TABLE " + ", ".join(f"{_table(old)} TO {_table(new)}" for old, new in pairs)
+    return "RENAME TABLE " + ", ".join(f"{table_text(old)} TO {table_text(new)}" for old, new in pairs)
 
 
 def compose_drop(names: Sequence[TableName]) -> str:
     """Return the statement that ends tables."""
-    return "DROP TABLE IF EXISTS " + ", ".join(_table(name) for name in names)
+    return "DROP TABLE IF EXISTS " + ", ".join(table_text(name) for name in names)
 
 
 def compose_like(name: TableName, other: TableName) -> str:
     """Return the statement that makes a table with the columns of another."""
-    return f"CREATE TABLE {_table(name)} LIKE {_table(other)}"
+    return f"CREATE TABLE {table_text(name)} LIKE {table_text(other)}"
 
 
 def in_lower_case(statement: Statement, query: str) -> tuple[Statement, str]:
@@ -47,7 +47,7 @@ def in_lower_case(statement: Statement, query: str) -> tuple[Statement, str]:
     elif folded.type is DdlType.DROP_TABLE:
         query = compose_drop(tables)
     elif folded.type is DdlType.TRUNCATE_TABLE:
-        query = f"TRUNCATE TABLE {_table(tables[0])}"
+        query = f"TRUNCATE TABLE {table_text(tables[0])}"
     return folded, query
 
 
@@ -57,45 +57,29 @@ def compose_replace(table: TableSchema) -> str:
 
 
 def compose_create(table: TableSchema) -> str:
-    """Return the statement that makes a table."""
-    keys = ", ".join(_name(c.name) for c in table.key_columns)
-    parts = [*(_definition(c) for c in table.columns), *([f"PRIMARY KEY ({keys})"] if keys else [])]
-    return f"CREATE TABLE {_table((table.schema, table.table))} ({', '.join(parts)})"
+    """Return the statement that makes a table, without the keys that do not name its rows: a map does not tell how long they are."""
+    return create_text(msgspec.structs.replace(table, unique_keys=()))
 
 
 def compose_alter(before: TableSchema, after: TableSchema) -> str:
     """Return the statement that makes one version of another."""
     old, new = {c.id: c for c in before.columns}, {c.id for c in after.columns}
-    actions = [f"DROP COLUMN {_name(c.name)}" for c in before.columns if c.id not in new]
+    actions = [f"DROP COLUMN {quoted(c.name)}" for c in before.columns if c.id not in new]
     place = " FIRST"
     for column in after.columns:
         known = old.get(column.id)
         if known is None:
-            actions.append(f"ADD COLUMN {_definition(column)}{place}")
+            actions.append(f"ADD COLUMN {column_text(column)}{place}")
         elif known.name != column.name:
-            actions.append(f"CHANGE COLUMN {_name(known.name)} {_definition(column)}")
+            actions.append(f"CHANGE COLUMN {quoted(known.name)} {column_text(column)}")
         elif (known.type, known.nullable) != (column.type, column.nullable):
-            actions.append(f"MODIFY COLUMN {_definition(column)}")
-        place = f" AFTER {_name(column.name)}"
+            actions.append(f"MODIFY COLUMN {column_text(column)}")
+        place = f" AFTER {quoted(column.name)}"
     if [c.id for c in before.key_columns] != [c.id for c in after.key_columns]:
         actions += ["DROP PRIMARY KEY"] if before.key_columns else []
-        actions += [f"ADD PRIMARY KEY ({', '.join(_name(c.name) for c in after.key_columns)})"] if after.key_columns else []
-    return f"ALTER TABLE {_table((after.schema, after.table))} {', '.join(actions) or 'FORCE'}"
-
-
-def _definition(column: Column) -> str:
-    null = "" if column.nullable else " NOT NULL"
-    default = "" if column.default is None else f" DEFAULT {literal(column.default)}"
-    return f"{_name(column.name)} {statement_type(column.type)}{null}{default}"
-
-
-def _table(name: TableName) -> str:
-    return f"{_name(name[0])}.{_name(name[1])}"
+        actions += [f"ADD PRIMARY KEY ({names_text(c.name for c in after.key_columns)})"] if after.key_columns else []
+    return f"ALTER TABLE {table_text((after.schema, after.table))} {', '.join(actions) or 'FORCE'}"
 
 
 def _lower(name: TableName) -> TableName:
     return name[0].lower(), name[1].lower()
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

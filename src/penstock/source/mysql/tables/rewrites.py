@@ -14,8 +14,9 @@ import msgspec
 
 from penstock.ddl.kept_values import keeps_values
 from penstock.ddl.tokens import TableName
+from penstock.model.rows.projection import implicit_default
 from penstock.model.table import Column
-from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, TIME_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, TypeKind
 from penstock.source.mysql.tables.alter_actions import INDEXES, alter_actions, changes_columns, is_ignoring, table_behind
 
 _OPTIONS = frozenset(
@@ -29,15 +30,7 @@ _ENGINES = frozenset({"INNODB", "MYISAM", "ARIA", "ROCKSDB", "MEMORY", "XTRADB"}
 _KEPT_PARTITIONS = frozenset({"ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD"})
 _CHARSET_WORDS = frozenset({"CHARACTER", "CHARSET", "COLLATE", "ASCII", "UNICODE", "BYTE", "BINARY"})
 _COLUMN_VERBS = frozenset({"ADD", "MODIFY", "CHANGE"})
-_ZEROS = {
-    TypeKind.DATE: "0000-00-00",
-    TypeKind.DATETIME: "0000-00-00 00:00:00",
-    TypeKind.TIME: "00:00:00",
-    TypeKind.YEAR: "0000",
-    TypeKind.BIT: "b'0'",
-}
 _FLOATING = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
-_NUMBERS = INTEGER_KINDS | _FLOATING | {TypeKind.DECIMAL}
 _TOLD_BYTES = re.compile(r"(?!0x)[ ->@-\[\]-~]*")
 """A default of bytes whose text is sure to be the bytes: a server shows others as question marks, escaped, or in hex."""
 _WHOLE, _FRACTION = r"-?\d+", r"-?\d+(?:\.(\d+))?"
@@ -54,6 +47,7 @@ _TOLD_FORMS = {
 """Texts of defaults that are their values. A statement may write a value in other ways, which servers read and others do not."""
 _FIXED_LENGTHS = frozenset({36, 15, 39})
 """A CHAR of these lengths may be a UUID or an address, whose zero is another."""
+_UNKNOWN_ZEROS = frozenset({TypeKind.TIMESTAMP, TypeKind.GEOMETRY, TypeKind.JSON, TypeKind.VECTOR, TypeKind.BINARY})
 
 
 class Alteration(msgspec.Struct, frozen=True):
@@ -178,18 +172,8 @@ def _is_told(kind: ColumnType, text: str) -> bool:
 
 def _implicit(kind: ColumnType) -> str | None:
     """Return what a column that must not be NULL and has no default shows in rows that exist; None where that is not known."""
-    if kind.kind is TypeKind.ENUM:
-        return kind.elems[0] if kind.elems else None
-    if kind.kind in _NUMBERS:
-        return "0"
-    if kind.kind in {TypeKind.TIMESTAMP, TypeKind.GEOMETRY, TypeKind.JSON, TypeKind.VECTOR, TypeKind.BINARY}:
-        return None
-    if kind.kind is TypeKind.CHAR and kind.length in _FIXED_LENGTHS:
-        return None
-    zero = _ZEROS.get(kind.kind)
-    if zero is None:
-        return ""
-    return zero + "." + "0" * kind.scale if kind.scale and kind.kind in TIME_KINDS else zero
+    is_fixed = kind.kind is TypeKind.CHAR and kind.length in _FIXED_LENGTHS
+    return None if is_fixed or kind.kind in _UNKNOWN_ZEROS else implicit_default(kind)
 
 
 def clock_default(column: Column) -> bool:

@@ -20,7 +20,7 @@ from penstock.access.mysql_server import ServerAddress
 from penstock.kernels.jit import U8
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.connection import connect, nonsense, translated
+from penstock.source.mysql.connection import connect, nonsense, shown_text, translated
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire.framing import ENDED, REFUSED, UNPACK_STATE, unpack
@@ -181,7 +181,7 @@ class BinlogStream:
         number = int.from_bytes(packet[1:3], "little")
         text = packet[9:].decode("utf-8", errors="replace") if packet[3:4] == b"#" else packet[3:].decode("utf-8", errors="replace")
         code = "LOG_PURGED" if number in _PURGED else "UPSTREAM_UNREACHABLE"
-        raise PenstockError(code, f"{self._address.shown} answered {number}: {text}")
+        raise PenstockError(code, f"{self._address.shown} answered {number}: {shown_text(text)}")
 
     def _request(self, mariadb: bool, start: LogPlace, server_id: int) -> None:
         heartbeat_ns = int(self._settings.heartbeat_s * 1e9)

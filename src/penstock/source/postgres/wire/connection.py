@@ -16,15 +16,15 @@ import struct
 
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.wire.address import PostgresAddress
-from penstock.source.postgres.wire.pgoutput import MESSAGE_BYTES_MAX
+from penstock.source.postgres.wire.bounds import Bounds
 from penstock.source.postgres.wire.scram import MECHANISM, ScramClient, md5_response
 
 PROTOCOL_VERSION = 196_608
 SSL_REQUEST = 80_877_103
 RECEIVE_BYTES = 1 << 20
 BULK_BYTES = 1 << 18
-_LOGIN_BYTES_MAX = 1 << 16
-"""Nothing that a server says before somebody is in is as long as this."""
+_TEXT_CHARS_MAX = 2_000
+"""How much of a server's own words an error repeats."""
 _MALFORMED = (ValueError, LookupError, struct.error)
 _SESSION = {
     "client_encoding": "UTF8",
@@ -63,13 +63,13 @@ class PostgresError(PenstockError):
 class Connection:
     """An open connection."""
 
-    def __init__(self, address: PostgresAddress, replication: bool = False) -> None:
+    def __init__(self, address: PostgresAddress, replication: bool = False, bounds: Bounds | None = None) -> None:
         self.address = address
         self.parameters: dict[str, str] = {}
         self._buffer = bytearray()
         self._at = 0
         self._closed = False
-        self._is_entered = False
+        self._bounds = bounds or Bounds(address.connect_timeout_s)
         try:
             self._socket = _open_socket(address)
         except ssl.SSLCertVerificationError as error:
@@ -172,6 +172,7 @@ class Connection:
 
     def send(self, kind: bytes, body: bytes) -> None:
         """Send one message."""
+        self._bounds.begin_answer()
         try:
             self._socket.settimeout(self.address.connect_timeout_s)
             self._socket.sendall(kind + struct.pack("!i", len(body) + 4) + body)
@@ -217,7 +218,7 @@ class Connection:
             elif kind == b"Z":
                 if scram is not None and not scram.is_verified:
                     raise self._unproven()
-                self._is_entered = True
+                self._bounds.enter()
                 return
 
     def _authenticate(self, method: int, body: bytes, scram: ScramClient | None) -> ScramClient | None:
@@ -274,8 +275,10 @@ class Connection:
             self._fill()
         kind = bytes(self._buffer[self._at : self._at + 1])
         length = int.from_bytes(self._buffer[self._at + 1 : self._at + 5], "big")
-        if not 4 <= length <= (MESSAGE_BYTES_MAX if self._is_entered else _LOGIN_BYTES_MAX):
-            raise PostgresError("DECODE_FAILED", f"{self.address.shown}: a message of {length} bytes; is this a PostgreSQL server?")
+        try:
+            self._bounds.take(length)
+        except PenstockError as error:
+            raise PostgresError(error.code, f"{self.address.shown}: {error.detail}") from None
         while len(self._buffer) - self._at < 1 + length:
             self._fill()
         body = bytes(self._buffer[self._at + 5 : self._at + 1 + length])
@@ -287,8 +290,7 @@ class Connection:
             del self._buffer[: self._at]
             self._at = 0
         try:
-            # A query may take long; the socket's own keepalive notices a peer that is gone. A login may not.
-            self._socket.settimeout(None if self._is_entered else self.address.connect_timeout_s)
+            self._socket.settimeout(self._bounds.wait_s())
             data = self._socket.recv(RECEIVE_BYTES)
         except OSError as error:
             raise self._lost(error) from None
@@ -318,14 +320,15 @@ class Connection:
 
 def server_error(shown: str, body: bytes) -> PostgresError:
     """Return the error of an ErrorResponse."""
-    fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
-    state, message = fields.get(b"C", ""), fields.get(b"M", "no message")
+    parts = (part[: 4 * _TEXT_CHARS_MAX].decode("utf-8", "replace")[: _TEXT_CHARS_MAX + 1] for part in body.split(b"\0", 32)[:32] if part)
+    fields = {part[:1]: part[1:] for part in parts}
+    state, message = fields.get("C", ""), fields.get("M", "no message")
     code = "UPSTREAM_REFUSED"
     if state.startswith(_UNREACHABLE_STATES):
         code = "UPSTREAM_UNREACHABLE"
     elif state in _PURGED_STATES:
         code = "LOG_PURGED"
-    return PostgresError(code, f"{shown}: {message} (SQLSTATE {state})", fields.get(b"H"), state)
+    return PostgresError(code, f"{shown}: {message} (SQLSTATE {state})", fields.get("H"), state)
 
 
 def quote_ident(name: str) -> str:

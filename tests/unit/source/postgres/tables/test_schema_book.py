@@ -211,6 +211,20 @@ def test_who_is_gone_has_no_name_any_more_for_a_process_that_comes_later():
     assert [d.dropped_table_ids for d in created.ddls] == [()], "it was told as gone before"
 
 
+def test_a_drop_of_which_nothing_but_the_note_was_kept_is_told_again():
+    catalog, ts = Catalog("id"), 1 << 50
+    old = TableSchema(8, "s", "t", ts - 1000, (Column(1, "id", INT, False, True),))
+    book = catalog.book()
+    book.adopt([old])
+    ddls, _ = book.observe_catalog([], [old], ts, {})
+    later = catalog.book()
+    later.adopt([old])
+    later.adopt_ends(book.take_ends())
+    assert later.begun_between(ts - 100, ts + 100) == [ts]
+    assert later.told_between(ts - 1, ts + 1) == (ddls, [])
+    assert later.told_between(ts, ts + 100) == ((), [])
+
+
 def test_rows_from_before_every_version_that_is_known_begin_one():
     catalog = Catalog("id", "v")
     book = catalog.book()

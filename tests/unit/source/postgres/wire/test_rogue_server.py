@@ -11,10 +11,12 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.snapshot.table_scan import read_copy
 from penstock.source.postgres.wire.address import parse_address
+from penstock.source.postgres.wire.bounds import Bounds
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.postgres.wire.pgoutput import BAD, stream_end
 from penstock.source.postgres.wire.scan_buffer import ScanBuffer
 from testing.servers.rogue import postgres_asks, postgres_message, rogue
+from testing.twins.clock import SimulatedClock
 
 PASSWORD = "S3cretOfTheSource"
 READY = postgres_message(b"Z", b"I")
@@ -144,3 +146,59 @@ def test_frames_longer_than_can_be_are_refused_before_their_bytes_are_waited_for
         connection = Connection(parse_address(f"postgresql://cdc@127.0.0.1:{server.port}/shop"))
         with connection, pytest.raises(PenstockError, match="DECODE_FAILED"):
             next(read_copy(connection, "COPY t TO STDOUT", 1, 10))
+
+
+def floods(message):
+    def script(peer):
+        begin(peer)
+        while not peer.wait_gone(0.0):
+            peer.send(message * 100)
+
+    return script
+
+
+def test_a_login_without_an_end_is_not_held():
+    for message in (postgres_message(b"N", b"SNOTICE\0Mx\0\0"), postgres_message(b"S", b"p\0" + b"v" * 10_000 + b"\0")):
+        assert refused(floods(message))[0].code == "DECODE_FAILED"
+
+
+def test_a_login_that_trickles_ends():
+    clock = SimulatedClock()
+    bounds = Bounds(100.0, clock=clock)
+    assert bounds.wait_s() == 100.0
+    clock.advance(550)
+    assert bounds.wait_s() == pytest.approx(50.0)
+    with rogue(lambda peer: (begin(peer), peer.send(b"R"), clock.advance(50), peer.send(b"\0"))) as server:
+        address = parse_address(f"postgresql://cdc@127.0.0.1:{server.port}/shop")
+        with pytest.raises(PenstockError, match="the login took too long"):
+            Connection(address, bounds=bounds)
+    bounds.enter()
+    assert bounds.wait_s() is None
+
+
+@pytest.mark.parametrize(
+    "message", [postgres_message(b"D", b"\0\1\0\0\0\1x"), postgres_message(b"N", b"Mx\0\0"), postgres_message(b"E", b"Mx\0\0")]
+)
+def test_an_answer_without_an_end_is_not_held(message):
+    def script(peer):
+        begin(peer)
+        peer.send(postgres_asks(OK) + READY)
+        peer.read_postgres()
+        while not peer.wait_gone(0.0):
+            peer.send(message * 1000)
+
+    with rogue(script) as server:
+        connection = Connection(parse_address(f"postgresql://cdc@127.0.0.1:{server.port}/shop"), bounds=Bounds(60.0, 1 << 17))
+        with connection, pytest.raises(PenstockError, match="DECODE_FAILED"):
+            connection.query("SELECT 1")
+
+
+def test_what_a_server_says_is_repeated_in_part():
+    said = postgres_message(b"E", b"C57P01\0M" + b"x" * 100_000 + b"\0H" + b"y" * 100_000 + b"\0\0")
+    with rogue(answering(said + READY)) as server:
+        connection = Connection(parse_address(f"postgresql://cdc@127.0.0.1:{server.port}/shop"))
+        with connection, pytest.raises(PenstockError) as wrong:
+            connection.query("SELECT 1")
+    assert wrong.value.code == "UPSTREAM_UNREACHABLE"
+    assert wrong.value.detail.endswith(": " + "x" * 2_000 + " (SQLSTATE 57P01)")
+    assert wrong.value.hint == "y" * 2_000
