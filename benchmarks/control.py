@@ -1,7 +1,7 @@
 """``make bench NAME=control``: what control of a running feed costs.
 
-Transactions: a feed of eight tables with ``atomicity = "transaction"`` against the same feed without. Each bar is a function of
-``benchmarks/rigs``, and all runs are warm.
+Transactions: a feed of eight tables with ``atomicity = "transaction"`` against the same feed without. Operators: how long a pause and a
+resume take, and lists of many feeds. Each bar is a function of ``benchmarks/rigs``, and all runs are warm.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.report import Report, say
+from benchmarks.rigs.operated_feeds import halting, listing
 from benchmarks.rigs.transaction_feed import transaction_bars
 from penstock.feed.spark.session import SparkSettings, open_session
 
@@ -24,4 +25,5 @@ def run(quick: bool) -> Report:
         bars, figures = transaction_bars(session, rows, ROWS_WARM, cores, runs)
     finally:
         session.stop()
-    return Report("control", tuple(bars), figures)
+    halted, listed = halting(quick), listing()
+    return Report("control", (*bars, *halted.bars, *listed.bars), {**figures, **halted.figures, **listed.figures})

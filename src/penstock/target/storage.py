@@ -8,10 +8,11 @@ that each executor opens its own target. Runs on executors and the driver.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +46,8 @@ MULTIPART_BYTES = 128 << 20
 QUICK_BYTES_MAX = 1 << 20
 """Requests that carry no more than this are soon answered, or not at all."""
 SMALL_REQUEST_S_MAX = 30.0
+LISTED_CHARS_MAX = 1 << 30
+"""How long the paths of a list are together: those of more than ten million files."""
 SMALL_BYTES_MAX = 64 << 20
 """No schema file, index or checkpoint is as large as this."""
 _RESERVED = b"penstock: being uploaded in parts\n"
@@ -215,9 +218,7 @@ class ObjectTarget:
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths of all objects in a directory and below, in no particular order."""
-        pages = self._run("list", prefix or "/", lambda: [[o["path"] for o in page] for page in obstore.list(self.quick, prefix or None)])
-        for page in pages:
-            yield from page
+        yield from self._run("list", prefix or "/", lambda: _listed(page for page in obstore.list(self.quick, prefix or None)))
 
     def own_paths(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the paths of all objects that lie in the target itself, and what is there besides: where, and what it is.
@@ -228,14 +229,16 @@ class ObjectTarget:
             return self._run("list", "/", lambda: walk(Path(str(self._store.prefix))))
         return sorted(self.paths()), []
 
-    def children(self, prefix: str = "") -> list[str]:
-        """Return the paths of the objects and directories that lie directly in a directory."""
+    def is_empty(self) -> bool:
+        """Return whether nothing is there; of a bucket only the beginning of its list is read, because it may have no end."""
 
-        def read() -> list[str]:
-            found = obstore.list_with_delimiter(self.quick, prefix or None)
-            return [*found["common_prefixes"], *(o["path"] for o in found["objects"])]
+        def look() -> bool:
+            if isinstance(self._store, LocalStore):
+                found = obstore.list_with_delimiter(self.quick)
+                return not (found["common_prefixes"] or found["objects"])
+            return asyncio.run(asyncio.wait_for(_lists_nothing(self.quick), self._retry.request_s_max))
 
-        return sorted(self._run("list", prefix or "/", read))
+        return self._run("list", "/", look)
 
     def delete(self, path: str) -> None:
         """Delete an object; one that is gone already counts as deleted."""
@@ -298,6 +301,27 @@ class ObjectTarget:
 def _reservation(content: bytes | memoryview) -> bytes:
     """Return what stands under an object's name until all its parts are there: no data file begins like this, and no index names it."""
     return _RESERVED + f"{len(content)} {xxhash.xxh3_128_hexdigest(content)}\n".encode()
+
+
+async def _lists_nothing(store: ObjectStore) -> bool:
+    # In a loop of its own, because nothing else ends a client that a store leads from one empty page to the next.
+    async for page in obstore.list(store, chunk_size=1):
+        if page:
+            return False
+    return True
+
+
+def _listed(pages: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the paths of a list; raise where a store makes one that has no end, by which it would fill the memory."""
+    found: dict[str, None] = {}
+    chars = 0
+    for page in pages:
+        before = len(found)
+        found.update((entry["path"], None) for entry in page)
+        chars += sum(len(entry["path"]) for entry in page)
+        if len(found) - before < len(page) or chars > LISTED_CHARS_MAX:
+            raise ValueError("the list has an object twice" if chars <= LISTED_CHARS_MAX else "the list is longer than one can be")
+    return list(found)
 
 
 def _small(found: Any, path: str, bytes_max: int | None) -> Any:
