@@ -322,6 +322,16 @@ ONCE_WRONG_ON_POSTGRES = {
         *("UPDATE t1 SET a = 'NaN' WHERE k0 = 'Infinity'", "DELETE FROM t1 WHERE k0 = 'NaN'"),
         *("ALTER TABLE t1 ADD COLUMN d double precision DEFAULT 'NaN'", "settle", "end"),
     ],
+    "a_key_goes_while_the_state_is_still_to_be_read": [
+        *(TABLE.format("t1"), "begin", "CREATE TABLE t2 (k0 int PRIMARY KEY, a int)", "INSERT INTO t2 VALUES (1, 1), (2, 2)", "window"),
+        *(
+            "ALTER TABLE t2 DROP CONSTRAINT t2_pkey",
+            "ALTER TABLE t2 REPLICA IDENTITY FULL",
+            "INSERT INTO t2 VALUES (1, 1)",
+            "settle",
+            "end",
+        ),
+    ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),
         *(TABLE.format("n2"), "settle", "INSERT INTO n1 VALUES (1, 1)", "INSERT INTO n2 VALUES (2, 2)", "settle", "end"),

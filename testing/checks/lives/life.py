@@ -226,13 +226,26 @@ class Life:
         if self._down:
             self._feed.open()
             self._let_snapshots_begin()
-            self._feed.begin()
+            self._begin_run()
             if self._is_lost:
                 # The first run captures what it had and finds out; the second one begins again.
                 self._feed.wait_until("the loss is noticed", self._feed.capture.purged)
                 self._is_lost = False
-                self._feed.begin()
+                self._begin_run()
         self._down = False
+
+    def _begin_run(self) -> None:
+        """Begin as runs of a feed do: one that finds a table changed since the log told of it ends, and the next one tries again."""
+        deadline_s = self._clock.monotonic_s() + QUIET_S
+        while True:
+            try:
+                self._feed.begin()
+            except PenstockError as error:
+                if error.code != "UPSTREAM_CHANGING" or self._clock.monotonic_s() > deadline_s:
+                    raise
+                self._clock.wait(threading.Event(), 0.3)
+            else:
+                return
 
     def _restart(self) -> None:
         self._go_down()

@@ -248,8 +248,9 @@ class SingleLogPuller:
 
     def _follow(self, steps: Iterator[LogStep]) -> None:
         for step in steps:
-            # The place was there: whatever breaks from now on concerns everyone.
-            self._start = None
+            if step.position is not None or step.changes or step.ddls:
+                # The place was there: whatever breaks from now on concerns everyone. A server that is slow to answer says nothing yet.
+                self._start = None
             if self._again.is_set():
                 return
             self._give(step)
