@@ -2,8 +2,8 @@
 
 Transactions: a feed of eight tables with ``atomicity = "transaction"`` against the same feed without. Filters: a feed with a ``where`` in
 Spark SQL that keeps every row, against the same feed without; and one that keeps a tenth of the rows, against the typed way without a
-filter, in which all typed rows go through Spark to the process that chooses the same rows and writes the same files. Each bar is a
-function of ``benchmarks/rigs``, and all runs are warm.
+filter, in which all typed rows go through Spark to the process that chooses the same rows and writes the same files. Operators: how long
+a pause and a resume take, and lists of many feeds. Each bar is a function of ``benchmarks/rigs``, and all runs of feeds are warm.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 
 from benchmarks.report import Report, say
 from benchmarks.rigs.filtered_feed import filter_bars
+from benchmarks.rigs.operated_feeds import halting, listing
 from benchmarks.rigs.transaction_feed import transaction_bars
 from penstock.feed.spark.session import SparkSettings, open_session
 
@@ -28,4 +29,9 @@ def run(quick: bool) -> Report:
         more_bars, more_figures = filter_bars(session, rows, ROWS_WARM, cores, runs)
     finally:
         session.stop()
-    return Report("control", (*bars, *more_bars), figures | more_figures)
+    halted, listed = halting(quick), listing()
+    return Report(
+        "control",
+        (*bars, *more_bars, *halted.bars, *listed.bars),
+        {**figures, **more_figures, **halted.figures, **listed.figures},
+    )

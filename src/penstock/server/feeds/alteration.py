@@ -35,7 +35,7 @@ from penstock.settings.masking import mask_tree
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.target.positions import newest_directory
-from penstock.target.settings import from_uri
+from penstock.target.settings import Atomicity, from_uri
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,10 @@ def why_not_back(
     ``changed_ts`` is when its tables last changed; of these files are continued, so none may have to go into a directory that is closed.
     """
     config = document.feed_config()
-    layout = from_uri(config.target.uri, config.target.options)[1].layout
+    sink = from_uri(config.target.uri, config.target.options)[1]
     newest = [found[0] for found in map(newest_directory, positions) if found is not None]
+    if sink.transaction_atomicity is Atomicity.TRANSACTION:
+        return "a transaction stands in its index once"
     without_key = sorted({t.full_name for t in tables if not t.handle_columns})
     if kept_from_ts is None or to_ts < kept_from_ts:
         return f"its history is kept from ts {kept_from_ts} on" if kept_from_ts else "its history is not kept on this server"
@@ -117,7 +119,7 @@ def why_not_back(
         return f"its tables changed at ts {max(changed_ts, document.snapshot_ts, config.settings.start_ts)}"
     if any(version > to_ts for version, _ in newest):
         return f"a table has other columns since ts {max(version for version, _ in newest)}"
-    if any(date > layout.date_text(to_ts) for _, date in newest):
+    if any(date > sink.layout.date_text(to_ts) for _, date in newest):
         return "files of that day are complete"
     return f"{without_key[0]} has no key, by which rows that come twice are one" if without_key else ""
 
