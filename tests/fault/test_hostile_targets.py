@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -101,7 +102,12 @@ def test_json_without_a_bottom_is_a_finding_and_hides_no_other(tmp_path: Path, c
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b'"Type": 0', b'"Type": 1e999'), (b'"ColumnPrecision": "20"', b'"ColumnPrecision": -1e999'), (b'"name"', rb'"\ud800"')],
+    [
+        (b'"Type": 0', b'"Type": 1e999'),
+        (b'"ColumnPrecision": "20"', b'"ColumnPrecision": -1e999'),
+        (b'"name"', rb'"\ud800"'),
+        (b'"name"', b'"id"'),
+    ],
 )
 def test_a_schema_file_with_what_no_number_and_no_name_is(tmp_path: Path, before: bytes, after: bytes) -> None:
     source = written(tmp_path)
@@ -110,6 +116,15 @@ def test_a_schema_file_with_what_no_number_and_no_name_is(tmp_path: Path, before
     assert before in content
     source.target.put(schema, content.replace(before, after))
     assert [f.partition(": ")[0] for f in findings(source)] == [schema, DIR]
+
+
+def test_a_schema_file_with_more_columns_than_any_table_has(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    (schema,) = [p for p in source.target.paths() if "schema_" in p]
+    document = json.loads(source.target.get(schema))
+    document["TableColumns"] = [document["TableColumns"][0] | {"ColumnName": f"c{at}"} for at in range(8_193)]
+    source.target.put(schema, json.dumps(document | {"TableColumnsTotal": 8_193}).encode())
+    assert "8193 columns, more than any table has" in findings(source)[0]
 
 
 @pytest.mark.parametrize("protocol", ["canal-json", "debezium"])

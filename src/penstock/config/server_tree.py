@@ -171,7 +171,7 @@ class ServerConfig:
     """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process.
 
     ``source`` is what feeds capture that name none, ``sources`` are those that they name. ``sink_allow`` has patterns of the targets that
-    callers may use, all where it is empty; ``connections`` are those with a name.
+    callers may use, all where it is empty; ``connections`` are those with a name. Without ``grpc_port`` nobody subscribes over gRPC.
     """
 
     source: str = ""
@@ -180,6 +180,7 @@ class ServerConfig:
     owner: str | None = None
     http_host: str = "127.0.0.1"
     http_port: int = 8300
+    grpc_port: int | None = None
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
     capturing: CaptureSettings = field(default_factory=CaptureSettings, metadata={"flatten": True})
@@ -200,7 +201,7 @@ class ServerConfig:
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
-        ports = {"http-port": self.http_port, "flight-port": self.flight_port}
+        ports = {"http-port": self.http_port, "grpc-port": self.grpc_port or 0, "flight-port": self.flight_port}
         found = [(key, _NO_PORT) for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
         if not self.source and not self.sources:
             found.append(("source", "is required"))

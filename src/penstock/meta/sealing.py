@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from penstock.access.secret_variables import META_KEY_VARIABLE
 from penstock.files.private_files import is_ours, open_private
+from penstock.meta.engine import sqlite_file
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -78,12 +77,8 @@ class Seal:
 
 
 def _key_file(url: str) -> Path | None:
-    try:
-        parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
-        return None
-    embedded = parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:"
-    return Path(str(parsed.database)).with_suffix(".key") if embedded else None
+    file = sqlite_file(url)
+    return None if file is None else file.with_suffix(".key")
 
 
 def _checked(key: str) -> bytes:

@@ -223,6 +223,25 @@ CODES: dict[str, CodeEntry] = {
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
     ),
+    "META_DIVERGED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The addresses of meta-url do not hold one database: two take writes, or commits that were acknowledged are missing.",
+        "Make the server that has all commits the only one that takes writes. Where commits are lost for good, run `penstock meta check` "
+        "and start the servers again.",
+    ),
+    "META_NOT_EMPTY": CodeEntry(
+        ErrorKind.INVALID,
+        "A backup is restored into an empty meta database only.",
+        "Name another database; --force deletes everything that is in this one first.",
+    ),
+    "META_BACKUP_BROKEN": CodeEntry(
+        ErrorKind.CORRUPT, "A backup of the meta database is cut off or changed.", "Use another one: nothing of it was restored."
+    ),
+    "META_BEHIND_TARGET": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
+        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
+    ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,
         "The configuration of a feed is sealed with a key that this server does not have.",

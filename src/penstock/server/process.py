@@ -45,6 +45,7 @@ from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import FeedCollector, HealthCollector, SourceCollector
+from penstock.server.rpc.listener import listen as listen_for_grpc
 from penstock.server.source_address import SourcePlace, check_reachable
 from penstock.server.sources.captured_source import CapturedSource, Surroundings
 from penstock.server.sources.feed_answers import FeedAnswers
@@ -206,6 +207,7 @@ class ServerProcess:
         shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds, lambda: jobs.parallelism)
         app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, *shown)
         self._listen(app, callers, directory)
+        listen_for_grpc(config, creator, meta, supervisor, callers, clock, parts)
         keeps = supervisor.keeps
         sources.follow(
             lambda: needed_sources(sources, meta.list_feeds(), owner, keeps),

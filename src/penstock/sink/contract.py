@@ -131,6 +131,9 @@ class SinkMaintainer(Protocol):
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish that every row with a commit ts at or below this one is in the target, but for some tables. Never goes back."""
 
+    def published_ts(self) -> int:
+        """Return the checkpoint that is published, 0 where none is."""
+
 
 __all__ = [
     "DispatcherId",

@@ -122,6 +122,11 @@ class StorageMaintainer:
         if not any(self._publish(checkpoint_ts, not_covered or {}) for _ in range(_PUBLISH_TRIES_MAX)):
             raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
 
+    def published_ts(self) -> int:
+        """Return the checkpoint that is published, 0 where none is."""
+        content = self._target.find(METADATA_PATH)
+        return 0 if content is None else parse_checkpoint(content)
+
     def _publish(self, checkpoint_ts: int, not_covered: Mapping[str, str]) -> bool:
         """Publish over the state that is there now; return False where that has changed meanwhile. Each time it has, it has grown."""
         found, content = self._target.find_tagged(METADATA_PATH), render_checkpoint(checkpoint_ts, not_covered)
