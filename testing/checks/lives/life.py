@@ -229,9 +229,8 @@ class Life:
             self._begin_run()
             if self._is_lost:
                 # The first run captures what it had and finds out; the second one begins again.
-                self._feed.wait_until("the loss is noticed", self._feed.capture.purged)
+                self._feed.begin_behind_loss(self._begin_run)
                 self._is_lost = False
-                self._begin_run()
         self._down = False
 
     def _begin_run(self) -> None:

@@ -198,6 +198,9 @@ def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:
     open_doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": ""}
     assert is_caught_up(shown({"name": "shop.t", "state": "ok"}), 50)
     assert not is_caught_up(shown({"name": "shop.t", "state": "ok"}), 51)
+    coming = {"name": "shop.t", "state": "ok", "progress": {"joining": True}}
+    assert not is_caught_up(shown(coming), 50), "its state is not delivered yet"
+    assert is_caught_up(shown(coming | {"progress": {"joining": False}}), 50)
     assert not is_caught_up(shown(open_doubt), 50)
     assert not is_caught_up(shown(open_doubt | {"state": "rereading"}), 50)
     assert not is_caught_up(shown({"name": "shop.t", "state": "ok", "settled_ts": 60}), 50), "the corrections are not delivered yet"
