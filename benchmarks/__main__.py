@@ -10,6 +10,7 @@ import click
 # Name -> module with `run(quick) -> Report` and a docstring that says what is compared.
 BENCHMARKS = {
     "api": "benchmarks.api",
+    "control": "benchmarks.control",
     "encode": "benchmarks.encode",
     "engine": "benchmarks.engine",
     "feed": "benchmarks.feed",

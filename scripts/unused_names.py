@@ -27,7 +27,6 @@ ALLOWED = {
     "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",
     "format/sheet_kernels.py::validity": "kernels read it by its place",
-    "meta/records.py::REGISTERED": "a value of progress_stage, a column of the range-pull design",
     "model/failpoints.py::arm": "the seam of every test that kills a process",
     "source/dataserver/service/service.py::CdcPullLog": "gRPC calls it by name",
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",

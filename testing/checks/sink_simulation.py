@@ -79,7 +79,7 @@ class SimulatedTarget(ObjectTarget):
         self.dead = False
         self._operations = 0
 
-    def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
+    def _run(self, verb: str, path: str, call: Callable[[], _T], request_s_max: float | None = None) -> _T:
         def attempt() -> _T:
             self._operations += 1
             dies = self.kill_at is not None and self._operations >= self.kill_at
@@ -95,7 +95,7 @@ class SimulatedTarget(ObjectTarget):
             self._fail_sometimes()
             return result
 
-        return super()._run(verb, path, attempt)
+        return super()._run(verb, path, attempt, request_s_max)
 
     def _fail_sometimes(self) -> None:
         if self._faults.random() < self._flaky:

@@ -16,12 +16,14 @@ import msgspec
 from penstock.config.tree import SinkConfig
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext
-from penstock.meta.records import NOBODY, FeedRecord, ServerRecord
+from penstock.meta.records import NOBODY, FeedRecord, RequestedState, ServerRecord
 from penstock.model.errors import PenstockError
+from penstock.server.doubts.table_control import TableControl
 from penstock.server.feeds.alteration import Adoption
 from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.ports import RunStatus
+from penstock.server.sources.captured_source import changes_kept_from_ts
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard, unfenced
@@ -69,17 +71,24 @@ class ControlledPath(WholePath):
         document = FeedDocument(config, "dataserver://127.0.0.1:1", self.dispatchers, self.snapshot_ts)
         self.meta.change_config(self.meta.get_feed("f"), document.to_json(), "create", NOBODY, "", "")
         self.control = FeedControl(self.meta, FeedCreator(self.meta, _OneSource(self), _open_target), Attentive())
+        self.table_control = TableControl(self.meta, lambda _: None, self.control)
         self.begin_run()
 
     def do(self, verb: str, **arguments: Any) -> dict[str, Any]:
         """Do a verb as the API does."""
         return self.control.do(verb, "f", arguments, "operator")
 
+    def do_table(self, verb: str, table: str) -> dict[str, Any]:
+        """Do a verb on a table as the API does."""
+        return self.table_control.do(verb, "f", table, {}, "operator")
+
     def begin_run(self, owner: str = "test") -> None:
         """Do what a server does that claims the feed: let an alteration hold if it can, and make a run of what holds."""
         self.epoch = self.meta.claim("f", owner, 3_600_000) or 0
         adoption = Adoption(self.meta, self.upstream, lambda _feed, config, _epoch: _open_target(config.target, unfenced))
-        self.context = self._context_of(adoption.adopt(self.meta.get_feed("f"), self.epoch))
+        feed = self.meta.get_feed("f")
+        # No server takes a feed that shall rest.
+        self.context = self._context_of(adoption.adopt(feed, self.epoch) if feed.requested_state is RequestedState.RUNNING else feed)
         self.feed = LocalFeed(self.context, before_window=self._capture)
 
     def _context_of(self, feed: FeedRecord) -> FeedContext:
@@ -94,7 +103,7 @@ class ControlledPath(WholePath):
             sink_options=dict(config.target.options),
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
-            altered=document.next is not None,
+            altered=document.altered,
         )
 
     def drain(self) -> None:
@@ -141,7 +150,9 @@ class _OneSource:
     @contextlib.contextmanager
     def using(self, _uri: str) -> Iterator[Any]:
         """Give the path's upstream."""
-        yield SimpleNamespace(upstream=self._path.upstream, begin=lambda: None)
+        yield SimpleNamespace(
+            upstream=self._path.upstream, begin=lambda: None, kept_from_ts=lambda spans: changes_kept_from_ts(self._path.store, spans)
+        )
 
 
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:

@@ -19,6 +19,7 @@ from penstock.server.feeds.control import FeedControl
 from penstock.server.feeds.creation import FeedCreator
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.sources.captured_source import changes_kept_from_ts
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
@@ -28,8 +29,8 @@ from testing.paths.feed_path import FeedPath
 from testing.servers.waiting import wait_until
 from testing.twins.local_jobs import LocalJobs
 
-_SETTINGS = SupervisorSettings(scan_interval_s=0.1, backoff_s=0.1)
-_WAIT_S = 60
+_SETTINGS = SupervisorSettings(scan_interval_s=0.1, backoff_s=0.1, backoff_max_s=1.0)
+_WAIT_S = 120
 
 
 class ControlledServer:
@@ -71,11 +72,14 @@ class ControlledServer:
     @contextlib.contextmanager
     def using(self, _uri: str) -> Iterator[Any]:
         """Give the upstream."""
-        yield SimpleNamespace(upstream=self.upstream, begin=lambda: None)
+        yield SimpleNamespace(
+            upstream=self.upstream, begin=lambda: None, kept_from_ts=lambda spans: changes_kept_from_ts(self.path.store, spans)
+        )
 
-    def create(self, *tables: str) -> None:
-        """Create the feed."""
-        self._creator.create({"name": "g", "tables": list(tables), "sink": {"uri": self.out.as_uri()}, "flush-interval": "100ms"})
+    def create(self, *tables: str, name: str = "g", sink: str = "") -> None:
+        """Create the feed, or one of another name with a target of its own."""
+        uri = sink or self.out.as_uri()
+        self._creator.create({"name": name, "tables": list(tables), "sink": {"uri": uri}, "flush-interval": "100ms"})
         self.supervisor.wake()
 
     def do(self, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -86,9 +90,9 @@ class ControlledServer:
         """Wait for a state."""
         wait_until(lambda: self.meta.get_feed("g").reached_state.value == state, f"the feed is {state}", _WAIT_S)
 
-    def delivers(self, ts: int) -> None:
+    def delivers(self, ts: int, name: str = "g") -> None:
         """Wait until everything up to a ts is delivered."""
-        wait_until(lambda: self.meta.checkpoint_ts("g") >= ts, f"{ts} is delivered", _WAIT_S)
+        wait_until(lambda: self.meta.checkpoint_ts(name) >= ts, f"{ts} is delivered", _WAIT_S)
 
     def has_tables(self, *names: str) -> Callable[[], bool]:
         """Return what says whether the feed has exactly these tables, each with its state in the target."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
@@ -19,7 +19,16 @@ REAL_WAIT_S_MAX = 30.0
 class ScriptedFeedRun:
     """A run that goes on until it is stopped or told to end. With ``start_error`` it fails to start."""
 
-    def __init__(self, feed: FeedRecord, epoch: int, start_error: Exception | None = None, resolved_ts: int = 0) -> None:
+    def __init__(
+        self,
+        feed: FeedRecord,
+        epoch: int,
+        start_error: Exception | None = None,
+        resolved_ts: int = 0,
+        tell: Callable[[ScriptedFeedRun], None] = lambda _: None,
+    ) -> None:
+        """``tell`` is called with the run when it starts."""
+        self._tell = tell
         self.feed = feed
         self.epoch = epoch
         self.started = threading.Event()
@@ -39,6 +48,7 @@ class ScriptedFeedRun:
 
     def start(self) -> None:
         """Start, or raise what the script says."""
+        self._tell(self)
         self.started.set()
         if self._start_error is not None:
             raise self._start_error
@@ -70,7 +80,7 @@ class ScriptedFeedRunFactory:
         self.starting = False
         """Whether runs that are made are starting until a test says otherwise."""
         self._start_errors = deque(start_errors)
-        self._made: deque[ScriptedFeedRun] = deque()
+        self._started: deque[ScriptedFeedRun] = deque()
         self._changed = threading.Condition()
 
     def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
@@ -80,11 +90,14 @@ class ScriptedFeedRunFactory:
     def create(self, feed: FeedRecord, epoch: int) -> ScriptedFeedRun:
         """Make the next run."""
         with self._changed:
-            run = ScriptedFeedRun(feed, epoch, self._start_errors.popleft() if self._start_errors else None)
+            run = ScriptedFeedRun(feed, epoch, self._start_errors.popleft() if self._start_errors else None, tell=self._began)
             run.starting = self.starting
-            self._made.append(run)
-            self._changed.notify_all()
         return run
+
+    def _began(self, run: ScriptedFeedRun) -> None:
+        with self._changed:
+            self._started.append(run)
+            self._changed.notify_all()
 
     def forget(self, feed: FeedRecord) -> None:
         """Take note."""
@@ -94,14 +107,14 @@ class ScriptedFeedRunFactory:
     def next_run(self, timeout_s: float = REAL_WAIT_S_MAX) -> ScriptedFeedRun:
         """Return the oldest run not returned yet, waiting for it; it is started when this returns."""
         with self._changed:
-            if not self._changed.wait_for(lambda: bool(self._made), timeout_s):
-                raise TimeoutError("no run was made")
-            run = self._made.popleft()
+            if not self._changed.wait_for(lambda: bool(self._started), timeout_s):
+                raise TimeoutError("no run was started")
+            run = self._started.popleft()
         if not run.started.wait(timeout_s):
             raise TimeoutError("the run was not started")
         return run
 
     def waiting(self) -> int:
-        """Return how many runs were made and not yet returned by ``next_run``."""
+        """Return how many runs were started and not yet returned by ``next_run``."""
         with self._changed:
-            return len(self._made)
+            return len(self._started)

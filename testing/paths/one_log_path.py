@@ -14,6 +14,7 @@ from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, Task
 from penstock.feed.bootstrap.reread import Reread
 from penstock.feed.bootstrap.reread_part import RereadPart
 from penstock.feed.settings import FeedSettings
+from penstock.model.span import DDL_SPAN
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted
 from penstock.server.feeds.first_tables import begin_with_tables_of_now
 from penstock.server.verify.moving_verification import MovingVerifier
@@ -65,6 +66,13 @@ class OneLogPath(FeedPath):
         now = self.log.settled_ts
         self.capture.begin(self.live(), lambda: begin_with_tables_of_now(self.context, self.meta, self.upstream, now))
         self._capture_all()
+
+    def begin_behind_loss(self, begin: Callable[[], None] | None = None) -> None:
+        """Begin as runs do one after the other until the log goes on behind what was lost: a span that is just tried again says nothing."""
+        before_ts = self.store.resolved_ts(DDL_SPAN.span_id)
+        while self.store.resolved_ts(DDL_SPAN.span_id) <= before_ts:
+            self.wait_until("the loss is noticed", self.capture.purged)
+            (begin or self.begin)()
 
     def drain(self) -> None:
         """Deliver everything that is committed now."""

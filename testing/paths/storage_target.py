@@ -45,7 +45,7 @@ class ScriptedTarget(ObjectTarget):
         """Return every object."""
         return {path: self.get(path) for path in self.paths()}
 
-    def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
+    def _run(self, verb: str, path: str, call: Callable[[], _T], request_s_max: float | None = None) -> _T:
         with self._script_lock:
             self._under_way += 1
             self.under_way_max = max(self.under_way_max, self._under_way)
@@ -58,7 +58,7 @@ class ScriptedTarget(ObjectTarget):
                 rule.release.wait(HOLD_S_MAX)
             if rule is not None and rule.fault is Fault.FAIL:
                 raise PenstockError("SINK_UNAVAILABLE", f"{path}: scripted failure")
-            result = super()._run(verb, path, call)
+            result = super()._run(verb, path, call, request_s_max)
             if rule is not None and rule.fault is Fault.FAIL_AFTER_WRITE:
                 raise PenstockError("SINK_UNAVAILABLE", f"{path}: scripted loss of the answer")
         finally:

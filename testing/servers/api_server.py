@@ -84,7 +84,7 @@ class ApiServer:
 
         policy = SinkPolicy(sink_allow, directory / "data", known.resolve)
         sources = ScriptedSources([SourcePlace("", SOURCE_URI)], clock, self.upstream).sources
-        creator = FeedCreator(self.meta, sources, open_known, policy)
+        self.creator = creator = FeedCreator(self.meta, sources, open_known, policy)
         self.doubts = ScriptedDoubts(directory, clock)
         verifier = FeedVerifier(
             self.meta,
@@ -106,7 +106,7 @@ class ApiServer:
         registry.register(HealthCollector(self.health.components, self.health.problems))
         self._token_file = ensure_token(directory)
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)
-        callers = Callers(self.token, self._tokens, clock)
+        self.callers = callers = Callers(self.token, self._tokens, clock)
         self.app = app = build_api(
             self.meta, creator, verifier, self.supervisor, [registry], clock, self.health, lambda _: self.doubted, callers=callers
         )

@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
@@ -140,6 +140,42 @@ def postgres_message(kind: bytes, body: bytes) -> bytes:
 def postgres_asks(method: int, rest: bytes = b"") -> bytes:
     """Return a request for authentication, 0 where the server is content."""
     return postgres_message(b"R", struct.pack("!i", method) + rest)
+
+
+def mysql_answers(row: Sequence[bytes | None]) -> Callable[[Peer], None]:
+    """Let everybody in, and answer every question with two rows that are alike."""
+    done = bytes([0, 0, 0, 2, 0, 0, 0])
+    end = b"\xfe\0\0\2\0"
+    column = b"\x03def" + bytes(5) + b"\x0c" + struct.pack("<HIBHB", 45, 10, 253, 0, 0) + bytes(2)
+    values = b"".join(b"\xfb" if value is None else bytes([len(value)]) + value for value in row)
+    answer = [bytes([len(row)]), *[column] * len(row), end, values, values, end]
+
+    def script(peer: Peer) -> None:
+        peer.send(mysql_greeting())
+        peer.read_mysql()
+        peer.send(mysql_packet(2, done))
+        while asked := peer.read_mysql():
+            is_question = asked[:1] == b"\x03" and asked[1:4].upper() != b"SET"
+            peer.send(b"".join(mysql_packet(at, part) for at, part in enumerate(answer if is_question else [done], 1)))
+
+    return script
+
+
+def postgres_answers(row: Sequence[bytes | None]) -> Callable[[Peer], None]:
+    """Let everybody in, and answer every question with two rows that are alike."""
+    values = b"".join(struct.pack("!i", -1) if value is None else struct.pack("!i", len(value)) + value for value in row)
+    ready = postgres_message(b"Z", b"I")
+    answer = postgres_message(b"T", bytes(2)) + 2 * postgres_message(b"D", struct.pack("!H", len(row)) + values) + ready
+
+    def script(peer: Peer) -> None:
+        peer.read(8)
+        peer.send(b"N")
+        peer.read_postgres(typed=False)
+        peer.send(postgres_asks(0) + postgres_message(b"S", b"server_version\x0015.1\0") + ready)
+        while peer.read_postgres():
+            peer.send(answer)
+
+    return script
 
 
 def mysql_in_clear(peer: Peer) -> None:

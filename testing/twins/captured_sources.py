@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,10 @@ class ScriptedSource:
     def verification(self, feed: str) -> dict[str, Any] | None:
         """Return who was asked about what."""
         return {"source": self.place.name, "feed": feed}
+
+    def kept_from_ts(self, _span_ids: Collection[int]) -> int | None:
+        """Return that nothing is kept."""
+        return None
 
     def begin(self) -> None:
         """Note that a feed is about to begin."""

@@ -82,3 +82,63 @@ class FaultyCall:
     def cancel(self) -> None:
         """Cancel the stream."""
         self._call.cancel()
+
+
+class RefusedStreamError(grpc.RpcError):
+    """With what a store ends a stream that it does not give."""
+
+    def code(self) -> grpc.StatusCode:
+        """Return the status."""
+        return grpc.StatusCode.PERMISSION_DENIED
+
+
+class StreamRefusal:
+    """Refuses change streams while it is told to; whatever else is called passes."""
+
+    def __init__(self) -> None:
+        self.refusing = True
+        self.refusals = 0
+        self._open: list[Any] = []
+
+    def channel(self, address: str) -> RefusingChannel:
+        """Open a channel; what a log puller takes as ``channels``."""
+        return RefusingChannel(grpc.insecure_channel(address), self)
+
+    def refuse(self) -> None:
+        """Refuse from now on; streams that are open end."""
+        self.refusing = True
+        for call in self._open:
+            call.cancel()
+
+    def opened(self, call: Any) -> Any:
+        """Remember a stream."""
+        self._open.append(call)
+        return call
+
+
+class RefusingChannel:
+    """A channel; only what a log puller uses."""
+
+    def __init__(self, channel: grpc.Channel, refusal: StreamRefusal) -> None:
+        self._channel = channel
+        self._refusal = refusal
+
+    def stream_stream(self, method: str, **serializers: Any) -> Any:
+        """Return a callable that opens a stream, or is refused one."""
+        inner = self._channel.stream_stream(method, **serializers)
+
+        def call(requests: Any, **options: Any) -> Any:
+            if self._refusal.refusing:
+                self._refusal.refusals += 1
+                raise RefusedStreamError
+            return self._refusal.opened(inner(requests, **options))
+
+        return call
+
+    def unary_unary(self, method: str, **serializers: Any) -> Any:
+        """Return the call."""
+        return self._channel.unary_unary(method, **serializers)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()

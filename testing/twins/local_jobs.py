@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from penstock.feed.filters.row_queries import RowQueries
 from penstock.feed.spark.jobs import Job, attempt, sorted_out
 from penstock.model.errors import PenstockError
 
@@ -11,8 +12,9 @@ from penstock.model.errors import PenstockError
 class LocalJobs:
     """``Jobs`` without Spark. A group that was cancelled stays so; ``done`` lists what was run."""
 
-    def __init__(self, parallelism: int = 2) -> None:
+    def __init__(self, parallelism: int = 2, queries: RowQueries | None = None) -> None:
         self.parallelism = parallelism
+        self.queries = queries
         self.done: list[Job] = []
         self._lock = threading.Lock()
         self._cancelled: set[str] = set()

@@ -20,7 +20,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.contract import Capability, LogPosition, SnapshotTicket
-from penstock.source.single_log import LogStep
+from penstock.source.single_log import Beginning, LogStep
 from testing.twins.single_log import FIRST_TS, key_of, table_of
 
 _TS_APART = compose_ts(2_000)
@@ -152,6 +152,11 @@ class MemoryDatabase:
         with self._changed:
             self._answer()
             return LogPosition(self._ts_of(len(self._steps)), str(len(self._steps)))
+
+    def begin_again(self, told_ts: int, above_ts: int) -> Beginning:
+        """Return the end of the log; no table changed meanwhile."""
+        first = self.first_position()
+        return Beginning(LogPosition(max(first.ts, above_ts), first.text))
 
     def notes(self) -> Sequence[TableSchema]:
         """Return nothing."""

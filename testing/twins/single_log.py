@@ -21,7 +21,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.source.contract import Capability
-from penstock.source.single_log import CommitChain, LogPosition, LogStep, TableDoubt
+from penstock.source.single_log import Beginning, CommitChain, LogPosition, LogStep, TableDoubt
 
 FIRST_TS = 1_000
 _WAIT_S = 0.02
@@ -115,6 +115,11 @@ class MemoryLog:
     def first_position(self) -> LogPosition:
         """Return the beginning, or the end as of the last purge."""
         return self._begin
+
+    def begin_again(self, told_ts: int, above_ts: int) -> Beginning:
+        """Go on where ``first_position`` is; no table changed meanwhile."""
+        first = self.first_position()
+        return Beginning(LogPosition(max(first.ts, above_ts), first.text))
 
     def list_tables(self) -> Sequence[TableSchema]:
         """Return no tables."""

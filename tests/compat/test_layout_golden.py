@@ -21,7 +21,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
-from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
+from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent, WrittenFile
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import StorageSink
 from penstock.target.settings import from_uri
@@ -36,6 +36,7 @@ DIALECTS = {
     "storage-csv/escape-mode": "csv.quote=&csv.delimiter=%7C%7C&csv.binary-encoding-method=hex&date-separator=year&output-column-id=true",
     "storage-csv/other-marks": "csv.quote=%27&csv.delimiter=%09&csv.null=NULL&csv.terminator=%0A%0A&output-old-value=true",
     "storage-csv/selected": f"column-selectors={SELECTORS}&transaction-atomicity=table&enable-partition-separator=false",
+    "storage-csv/transactions": "transaction-atomicity=transaction",
     "storage-csv/zstd": "compression=zstd",
     "storage-canal-json/default": "protocol=canal-json",
     "storage-canal-json/bare": "protocol=canal-json&enable-tidb-extension=false&compression=lz4",
@@ -43,6 +44,7 @@ DIALECTS = {
     "storage-canal-json/narrow": "protocol=canal-json&delete-only-output-handle-key-columns=true&only-output-updated-columns=true",
     "storage-debezium/default": "protocol=debezium",
     "storage-debezium/gzip": "protocol=debezium&compression=gzip&date-separator=none",
+    "storage-debezium/transactions": "protocol=debezium&transaction-atomicity=transaction",
     "storage-debezium/bare": "protocol=debezium&debezium.output-old-value=false&debezium.terminator=%0D%0A",
     "storage-parquet/default": "protocol=parquet",
     "storage-parquet/text": "protocol=parquet&parquet.codec=zstd&parquet.temporal-as-text=true&parquet.output-old-value=false",
@@ -147,6 +149,7 @@ def write(directory: Path, query: str) -> None:
     maintainer = StorageMaintainer(target, settings)
     maintainer.write_block_event(DdlEvent(T0 - 74, DdlType.CREATE_SCHEMA, "CREATE DATABASE `schema1`", "schema1"))
     sink = StorageSink(target, settings)
+    files: list[WrittenFile] = []
     for dispatcher in (DispatcherId(7), DispatcherId(7, 1, 2)):
         sink.open_dispatcher(DispatcherWork(dispatcher, FIRST, T0, T0 + 10**15))
         base = 100 * dispatcher.span
@@ -160,8 +163,10 @@ def write(directory: Path, query: str) -> None:
         sink.add_dml_event(
             DmlEvent(dispatcher, SECOND, batch(SECOND, [(T0 + 1001, Op.DELETE, base + 2, False), (next_day, Op.INSERT, base + 3, True)]))
         )
-        sink.close_dispatcher(dispatcher)
+        files += sink.close_dispatcher(dispatcher).files
     sink.close()
+    if settings.indexes_transactions:
+        maintainer.record_files(T0, T0 + 10**15, files)
     maintainer.publish_checkpoint(T0 + 10**15)
 
 
@@ -209,6 +214,15 @@ def test_what_was_written_is_still_read(dialect: str) -> None:
     expected = {c.name: sample(c.type.kind, c.type.arrow()) for c in kept}
     assert {k: v for k, v in rows[1].items() if k != "Id"} == expected
     assert set(rows[0].values()) == {1, None}
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name.endswith("/transactions")])
+def test_transactions_are_still_found(dialect: str) -> None:
+    uri, settings = from_uri(f"file://{GOLDEN / dialect}?{DIALECTS[dialect]}")
+    (window,) = StorageReader(ObjectTarget.open(uri), settings).transaction_windows(0)
+    moments = [T0 + 1, T0 + 2, T0 + 3, T0 + 1001, T0 + (86_400_000 << 18)]
+    assert window.transactions().rows() == [(ts, 2) for ts in moments]
+    assert (window.from_ts, window.to_ts, len(window.files)) == (T0, T0 + 10**15, 6)
 
 
 @pytest.mark.parametrize("dialect", TYPES)

@@ -207,7 +207,7 @@ def test_a_puller_goes_on_at_the_end_after_what_it_needs_is_gone(lab: Lab) -> No
         lab.ddls.wait_failed()
         assert [e.code for e in lab.ddls.errors] == ["LOG_PURGED"]
     lab.puller.unsubscribe(DDL_SPAN.span_id)
-    start_ts = lab.puller.begin_again()
+    start_ts = lab.puller.begin_again(0).ts
     assert start_ts > before_ts
     lab.subscribe(DDL_SPAN, start_ts)
     lab.source.put([2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from penstock.readback.inspection import check_target
 from penstock.readback.reader import StorageReader
 from penstock.sink.storage.cut_records import CUTS_DIR, CutRecords
 from penstock.sink.storage.maintainer import StorageMaintainer
+from penstock.target import storage as storage_module
 from penstock.target.dispatcher import DispatcherId, DispatcherWork
 from penstock.target.expiry import expire, expired_paths
 from penstock.target.settings import from_uri
@@ -100,7 +102,12 @@ def test_json_without_a_bottom_is_a_finding_and_hides_no_other(tmp_path: Path, c
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b'"Type": 0', b'"Type": 1e999'), (b'"ColumnPrecision": "20"', b'"ColumnPrecision": -1e999'), (b'"name"', rb'"\ud800"')],
+    [
+        (b'"Type": 0', b'"Type": 1e999'),
+        (b'"ColumnPrecision": "20"', b'"ColumnPrecision": -1e999'),
+        (b'"name"', rb'"\ud800"'),
+        (b'"name"', b'"id"'),
+    ],
 )
 def test_a_schema_file_with_what_no_number_and_no_name_is(tmp_path: Path, before: bytes, after: bytes) -> None:
     source = written(tmp_path)
@@ -109,6 +116,15 @@ def test_a_schema_file_with_what_no_number_and_no_name_is(tmp_path: Path, before
     assert before in content
     source.target.put(schema, content.replace(before, after))
     assert [f.partition(": ")[0] for f in findings(source)] == [schema, DIR]
+
+
+def test_a_schema_file_with_more_columns_than_any_table_has(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    (schema,) = [p for p in source.target.paths() if "schema_" in p]
+    document = json.loads(source.target.get(schema))
+    document["TableColumns"] = [document["TableColumns"][0] | {"ColumnName": f"c{at}"} for at in range(8_193)]
+    source.target.put(schema, json.dumps(document | {"TableColumnsTotal": 8_193}).encode())
+    assert "8193 columns, more than any table has" in findings(source)[0]
 
 
 @pytest.mark.parametrize("protocol", ["canal-json", "debezium"])
@@ -199,7 +215,7 @@ def test_what_a_store_answers_is_told_to_nobody(tmp_path: Path) -> None:
             uri = f"s3://bucket/p?endpoint={endpoint}&access-key-id=a&secret-access-key=b&region=us-east-1"
             target = TargetAddress(uri, RetrySettings(attempts_max=1)).open()
             calls: list[Callable[[], object]] = [
-                target.children,
+                target.is_empty,
                 lambda target=target: target.get("bad"),
                 lambda target=target: target.put_new("bad", b"x"),
                 lambda target=target: target.put_new("none", b"x"),
@@ -235,3 +251,28 @@ def test_a_rogue_bucket_lists_what_it_likes() -> None:
         target = ObjectTarget.open(from_uri(uri.replace(endpoint, other))[0])
         (only,) = check_target(target, settings)
         assert (only.path, "cannot list" in only.what) == ("/", True)
+
+
+def test_a_rogue_bucket_lists_without_an_end() -> None:
+    entry = "<Contents><Key>p/x</Key><Size>1</Size><LastModified>2026-11-16T00:00:00Z</LastModified><ETag>x</ETag></Contents>"
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+    for entries, code in ((entry, "SINK_UNWRITABLE"), ("", "SINK_UNAVAILABLE")):
+        page = f"<ListBucketResult>{more}{entries}</ListBucketResult>".encode()
+        with rogue_bucket({"list-type=2": (200, page)}) as endpoint:
+            uri = f"s3://bucket/p?endpoint={endpoint}&access-key-id=a&secret-access-key=b&region=us-east-1"
+            target = TargetAddress(uri, RetrySettings(attempts_max=1, request_s_max=0.5)).open()
+            if entries:
+                assert not target.is_empty()
+            with pytest.raises(PenstockError) as told:
+                list(target.paths()) if entries else target.is_empty()
+            assert told.value.code == code
+
+
+def test_a_list_is_no_longer_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ObjectTarget.open("memory://a-long-list/x")
+    for name in ("a" * 60, "b" * 60):
+        target.put_new(name, b"")
+    assert len(list(target.paths())) == 2
+    monkeypatch.setattr(storage_module, "LISTED_CHARS_MAX", 100)
+    with pytest.raises(PenstockError, match="longer than one can be"):
+        list(target.paths())

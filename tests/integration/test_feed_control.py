@@ -12,6 +12,7 @@ import pytest
 from penstock.meta.records import ReachedState
 from penstock.model.batch import COMMIT_TS
 from penstock.model.errors import PenstockError
+from testing.checks.lives.files import read_target
 from testing.checks.target_audit import checkpoint_of, digests, numbering_problems
 from testing.paths.controlled_path import ControlledPath
 
@@ -97,13 +98,116 @@ class TestReset:
         path.drain()
         assert delivered(path, "d.a") & {first, second, third} == {ts for ts in (first, second, third) if ts == first or ts > now}
 
+    @pytest.mark.parametrize("crash", ["", "window", "store"])
+    def test_what_was_delivered_comes_once_more_and_the_target_ends_right(self, path: ControlledPath, crash: str) -> None:
+        path.write({"d.a": {1: "first", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        back_ts = path.meta.checkpoint_ts("f")
+        again = path.write({"d.a": {1: "second", 3: "new"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.drain()
+        left = path.write({"d.a": {4: "in the window"}})
+        path.wait_resolved(left)
+        published = digests(path.target)
+        stood_ts = checkpoint_of(path.target)
+        if crash == "window":
+            path.run_window(commit=False)
+            assert path.meta.pending_window("f") is not None
+        assert path.do("reset", to=str(back_ts), reason="the lake lost a day")["effective_ts"] >= stood_ts
+        if crash:
+            path.restart(lose_store=crash == "store")
+        path.begin_run()
+        while path.meta.pending_window("f") is not None:
+            path.run_window()
+        path.begin_run()
+        assert path.meta.checkpoint_ts("f") == back_ts
+        assert checkpoint_of(path.target) >= stood_ts, "what is published never goes back"
+        path.drain()
+        path.verify().check()
+        after = digests(path.target)
+        assert {name: after.get(name) for name in published} == published
+        assert numbering_problems(path.target) == []
+        rows = sum(frame.filter(pl.col(COMMIT_TS) == again).height for _, frame in path.reader().changes("d", "a"))
+        assert rows == 6, "three changes, each twice"
+        found = read_target(path.target, "d", strict=False)
+        assert {(r["#1" if "#1" in r else "id"], r["#2" if "#2" in r else "v"]) for r in found["a"].all_rows()} == {
+            ("1", "second"),
+            ("3", "new"),
+            ("4", "in the window"),
+        }
+
+    @pytest.mark.parametrize("ddl", ["TRUNCATE TABLE d.b", "ALTER TABLE d.a ADD COLUMN n INT DEFAULT 5"])
+    def test_nothing_goes_back_beyond_other_tables(self, path: ControlledPath, ddl: str) -> None:
+        path.write({"d.a": {1: "x"}})
+        path.drain()
+        back_ts = path.meta.checkpoint_ts("f")
+        path.upstream.execute_ddl(ddl)
+        path.write({"d.a": {2: "y"}, "d.b": {2: "y"}})
+        path.drain()
+        with refused("CONFIG_INVALID"):
+            path.do("reset", to=str(back_ts))
+        path.do("reset", to=str(path.meta.checkpoint_ts("f") - 1))
+        path.drain()
+        path.verify().check()
+
     def test_what_cannot_be(self, path: ControlledPath) -> None:
         before = path.meta.get_feed("f")
-        for to in ("", "yesterday", "-1", "9" * 30, str(before.checkpoint_ts - 1), str(path.upstream.current_ts() + (1 << 40))):
+        for to in ("", "yesterday", "-1", "9" * 30, "1", str(path.upstream.current_ts() + (1 << 40))):
             with refused("CONFIG_INVALID"):
                 path.do("reset", to=to)
         assert path.meta.get_feed("f") == before
         assert what(path) == ["create", "create"]
+
+
+class TestTables:
+    """Verbs on one table of a source that gives every state itself."""
+
+    def test_an_excluded_table_rests_while_the_others_go_on_and_comes_back_as_it_is(self, path: ControlledPath) -> None:
+        path.write({"d.a": {1: "stays", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        assert path.do_table("exclude", "d.A")["state"] == "excluded"
+        missed = path.write({"d.a": {1: "changed", 3: "new"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.drain()
+        assert path.live_tables().keys() == {"d.b"}
+        assert missed not in delivered(path, "d.a")
+        assert missed in delivered(path, "d.b")
+        path.verify().check()
+        assert path.do_table("exclude", "d.a")["state"] == "excluded", "once more changes nothing"
+        assert path.do_table("include", "d.a")["state"] == "ok"
+        path.write({"d.a": {4: "after"}})
+        path.drain()
+        assert path.live_tables().keys() == {"d.a", "d.b"}
+        path.verify().check()
+        assert numbering_problems(path.target) == []
+        done = [entry.what for entry in path.meta.lives.history("f") if entry.by == "operator"]
+        assert done == ["alter", "table exclude", "table exclude", "alter", "table include"]
+
+    def test_a_table_is_delivered_again_where_it_differs(self, path: ControlledPath) -> None:
+        path.write({"d.a": {1: "stays", 2: "goes"}, "d.b": {1: "x"}})
+        path.drain()
+        path.write({"d.a": {1: "changed"}, "d.b": {2: "y"}}, {"d.a": [2]})
+        path.do("reset", to="now")
+        path.drain()
+        assert {t.name for t in path.verify().tables if t.differs} == {"d.a", "d.b"}
+        published = digests(path.target)
+        path.do_table("resnapshot", "d.a")
+        path.do_table("resnapshot", "d.a")
+        path.drain()
+        assert {t.name for t in path.verify().tables if t.differs} == {"d.b"}
+        path.do_table("resnapshot", "d.b")
+        path.restart(lose_store=True)
+        path.drain()
+        path.verify().check()
+        after = digests(path.target)
+        assert {name: after.get(name) for name in published} == published
+        assert numbering_problems(path.target) == []
+        assert [e.what for e in path.meta.lives.history("f") if e.what.startswith("table")] == ["table resnapshot"] * 2
+
+    def test_a_table_that_does_not_wait_has_nothing_to_retry(self, path: ControlledPath) -> None:
+        before = path.meta.get_feed("f").config
+        assert path.do_table("retry", "d.a")["state"] == "ok"
+        assert path.meta.get_feed("f").config == before
+        with refused("TABLE_UNKNOWN"):
+            path.do_table("exclude", "d.none")
 
 
 class TestEnd:

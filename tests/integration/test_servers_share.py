@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.main import run
+from penstock.meta import backup as backups
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
-from penstock.meta.records import ReachedState
+from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_url
+from penstock.meta.records import NOBODY, ReachedState
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.server.source_address import source_name
 from penstock.server.verify.verification import open_reader
@@ -197,7 +200,7 @@ def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so
 
     def stopped(server: SparklessServer) -> bool:
         found = server.meta.get_feed("f")
-        return found.reached_state is ReachedState.FAILED and found.error_code == "SINK_CONFLICT"
+        return found.reached_state is ReachedState.FAILED and found.error_code in {"SINK_CONFLICT", "META_BEHIND_TARGET"}
 
     for _ in range(20):
         published = digests(group.target)
@@ -214,6 +217,71 @@ def test_servers_with_copies_of_the_meta_database_write_nothing_wrong_and_say_so
     for server in both:
         if not stopped(server):
             group.delivered(server)
+
+
+def restored(group: Group, file: Path) -> None:
+    """Let the group's next server work with a new meta database that a backup is put into."""
+    url = sqlite_url(group.folder / "restored.db")
+    header, rows = backups.read_backup(file)
+    engine = MetaEngine(url, MetaSettings())
+    # Its servers stopped a minute ago.
+    backups.restore(engine, header, rows, actor=NOBODY, now_ms=header.taken_ms + 3_600_000)
+    engine.close()
+    shutil.copy(group.folder / "meta.key", group.folder / "restored.key")
+    group.meta_url = url
+
+
+def back_up(group: Group) -> Path:
+    engine = MetaEngine(group.meta_url, MetaSettings(), as_found=True)
+    backups.write_backup(engine, group.folder / "backup", SystemClock().now_ms())
+    engine.close()
+    return group.folder / "backup"
+
+
+@pytest.mark.parametrize("group", ["local"], indirect=True)
+def test_a_feed_goes_on_from_a_backup_of_the_meta_database_where_its_target_is_no_further(group: Group) -> None:
+    one = group.start("one")
+    one.create_feed(group.tree())
+    group.delivered(one)
+    one.stop()
+    file = back_up(group)
+    restored(group, file)
+    # What came since is in no place of the log that the database knows.
+    group.write()
+    again = group.start("one")
+    group.delivered(again)
+    group.write()
+    group.delivered(again)
+    found = again.meta.get_feed("f")
+    assert found.epoch > group.meta.get_feed("f").epoch
+    with pytest.raises(PenstockError, match="FENCED"):
+        again.meta.check_owner("f", group.meta.get_feed("f").epoch)
+
+
+@pytest.mark.parametrize("group", ["local"], indirect=True)
+def test_an_old_backup_of_the_meta_database_is_refused_by_a_target_that_went_on(group: Group) -> None:
+    one = group.start("one")
+    one.create_feed(group.tree())
+    group.delivered(one)
+    file = back_up(group)
+    group.write()
+    group.delivered(one)
+    one.stop()
+    published = digests(group.target)
+    restored(group, file)
+    group.write()
+    again = group.start("one")
+    until("it is refused aloud", lambda: again.meta.get_feed("f").reached_state is ReachedState.FAILED)
+    assert again.meta.get_feed("f").error_code == "META_BEHIND_TARGET"
+    again.stop()
+    assert digests(group.target) == published, "nothing was written"
+    # What the target has counts: everything up to there is in it, and nothing beyond.
+    assert run(["meta", "adopt", "f", "--meta-url", group.meta_url]) == 0
+    group.write()
+    last = group.start("one")
+    group.delivered(last)
+    group.write()
+    group.delivered(last)
 
 
 @pytest.mark.parametrize("group", ["shared"], indirect=True)

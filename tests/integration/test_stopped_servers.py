@@ -24,7 +24,7 @@ from penstock.meta.records import ReachedState
 from penstock.model.errors import PenstockError
 from testing.checks.lives.files import read_target
 from testing.checks.target_audit import digests, numbering_problems
-from testing.servers.burners import LOAD, burners
+from testing.servers.clusters.burners import LOAD, burners
 from testing.servers.databases.live_database import Database, live_database
 from testing.servers.databases.mysql_lab import restarted
 from testing.servers.databases.postgres_lab import PostgresLab

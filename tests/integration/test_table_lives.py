@@ -322,11 +322,50 @@ ONCE_WRONG_ON_POSTGRES = {
         *("UPDATE t1 SET a = 'NaN' WHERE k0 = 'Infinity'", "DELETE FROM t1 WHERE k0 = 'NaN'"),
         *("ALTER TABLE t1 ADD COLUMN d double precision DEFAULT 'NaN'", "settle", "end"),
     ],
+    "a_key_goes_while_the_state_is_still_to_be_read": [
+        *(TABLE.format("t1"), "begin", "CREATE TABLE t2 (k0 int PRIMARY KEY, a int)", "INSERT INTO t2 VALUES (1, 1), (2, 2)", "window"),
+        *(
+            "ALTER TABLE t2 DROP CONSTRAINT t2_pkey",
+            "ALTER TABLE t2 REPLICA IDENTITY FULL",
+            "INSERT INTO t2 VALUES (1, 1)",
+            "settle",
+            "end",
+        ),
+    ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),
         *(TABLE.format("n2"), "settle", "INSERT INTO n1 VALUES (1, 1)", "INSERT INTO n2 VALUES (2, 2)", "settle", "end"),
     ],
 }
+
+
+TABLES = [TABLE.format("t1"), TABLE.format("t2"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "INSERT INTO t2 VALUES (3, 3)", "begin", "settle"]
+LOST = {
+    "tables_come_go_and_change_where_the_log_is_lost": [
+        *(*TABLES, "down", TABLE.format("t3"), "INSERT INTO t3 VALUES (4, 4)", TABLE.format("t4"), "DROP TABLE t2"),
+        *("ALTER TABLE t1 ADD COLUMN b INT DEFAULT 5", "INSERT INTO t1 VALUES (6, 6, 6)", "lose", "INSERT INTO t3 VALUES (7, 7)"),
+        *("settle", "INSERT INTO t4 VALUES (8, 8)", "DELETE FROM t3 WHERE k0 = 4", "UPDATE t1 SET a = 9", "restart", "settle", "end"),
+    ],
+    "names_go_on_to_others_where_the_log_is_lost": [
+        *(*TABLES, "down", "ALTER TABLE t2 RENAME TO t5", "ALTER TABLE t1 RENAME TO t2", "CREATE TABLE t1 (x VARCHAR(9))"),
+        *("INSERT INTO t1 VALUES ('a'), ('a')", "lose", "settle", "INSERT INTO t2 VALUES (9, 9)", "DELETE FROM t5", "settle", "end"),
+    ],
+    "a_table_is_another_one_where_the_log_is_lost": [
+        *(*TABLES, "down", "DROP TABLE t1", TABLE.format("t1"), "INSERT INTO t1 VALUES (2, 7)"),
+        *("DROP TABLE t2", "CREATE TABLE t2 (k0 VARCHAR(9) PRIMARY KEY, a INT)", "INSERT INTO t2 VALUES ('3', 3), ('x', 4)", "lose"),
+        *("settle", "INSERT INTO t1 VALUES (3, 3)", "UPDATE t2 SET a = 8", "settle", "end"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_log_is_lost_on_mariadb(mariadb_server: Server, tmp_path: Path, case: str) -> None:
+    live_again(mariadb_server, tmp_path / "life", case[:40], LOST[case])
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_log_is_lost_on_postgres(postgres_server: Server, tmp_path: Path, case: str) -> None:
+    live_again(postgres_server, tmp_path / "life", case[:40], LOST[case])
 
 
 @pytest.mark.parametrize("case", ONCE_WRONG)

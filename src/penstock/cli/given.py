@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,25 @@ def read_options(texts: Iterable[str]) -> dict[str, Any]:
     """Return the tree of options like ``sink.csv.delimiter=;`` with its secrets."""
     tree: dict[str, Any] = _given().resolve_tree(read_assignments(texts))
     return tree
+
+
+def read_rules(**given: Iterable[str]) -> dict[str, Any] | None:
+    """Return the filter of options like ``--where 'shop.orders=amount > 10'``, a rule for each pattern; None where there are none."""
+    rules: dict[str, dict[str, Any]] = {}
+    for field, texts in given.items():
+        for text in texts:
+            pattern, sign, expression = text.partition("=")
+            if not sign or not expression.strip():
+                raise click.BadParameter(f"--{field} takes PATTERN=EXPRESSION, not {text!r}")
+            rules.setdefault(pattern.strip(), {"tables": [pattern.strip()]})[field] = expression.strip()
+    return {"rules": list(rules.values())} if rules else None
+
+
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of a feed's filter that fit on a line."""
+    where = click.option("--where", "wheres", multiple=True, metavar="PATTERN=CONDITION", help="Rows that are kept, in Spark SQL. Repeat.")
+    select = click.option("--select", "selects", multiple=True, metavar="PATTERN=LIST", help="Columns, in Spark SQL. Repeat.")
+    return where(select(command))
 
 
 def resolve(text: str) -> str:

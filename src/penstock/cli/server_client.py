@@ -31,7 +31,7 @@ class ServerClient:
         """Whoever runs the server in this process gives its token; all others have theirs found."""
         self._url = url.rstrip("/")
         known = find_server(self._url)
-        token = _token(known) if token is None else token
+        token = found_token(known) if token is None else token
         if known is not None and self._url.startswith("http://localhost"):
             # The token goes to the address that its server noted, and not to whatever else answers to the name.
             self._url = self._url.replace("localhost", "127.0.0.1", 1)
@@ -135,7 +135,8 @@ class ServerClient:
         )
 
 
-def _token(known: KnownServer | None) -> str:
+def found_token(known: KnownServer | None) -> str:
+    """Return the token of the environment, or that of a server that this user runs here; empty where there is none."""
     given = os.environ.get(TOKEN_VARIABLE, "").strip()
     if given:
         return given

@@ -101,7 +101,8 @@ class SparkConfig:
     """Where Spark runs: its master, the driver's heap, further settings as they are; ``warm_up`` runs an empty query at the start.
 
     ``cores_max`` is how many cores of a standalone cluster the server takes; without a bound the first server takes them all. ``archive``
-    is what ``penstock package`` made, where executors do not have this installation at the same path.
+    is what ``penstock package`` made, where executors do not have this installation at the same path. ``tables`` are static tables that
+    filters of feeds may join with: a name each, with ``format:path``, as in ``parquet:/data/countries``.
     """
 
     master: str = "local[*]"
@@ -110,10 +111,12 @@ class SparkConfig:
     cores_max: int = 4
     archive: str = ""
     conf: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
-        found = [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
+        found = [(f"tables.{name}", "must be format:path") for name, place in self.tables.items() if not place.partition(":")[2]]
+        found += [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
         if self.archive and not self.archive.endswith((".tar.gz", ".tgz")):
             found.append(("archive", "must be the .tar.gz of `penstock package`, as a path or a URI that executors reach"))
         return found
@@ -171,7 +174,7 @@ class ServerConfig:
     """One server process. ``owner`` names it among servers that share a meta database; by default it is made from host and process.
 
     ``source`` is what feeds capture that name none, ``sources`` are those that they name. ``sink_allow`` has patterns of the targets that
-    callers may use, all where it is empty; ``connections`` are those with a name.
+    callers may use, all where it is empty; ``connections`` are those with a name. Without ``grpc_port`` nobody subscribes over gRPC.
     """
 
     source: str = ""
@@ -180,6 +183,7 @@ class ServerConfig:
     owner: str | None = None
     http_host: str = "127.0.0.1"
     http_port: int = 8300
+    grpc_port: int | None = None
     flight_host: str = "127.0.0.1"
     flight_port: int = 0
     capturing: CaptureSettings = field(default_factory=CaptureSettings, metadata={"flatten": True})
@@ -200,7 +204,7 @@ class ServerConfig:
 
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
-        ports = {"http-port": self.http_port, "flight-port": self.flight_port}
+        ports = {"http-port": self.http_port, "grpc-port": self.grpc_port or 0, "flight-port": self.flight_port}
         found = [(key, _NO_PORT) for key, port in ports.items() if not 0 <= port <= _PORT_MAX]
         if not self.source and not self.sources:
             found.append(("source", "is required"))

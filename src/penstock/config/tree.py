@@ -52,7 +52,7 @@ class FeedConfig:
         found = []
         if not _NAME.fullmatch(self.name):
             found.append(("name", "must be 1 to 63 letters, digits, '_', '-' or '.', and begin with a letter or digit"))
-        if not self.tables:
+        if all(pattern.startswith("!") for pattern in self.tables):
             found.append(("tables", "must name at least one table"))
         too_much = pattern_problems(self.tables)
         if too_much:

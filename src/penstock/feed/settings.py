@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.feed.filters.rules import FilterSettings
 from penstock.model.table_pattern import TablePatterns, pattern_problems
 
 MIB = 1 << 20
@@ -41,6 +42,7 @@ class FeedSettings:
         recheck_tables: patterns of tables that the server changes without logging it, such as children of cascading foreign keys.
         verify_interval_s: how often the server compares one key range of each table with the source, another one each time; 0 for never.
         verify_repair: whether a table that is found to differ is read again, and the difference delivered.
+        filter: what is left out: kinds of events and of DDLs, columns, rows.
     """
 
     flush_interval_s: float = 5.0
@@ -60,6 +62,7 @@ class FeedSettings:
     recheck_tables: tuple[str, ...] = ()
     verify_interval_s: float = 0.0
     verify_repair: bool = False
+    filter: FilterSettings = field(default_factory=FilterSettings)
 
     @property
     def trigger_interval_s(self) -> float:

@@ -22,6 +22,7 @@ from penstock.format.column_texts import text_values
 from penstock.format.csv.decoder import empty_frame
 from penstock.format.csv.dialect import row_columns
 from penstock.format.old_values import OLD, expand_updates, old_name
+from penstock.format.parquet_pages import read_columns
 from penstock.format.protocols import ParquetSettings
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
@@ -149,17 +150,16 @@ def text_of(column: Column, typed: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(typed, pa.string())
 
 
-def decode(content: bytes, table: TableSchema, path: str = "Parquet", bytes_max: int | None = None) -> pl.DataFrame:
+def decode(content: bytes, table: TableSchema, path: str = "Parquet", bytes_max: int = 2 << 30) -> pl.DataFrame:
     """Return the rows of a data file as change batches hold them; an update with old values is a BEFORE and an UPDATE row."""
-    try:
-        about = pq.read_metadata(pa.BufferReader(content))
-        size = sum(about.row_group(at).total_byte_size for at in range(about.num_row_groups))
-        if bytes_max is not None and size > bytes_max:
-            raise PenstockError("FILE_MALFORMED", f"{path}: its rows take {size} bytes, more than {bytes_max}")
-        rows = pq.read_table(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as error:
-        raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: not a Parquet file: {str(error).splitlines()[0]}") from error
     columns = row_columns(table)
+    names = {OP_COLUMN, TS_COLUMN, OLD, *(file_name(c.name) for c in columns), *(OLD_PREFIX + c.name for c in columns)}
+    try:
+        rows = read_columns(content, names, bytes_max)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # Arrow's own errors have several lines, and are of Python's kinds too.
+        what = f"not a Parquet file: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: {what}") from error
     missing = [n for n in (OP_COLUMN, TS_COLUMN, *(file_name(c.name) for c in columns)) if n not in rows.column_names]
     if missing:
         raise PenstockError("FILE_MALFORMED", f"{path}: byte 0: no column {missing[0]!r}")

@@ -22,6 +22,7 @@ from penstock.meta.records import (
     Actor,
     DispatcherRecord,
     FeedRecord,
+    PendingWindow,
     ReachedState,
     RequestedState,
     RetryRecord,
@@ -127,24 +128,52 @@ class MetaDatabase(ProgressDatabase):
         with self._engine.write() as connection:
             return self.lives.change_config(connection, before, sealed, what, actor, old, new, at_once=at_once)
 
-    def adopt_config(self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None) -> None:
+    def adopt_config(
+        self, name: str, epoch: int, ts: int, config: str, wanted: Sequence[DispatcherRecord] | None, to_ts: int | None = None
+    ) -> None:
         """Let a configuration hold from a checkpoint on, with these dispatchers. Fenced.
 
-        Only between two windows, unless the dispatchers stay (None).
+        ``to_ts`` is an older checkpoint, to which the feed goes back. Only between two windows, unless dispatchers and checkpoint stay.
         """
         sealed = self._seal.close(config)
         with self._engine.write() as connection:
             row = ownership.fenced_feed(connection, name, epoch)
-            under_way = wanted is not None and windows.pending(connection, name) is not None
+            under_way = (wanted is not None or to_ts is not None) and windows.pending(connection, name) is not None
             if row.checkpoint_ts != ts or under_way:
                 raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not between two windows at ts {ts}")
             if wanted is not None and ts:
                 dispatchers.alter(connection, name, ts, wanted)
             elif wanted is not None:
                 dispatchers.replace_first(connection, name, wanted)
+            holds_ts = ts if to_ts is None else to_ts
             values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": self._clock.now_ms()}
-            connection.execute(feed.update().where(feed.c.name == name).values(**values))
-            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {ts} on")
+            connection.execute(feed.update().where(feed.c.name == name).values(**values, checkpoint_ts=holds_ts))
+            audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {holds_ts} on")
+
+    def adopt_progress(self, before: FeedRecord, to_ts: int, positions: windows.Positions, config: str, actor: Actor) -> None:
+        """Let a feed that nobody runs go on from a ts, because its target has everything up to it; whoever ran it is fenced.
+
+        Raises ``FENCED`` where a server has the feed, or it changed since ``before`` was read.
+        """
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            row, now_ms = ownership.locked_feed(connection, before.name), self._clock.now_ms()
+            if row is None or (row.uuid, row.config_version, row.checkpoint_ts) != (
+                before.uuid,
+                before.config_version,
+                before.checkpoint_ts,
+            ):
+                raise PenstockError("FENCED", f"feed {before.name} changed meanwhile")
+            if row.owner and row.lease_until_ms > self._now(connection):
+                raise PenstockError("FENCED", f"feed {before.name} is run by {row.owner}", "Stop that server, or pause the feed.")
+            epoch = int(row.epoch) + 1
+            windows.adopt(connection, PendingWindow(before.name, int(row.checkpoint_ts), to_ts, "", epoch), positions)
+            values = {"config": sealed, "config_version": row.config_version + 1, "epoch": epoch, "owner": "", "lease_until_ms": 0}
+            rest = {"reached_state": ReachedState.STOPPED.value, "error_code": "", "error_text": "", "updated_ms": now_ms}
+            connection.execute(feed.update().where(feed.c.name == before.name).values(**values, **rest))
+            connection.execute(subscribe.update().where(subscribe.c.subscribe_name == before.name).values(owner=""))
+            retries.clear(connection, before.name)
+            audit.write(connection, before.name, now_ms, "adopt", actor, f"ts {row.checkpoint_ts}", f"ts {to_ts}")
 
     def former_dispatchers(self, name: str) -> list[DispatcherRecord]:
         """Return the dispatchers of a feed that ended, the oldest first."""

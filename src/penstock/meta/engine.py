@@ -4,7 +4,8 @@ Invariants: a write transaction on SQLite takes the write lock at its beginning,
 another process; on MySQL, MariaDB and PostgreSQL the row of the feed is locked by ``FOR UPDATE`` first, and the tables are made under a
 lock of the server. A commit survives a crash of the machine (``synchronous=FULL``),
 because a recorded window that vanished would be planned again with another end. Statement parameters never reach an error text. Any
-number of processes and threads may open the same database. Runs in the server and wherever a window is planned or committed.
+number of processes and threads may open the same database. Where it has several addresses, a connection leads to the primary
+(``addresses.py``). Runs in the server and wherever a window is planned or committed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.files.private_files import create_private
-from penstock.meta import tables
+from penstock.meta import addresses, tables
 from penstock.meta.transactions import upgrades
 from penstock.model.errors import PenstockError
+from penstock.settings.masking import mask_uri
 
 _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
@@ -50,14 +52,19 @@ def sqlite_url(path: Path) -> str:
 class MetaEngine:
     """A connection pool with read and write transactions, schema checked."""
 
-    def __init__(self, url: str, settings: MetaSettings) -> None:
-        parsed = _parse(url)
-        self.shown_url = parsed.render_as_string(hide_password=True)
+    def __init__(self, url: str, settings: MetaSettings, *, as_found: bool = False) -> None:
+        """With ``as_found`` nothing is made or changed, whatever version is there."""
+        places = [_checked(place) for place in addresses.parse(url)]
+        parsed = places[0]
+        self.shown_url = mask_uri(addresses.shown(places))
         self._sqlite = parsed.get_backend_name() == "sqlite"
         self._postgres = parsed.get_backend_name() == "postgresql"
         self._busy_timeout_s = settings.busy_timeout_s
         shows, parsed = _may_show_password(parsed)
         self._shows_password = shows
+        self._addresses = addresses.Addresses(places) if len(places) > 1 else None
+        if as_found and self._sqlite and not Path(str(parsed.database)).exists():
+            raise PenstockError("META_UNAVAILABLE", f"{self.shown_url}: there is no such file")
         if self._sqlite and parsed.database is not None:
             # SQLite gives what it writes beside the file the file's own mode.
             with contextlib.suppress(OSError):
@@ -68,8 +75,8 @@ class MetaEngine:
                 connect_args=self._connect_args(settings),
                 pool_size=settings.pool_size,
                 max_overflow=settings.pool_size,
-                # A server may have been started again since a connection was used last.
-                pool_pre_ping=not self._sqlite,
+                # A server may have been started again since a connection was used last; one of several is asked for more.
+                pool_pre_ping=not self._sqlite and self._addresses is None,
                 hide_parameters=True,
                 **({} if self._sqlite or self._postgres else {"isolation_level": "REPEATABLE READ"}),
             )
@@ -80,10 +87,14 @@ class MetaEngine:
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         else:
             sa.event.listen(self._engine, "connect", self._bound_locks)
-        if parsed.get_driver_name() == "pymysql":
+        if self._addresses is not None:
+            sa.event.listen(self._engine, "do_connect", self._enter_one)
+            sa.event.listen(self._engine, "checkout", self._check_primary)
+        elif parsed.get_driver_name() == "pymysql":
             sa.event.listen(self._engine, "do_connect", self._enter_mysql)
         try:
-            self._create_or_check()
+            if not as_found:
+                self._create_or_check()
         except BaseException:
             self._engine.dispose()
             raise
@@ -97,8 +108,20 @@ class MetaEngine:
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """Give a connection whose statements take effect together at the end, or not at all."""
+        if self._addresses is None:
+            with self._transaction(write=True) as connection:
+                yield connection
+            return
+        self._addresses.begin(lambda: self._transaction(write=True))
         with self._transaction(write=True) as connection:
             yield connection
+            writes = self._addresses.count(connection)
+        self._addresses.acknowledge(writes)
+
+    @property
+    def kind(self) -> str:
+        """Return what the database is, as SQLAlchemy names it."""
+        return self._engine.dialect.name
 
     def server_now_ms(self, connection: sa.Connection) -> int | None:
         """Return the database server's wall clock; None for SQLite, whose clock is this machine's."""
@@ -138,6 +161,22 @@ class MetaEngine:
         with contextlib.closing(connection.cursor()) as cursor:
             cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_S * 1000}" if self._postgres else maria)
         connection.commit()
+
+    def _enter_one(self, dialect: Any, _record: Any, arguments: Any, settings: dict[str, Any]) -> Any:
+        """Connect to the server that takes writes."""
+
+        def open_one(place: sa.URL) -> Any:
+            at = settings | {"host": place.host} | ({"port": place.port} if place.port is not None else {})
+            if place.get_driver_name() == "pymysql":
+                return self._enter_mysql(dialect, None, arguments, at)
+            return dialect.connect(*arguments, **at)
+
+        assert self._addresses is not None
+        return self._addresses.connect(dialect, open_one)
+
+    def _check_primary(self, dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
+        assert self._addresses is not None
+        self._addresses.check(self._engine.dialect, dbapi_connection)
 
     @contextlib.contextmanager
     def _transaction(self, write: bool) -> Iterator[sa.Connection]:
@@ -186,7 +225,7 @@ class MetaEngine:
     def _create_or_check(self) -> None:
         if self._is_current():
             return
-        with self._creation_lock(), self.write() as connection:
+        with self._creation_lock(), self._transaction(write=True) as connection:
             # Inside the write lock, so that two processes that open a new database at once do not both create it.
             tables.metadata.create_all(connection)
             row = connection.execute(sa.select(tables.meta_version.c.version)).first()
@@ -207,11 +246,15 @@ def _may_show_password(url: sa.URL) -> tuple[bool, sa.URL]:
     return verified or query.get("clear_password") == "on", url.difference_update_query(["clear_password"])
 
 
-def _parse(url: str) -> sa.URL:
-    try:
-        parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        raise PenstockError("CONFIG_INVALID", "meta.url: not a database URL", "Use sqlite:////path/to/meta.db.") from None
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an embedded database, None for any other."""
+    parsed = addresses.parse(url)[0]
+    if parsed.get_backend_name() != "sqlite" or parsed.database in {None, "", ":memory:"}:
+        return None
+    return Path(str(parsed.database))
+
+
+def _checked(parsed: sa.URL) -> sa.URL:
     if parsed.drivername in _DRIVERS:
         parsed = parsed.set(drivername=_DRIVERS[parsed.drivername])
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:

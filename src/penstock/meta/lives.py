@@ -78,7 +78,7 @@ class FeedLives:
                 shown = ReachedState.FINISHED if finished else before
                 raise PenstockError("FEED_ENDED", f"feed {name} is {shown.value}, so it cannot be {wanted.value}")
             _write(connection, name, values)
-            if wanted is RequestedState.REMOVED:
+            if wanted.value in _OVER:
                 connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(cancel=1))
             audit.write(connection, name, now_ms, VERBS[wanted], actor, _shown(row), _shown(row, **values))
         return True

@@ -7,7 +7,7 @@ asked for and what is so are two facts. Runs anywhere.
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 import msgspec
 
@@ -57,14 +57,6 @@ class AuditRecord(msgspec.Struct, frozen=True):
     why: str
     old: str
     new: str
-
-
-class ProgressStage(IntEnum):
-    """How far a dispatcher is in register, pull snapshot, pull log."""
-
-    REGISTERED = 0
-    SNAPSHOT = 1
-    LOG = 2
 
 
 class FeedRecord(msgspec.Struct, frozen=True):
@@ -135,8 +127,6 @@ class SubscribeRecord(msgspec.Struct, frozen=True):
     table_name: str
     subscribe_name: str
     table_id: int
-    cluster_id: int = 0
-    db_id: int = 0
     master_addrs: str = ""
     sink: str = ""
     cancel: int = 0

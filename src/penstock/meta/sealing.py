@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from penstock.access.secret_variables import META_KEY_VARIABLE
-from penstock.files.private_files import open_private
+from penstock.files.private_files import is_ours, open_private
+from penstock.meta.engine import sqlite_file
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Seal:
 
             found = [*self._given]
             with contextlib.suppress(FileNotFoundError):
-                found += [self._file.read_text(encoding="ascii").strip()] if self._file is not None else []
+                found += [_read(self._file)] if self._file is not None else []
             if not found:
                 raise PenstockError("META_SEALED", f"there is no key in {self._places()}")
             self._fernet = MultiFernet([Fernet(_checked(key)) for key in found])
@@ -78,12 +77,8 @@ class Seal:
 
 
 def _key_file(url: str) -> Path | None:
-    try:
-        parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        return None
-    embedded = parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:"
-    return Path(str(parsed.database)).with_suffix(".key") if embedded else None
+    file = sqlite_file(url)
+    return None if file is None else file.with_suffix(".key")
 
 
 def _checked(key: str) -> bytes:
@@ -96,6 +91,13 @@ def _checked(key: str) -> bytes:
             "CONFIG_INVALID", f"{META_KEY_VARIABLE}: a key has {_KEY_BYTES} bytes in base64", "Make one: openssl rand -base64 32"
         )
     return base64.urlsafe_b64encode(raw)
+
+
+def _read(file: Path) -> str:
+    """Return the key of a file; one that others made or can read is none."""
+    if not is_ours(file) or file.stat().st_mode & 0o077:
+        raise PenstockError("CONFIG_INVALID", f"{file}: others than this user know the key", f"If nobody has read it: chmod 600 {file}")
+    return file.read_text(encoding="ascii").strip()
 
 
 def _make(file: Path) -> None:

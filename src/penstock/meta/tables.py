@@ -1,10 +1,10 @@
 """The tables of the meta database, as SQLAlchemy Core knows them.
 
-``subscribe`` and ``progress`` hold the columns of the range-pull design under their names there; ``feed`` holds what one owner needs to
-run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``, ``log_schema`` and
-``table_state`` what a source with one log must know again after a restart; ``object_link`` by what objects on shared storage are known
-again; ``api_token`` who may call. Only plain column types, so that
-the same definitions serve SQLite, MySQL and PostgreSQL. Runs in the server and wherever a window is planned or committed.
+``subscribe`` and ``progress`` hold those columns of the range-pull design that somebody reads, under their names there; ``feed`` holds
+what one owner needs to run all tables of a feed together, ``pending_window`` the window that is being written; ``log_position``,
+``log_schema`` and ``table_state`` what a source with one log must know again after a restart; ``object_link`` by what objects on shared
+storage are known again; ``api_token`` who may call. Only plain column types, so that the same definitions serve SQLite, MySQL and
+PostgreSQL. Runs in the server and wherever a window is planned or committed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-META_VERSION = 2
+META_VERSION = 3
 """Grows with every change that an older Penstock could not read."""
 
 metadata = sa.MetaData()
@@ -109,15 +109,12 @@ server = sa.Table(
     comment="Servers that share this database, by the name under which they own feeds; seen_ms: when one last said that it lives.",
 )
 
-# These two have every column of the range-pull design; those that nothing here reads are for people and their tools.
 subscribe = sa.Table(
     "subscribe",
     metadata,
-    sa.Column("cluster_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("db_name", _NAME, primary_key=True),
     sa.Column("table_name", _NAME, primary_key=True),
     sa.Column("subscribe_name", _NAME, primary_key=True),
-    sa.Column("db_id", sa.BigInteger, nullable=False),
     sa.Column("table_id", sa.BigInteger, nullable=False),
     sa.Column("master_addrs", _TEXT, nullable=False),
     sa.Column("sink", _TEXT, nullable=False),
@@ -133,11 +130,7 @@ progress = sa.Table(
     sa.Column("table_name", _NAME, primary_key=True),
     sa.Column("subscribe_name", _NAME, primary_key=True),
     sa.Column("range_id", sa.String(64), primary_key=True),
-    sa.Column("progress_stage", sa.Integer, nullable=False),
     sa.Column("progress_init_snapshot_version", sa.BigInteger, nullable=False),
-    sa.Column("progress_current_snapshot_version", sa.BigInteger, nullable=False),
-    sa.Column("progress_last_snapshot_key", _TEXT, nullable=False),
-    sa.Column("progress_last_log_index", sa.BigInteger, nullable=False),
     sa.Column("checkpoint_ts", sa.BigInteger, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("position", _TEXT, nullable=False),
@@ -145,7 +138,7 @@ progress = sa.Table(
     sa.Column("nbytes_total", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("files_total", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("progress_by_name", "subscribe_name", "range_id", unique=True),
-    comment="range_id is the dispatcher, as text.",
+    comment="range_id is the dispatcher, as text. checkpoint_ts: up to where its log is delivered. epoch: of the owner who said so.",
 )
 
 dispatcher = sa.Table(
@@ -241,6 +234,15 @@ table_state = sa.Table(
     sa.Column("next_attempt_ms", sa.BigInteger, nullable=False),
     sa.Column("settled_ts", sa.BigInteger, nullable=False),
     comment="Tables of which the log does not tell every row, until they were read again. One row for each table id; names where it is 0.",
+)
+
+commit_mark = sa.Table(
+    "commit_mark",
+    metadata,
+    sa.Column("writer", sa.String(32), primary_key=True),
+    sa.Column("writes", sa.BigInteger, nullable=False),
+    sa.Column("written_ms", sa.BigInteger, nullable=False),
+    comment="How often each process wrote, where meta-url has several addresses: one whose count went back has lost commits.",
 )
 
 api_token = sa.Table(

@@ -8,12 +8,14 @@ Rows inside a batch are ordered by (``_ts``, ``_key``). Batches are immutable. R
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.jit import U8, U64
 from penstock.model.errors import InvariantError
 from penstock.model.table import COMMIT_TS, KEY, OP, TableSchema
 
@@ -81,6 +83,18 @@ def commit_ts_array(records: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[
     return ts
 
 
+def change_records(table: TableSchema, ts: U64, ops: U8, keys: pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Return the changes of a table version, whose columns are given in its order, under its batch schema."""
+    head = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys]
+    return pa.RecordBatch.from_arrays([*head, *columns], schema=table.batch_schema())
+
+
+def bounded_batches(span_id: int, table: TableSchema, kind: BatchKind, records: pa.RecordBatch) -> Iterator[ChangeBatch]:
+    """Yield records as batches of bounded size, in their order."""
+    for start in range(0, records.num_rows, BATCH_ROWS_MAX):
+        yield ChangeBatch.of(span_id, table, kind, records.slice(start, BATCH_ROWS_MAX))
+
+
 def without_before(records: pa.RecordBatch) -> pa.RecordBatch:
     """Return the records without before-images; without a copy where there are none, or nothing else."""
     kept = records.column(OP).to_numpy(zero_copy_only=True) != np.uint8(Op.BEFORE)
@@ -113,6 +127,8 @@ __all__ = [
     "BatchKind",
     "ChangeBatch",
     "Op",
+    "bounded_batches",
+    "change_records",
     "commit_ts_array",
     "read_ipc",
     "without_before",

@@ -60,6 +60,9 @@ CODES: dict[str, CodeEntry] = {
     "SINK_OCCUPIED": CodeEntry(
         ErrorKind.INVALID, "The target holds files of another feed.", "Choose an empty prefix, or remove the other feed's files."
     ),
+    "SINK_FULL": CodeEntry(
+        ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
@@ -91,6 +94,16 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.BLOCKED,
         "A table is left out: an operator excluded it, or the log does not tell what rows it has and on-rewrite says so.",
         "Run penstock feed table include FEED TABLE when the table shall be delivered again.",
+    ),
+    "FILTER_BROKEN": CodeEntry(
+        ErrorKind.BLOCKED,
+        "An expression of a feed's filter does not fit the columns of its table, or does not always give the same.",
+        "Correct the expression with penstock feed alter, or the table; then the table is delivered again, with what differs by then.",
+    ),
+    "FILTER_FAILED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "An expression of a feed's filter failed for a row.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
@@ -219,6 +232,25 @@ CODES: dict[str, CodeEntry] = {
     "META_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The meta database does not answer.", "Check its URL and health."),
     "META_INCOMPATIBLE": CodeEntry(
         ErrorKind.INVALID, "The meta database was written by another version.", "Use the Penstock version that wrote it, or a new database."
+    ),
+    "META_DIVERGED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The addresses of meta-url do not hold one database: two take writes, or commits that were acknowledged are missing.",
+        "Make the server that has all commits the only one that takes writes. Where commits are lost for good, run `penstock meta check` "
+        "and start the servers again.",
+    ),
+    "META_NOT_EMPTY": CodeEntry(
+        ErrorKind.INVALID,
+        "A backup is restored into an empty meta database only.",
+        "Name another database; --force deletes everything that is in this one first.",
+    ),
+    "META_BACKUP_BROKEN": CodeEntry(
+        ErrorKind.CORRUPT, "A backup of the meta database is cut off or changed.", "Use another one: nothing of it was restored."
+    ),
+    "META_BEHIND_TARGET": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
+        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,

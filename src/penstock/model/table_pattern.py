@@ -1,7 +1,8 @@
 """Patterns of table names, and which DDLs they concern.
 
-A pattern is ``database.table``, each part with ``*``, ``?`` and ``[...]``; the parts are compared apart, so that a star does not run over
-the dot between them, and without regard to case, as MySQL compares names. Runs anywhere.
+A pattern is ``database.table``, each part with ``*``, ``?`` and ``[...]``, and with ``!`` before it for exceptions; of several that match
+a name the last counts, as among columns. The parts are compared apart, so that a star does not run over the dot between them, and without
+regard to case, as MySQL compares names. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ class TablePatterns(msgspec.Struct, frozen=True):
 
     def match(self, schema: str, table: str) -> bool:
         """Return whether a table has a name that belongs."""
-        return any(_match(pattern, schema.lower(), table.lower()) for pattern in self.patterns)
+        schema, table = schema.lower(), table.lower()
+        # Of thousands of names most have no exception, and then any that matches will do.
+        if not any(pattern.startswith("!") for pattern in self.patterns):
+            return any(_match(pattern, schema, table) for pattern in self.patterns)
+        last = next((pattern for pattern in reversed(self.patterns) if _match(pattern.removeprefix("!"), schema, table)), "!")
+        return not last.startswith("!")
 
     def match_database(self, schema: str) -> bool:
         """Return whether tables of a database may belong."""
-        return any(fnmatch.fnmatchcase(schema.lower(), pattern.lower().partition(".")[0]) for pattern in self.patterns)
+        wanted = (pattern.lower().partition(".")[0] for pattern in self.patterns if not pattern.startswith("!"))
+        return any(fnmatch.fnmatchcase(schema.lower(), pattern) for pattern in wanted)
 
     def concern(self, ddl: DdlEvent) -> bool:
         """Return whether a DDL makes, changes or renames a table that belongs, or a database that may hold one."""

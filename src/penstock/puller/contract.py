@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.meta.table_states import TableState
+from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
@@ -36,6 +37,13 @@ class SpanProgress(msgspec.Struct, frozen=True):
     regions_waiting: int
     state: SpanState
     last_error: PenstockError | None
+
+
+class NewBeginning(msgspec.Struct, frozen=True):
+    """From which ts on spans can be pulled of which the upstream lost what came next, and the DDLs below it that stand in no log."""
+
+    ts: int
+    ddls: tuple[DdlEvent, ...] = ()
 
 
 class DoubtControl(Protocol):
@@ -100,8 +108,8 @@ class Puller(Protocol):
     def settled_ts(self) -> int:
         """Return a ts at or above every commit that was acknowledged before the call; subscribed spans resolve up to it by themselves."""
 
-    def begin_again(self) -> int:
-        """Go on after the upstream lost what was to be pulled next; return the ts from which on spans can be pulled."""
+    def begin_again(self, told_ts: int) -> NewBeginning:
+        """Go on after the upstream lost what was to be pulled next; ``told_ts`` is up to where its DDLs are durable."""
 
     def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Take note of table versions that the upstream told, where it could not tell them again after a restart."""

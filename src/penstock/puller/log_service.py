@@ -30,12 +30,15 @@ from penstock.puller.logged.journal_keeper import Journal
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.metrics import LogPullerMetrics, SpanPipelineMetrics
 from penstock.puller.ranged.log_puller import LogPullerSettings
-from penstock.puller.span_capture import SpanCapture
+from penstock.puller.span_capture import SpanCapture, after_all
 from penstock.puller.span_pipeline import SpanPipeline, SpanPipelineSettings
 from penstock.source.contract import Upstream
 from penstock.store.contract import EventStore
 
 _log = logging.getLogger(__name__)
+
+
+_KEEP_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,14 @@ class LogService:
 
     def begin_log_again(self) -> int:
         """Go on at the end of a log that was purged before; return its ts, from which on spans can be captured."""
-        return self._puller.begin_again()
+        begun = self._puller.begin_again(self._store.resolved_ts(DDL_SPAN.span_id))
+        # Durable before anyone begins behind them: the log tells them to nobody.
+        self._store.put_schemas([table for ddl in begun.ddls for table in ddl.tables])
+        kept = threading.Event()
+        done = after_all(len(begun.ddls), kept.set)
+        if any(not self._store.append_ddl(ddl, done) for ddl in begun.ddls) or (begun.ddls and not self._clock.wait(kept, _KEEP_S_MAX)):
+            raise PenstockError("CONGESTED", "what became of tables where the log is lost is not durable yet")
+        return begun.ts
 
     def release_upstream(self) -> None:
         """Give back what was made at the upstream for capture, because no feed needs it any more. May be called twice."""

@@ -126,7 +126,9 @@ class LogPullerMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         on = self.registry
-        self.regions = Gauge(REGIONS, "Regions that wait for a range, are pending, requested, or initialized.", ["state"], registry=on)
+        self.regions = Gauge(
+            REGIONS, "Regions that wait for a range, are pending, requested, initialized, or pulled.", ["state"], registry=on
+        )
         self.resolved_lag = Gauge(RESOLVED_LAG_SECONDS, "How far the slowest span's resolved ts is behind the clock.", registry=on)
         self.lagging_regions = Gauge(LAGGING_REGIONS, "Regions whose resolved ts is further behind than the settings allow.", registry=on)
         self.entries = CellSum(CounterMetricFamily, ENTRIES_TOTAL, "Entries received.", on)

@@ -1,17 +1,23 @@
-"""Finds a dispatcher's position from the target alone, for a feed whose committed progress was lost.
+"""Finds a dispatcher's position from the target alone, for a feed whose committed progress was lost, all of it or the newest part.
 
 The index file of the newest directory says which number was used last; a data file that exists beyond it counts as used too, so nothing
 published is ever written over. Not part of an ordinary restart: there the position comes from the last committed window, or a repeated
-attempt would take new numbers. Runs beside the driver.
+attempt would take new numbers. Invariant: progress is taken from a target only where each of its files is of a window that it has
+published. Runs beside the driver, and where commands are given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from penstock.format.layout.checkpoint import parse_checkpoint
+from penstock.format.layout.checksum_record import CHECKSUMS_DIR, parse_record, parse_record_path
 from penstock.format.layout.index_file import next_number, parse_index
-from penstock.format.layout.paths import DataDir, dispatcher_text, schema_dir
+from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
+from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.target.dispatcher import DispatcherId
-from penstock.target.positions import position_key, schema_key
+from penstock.target.positions import newest_directory, position_key, schema_key, shortened
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
@@ -36,3 +42,74 @@ def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispat
     # A window that was interrupted may have left a file beyond a gap; its number counts as used as well.
     last = max(next_number(indexed.get(newest, 0), numbers.__contains__) - 1, *numbers, 0)
     return {schema_key(newest.version): newest.version, position_key(newest.version, newest.date, name): last}
+
+
+Positions = Mapping[str, Mapping[str, int]]
+Named = tuple[DispatcherId, str, str]
+"""A dispatcher, and the schema and the table that it delivers."""
+
+
+def recover_progress(
+    target: ObjectTarget, settings: StorageSinkSettings, dispatchers: Sequence[Named], committed_ts: int, positions: Positions
+) -> tuple[int, dict[str, dict[str, int]]]:
+    """Return up to where a target is published, and where the dispatchers stand there that went on since a committed state.
+
+    Raises ``META_BEHIND_TARGET`` where that cannot be told for sure: a DDL came since, or a file is of a window that was not published.
+    """
+    content = target.find(METADATA_PATH)
+    published_ts = parse_checkpoint(content) if content is not None else 0
+    since = _files_since(target, committed_ts, published_ts)
+    by_name: dict[tuple[str, str, str], str] = {}
+    for dispatcher, schema, table in dispatchers:
+        key = (schema, table, dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans))
+        if by_name.setdefault(key, str(dispatcher)) != str(dispatcher):
+            raise _unsure(f"{schema}.{table} has partitions")
+    went_on: dict[str, dict[str, int]] = {}
+    paths = list(target.paths())
+    for path in paths:
+        schema_file = parse_schema_path(path)
+        if schema_file is not None and schema_file.version > committed_ts:
+            raise _unsure(f"a DDL came since: {path}")
+    found = [(data, path) for path in paths if (data := settings.layout.parse_data(path)) is not None]
+    # Of each dispatcher in the order in which they were written.
+    for data, path in sorted(found, key=lambda one: (one[0].dir, one[0].number)):
+        owner = by_name.get((data.dir.schema, data.dir.table, data.dispatcher))
+        before = positions.get(owner or "", {})
+        if path in since and owner is not None:
+            went_on[owner] = _moved(went_on.get(owner, before), data)
+        elif path in since or not _is_before(before, data):
+            raise _unsure(f"{path} is of no dispatcher, or of a window that was not published")
+    return published_ts, went_on
+
+
+def _files_since(target: ObjectTarget, committed_ts: int, published_ts: int) -> set[str]:
+    """Return the files of the windows between."""
+    found: set[str] = set()
+    for path in target.paths(CHECKSUMS_DIR):
+        end_ts = parse_record_path(path)
+        if end_ts is None or end_ts <= committed_ts:
+            continue
+        if end_ts > published_ts:
+            raise _unsure(f"a window up to {end_ts} was written, and the target is published up to {published_ts}")
+        found |= {file.path for file in parse_record(target.get(path), path)}
+    return found
+
+
+def _moved(before: Mapping[str, int], data: DataPath) -> dict[str, int]:
+    """Return a position after one more file."""
+    key = position_key(data.dir.version, data.dir.date, data.dispatcher)
+    known = {schema_key(data.dir.version): data.dir.version, **before}
+    return shortened(known | {key: max(data.number, before.get(key, 0))}, key)
+
+
+def _is_before(before: Mapping[str, int], data: DataPath) -> bool:
+    """Return whether a committed position covers a file."""
+    newest = newest_directory(before)
+    if newest is None:
+        return False
+    number = before.get(position_key(data.dir.version, data.dir.date, data.dispatcher))
+    return data.number <= number if number is not None else (data.dir.version, data.dir.date) < newest[0]
+
+
+def _unsure(why: str) -> PenstockError:
+    return PenstockError("META_BEHIND_TARGET", f"the target does not tell where the feed stands: {why}")

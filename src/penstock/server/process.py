@@ -23,6 +23,7 @@ from penstock.config.known_servers import TOKEN_FILE, KnownServer, announce, ens
 from penstock.config.server_tree import ServerConfig
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import SinkConfig
+from penstock.feed.filters.views import Viewer
 from penstock.feed.spark.jobs import SparkJobs
 from penstock.feed.spark.load import spark_load
 from penstock.feed.spark.quiet_accumulators import quiet_accumulators
@@ -45,6 +46,7 @@ from penstock.server.http.callers import Callers
 from penstock.server.http.guard import ApiGuard
 from penstock.server.http.listener import HttpListener
 from penstock.server.metrics import FeedCollector, HealthCollector, SourceCollector
+from penstock.server.rpc.listener import listen as listen_for_grpc
 from penstock.server.source_address import SourcePlace, check_reachable
 from penstock.server.sources.captured_source import CapturedSource, Surroundings
 from penstock.server.sources.feed_answers import FeedAnswers
@@ -178,7 +180,7 @@ class ServerProcess:
             check_reachable(config.source)
         self._go_on()
         session = self._open_spark()
-        jobs = SparkJobs(session)
+        jobs = SparkJobs(session, config.spark.tables)
         self._go_on()
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
@@ -199,13 +201,14 @@ class ServerProcess:
         self._supervisor = supervisor = self._open_supervisor(owner, meta, sources)
         own_metrics = self._open_metrics(meta, sources)
         health = self._open_health(session, meta, sources, supervisor, own_metrics)
-        self._creator = creator = self._open_creator(directory, meta, sources, connections)
+        self._creator = creator = self._open_creator(directory, meta, sources, connections, jobs.queries)
         answers = FeedAnswers(sources, meta, config, clock)
         parts.callback(answers.close)
         callers = self._open_callers(directory)
         shown = (answers.doubted, answers.verification, callers, config.store.gc_ttl_seconds, lambda: jobs.parallelism)
         app = build_api(meta, creator, answers, supervisor, [own_metrics], clock, health, *shown)
         self._listen(app, callers, directory)
+        listen_for_grpc(config, creator, meta, supervisor, callers, clock, parts)
         keeps = supervisor.keeps
         sources.follow(
             lambda: needed_sources(sources, meta.list_feeds(), owner, keeps),
@@ -225,7 +228,9 @@ class ServerProcess:
     def _runs_here(self, feed: str) -> bool:
         return self._supervisor is not None and self._supervisor.status(feed) is not None
 
-    def _open_creator(self, directory: DataDirectory, meta: MetaDatabase, sources: Sources, connections: Connections) -> FeedCreator:
+    def _open_creator(
+        self, directory: DataDirectory, meta: MetaDatabase, sources: Sources, connections: Connections, viewer: Viewer
+    ) -> FeedCreator:
         config = self._config
 
         def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
@@ -233,7 +238,7 @@ class ServerProcess:
             return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
 
         policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
-        return FeedCreator(meta, sources, open_target, policy)
+        return FeedCreator(meta, sources, open_target, policy, viewer)
 
     def _open_callers(self, directory: DataDirectory) -> Callers:
         tokens = ApiTokens(self._config.effective_meta_url, self._clock, self._config.meta)

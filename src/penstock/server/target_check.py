@@ -33,11 +33,11 @@ def check_target(uri: str, options: Mapping[str, Any] | None = None, feed: str |
     with _folders_as_they_were(target_uri):
         try:
             target = TargetAddress(target_uri).open(guard=unfenced)
-            there = target.children()
+            used = not target.is_empty()
         except PenstockError as error:
             return [Finding("target: reachable", False, mask_text(f"[{error.code}] {error.detail}"), error.hint)]
         findings = [Finding("target: reachable", True, target.name, "it answers and can be listed")]
-        findings.append(_owner(target, settings, bool(there), feed))
+        findings.append(_owner(target, settings, used, feed))
         findings += _writes(target)
         return findings
 
@@ -79,7 +79,7 @@ def _writes(target: ObjectTarget) -> Iterator[Finding]:
         yield Finding("target: create", True, "an object was created", _CREDENTIALS)
         yield _create_only(target, probe)
         step = "list"
-        listed = probe in target.children(OWNER_DIR)
+        listed = probe in target.paths(OWNER_DIR)
         yield Finding("target: list", listed, "the object is listed" if listed else "a new object is not listed", "lists show new objects")
         step = "delete"
         target.delete(probe)

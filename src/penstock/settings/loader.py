@@ -299,4 +299,4 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple | list | frozenset):
         return [_plain(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
-    return value
+    return dump(value) if dataclasses.is_dataclass(value) else value

@@ -25,14 +25,22 @@ _NOT_SECRET = frozenset({"output-handle-key", "delete-only-output-handle-key-col
 _SHOWN_USERS = frozenset({"mysql", "mariadb", "postgres", "postgresql"})
 """Schemes whose user is a name and no secret."""
 _ASSIGNED = re.compile(
-    rf"""(?P<name>(?<![\w.-])(?=[\w.-]*?(?:{_SECRET_WORD}))[\w.-]++["']?\s*+[=:]\s*+)"""
-    r"""(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|(?P<open>["']?)(?:[^\s&"',;)\]}]|[,;)\]}]++(?!\s|$))++)""",
+    rf"""(?P<name>(?<![\w.-])(?=[\w.-]*?(?:{_SECRET_WORD}|sig=))[\w.-]++["']?\s*+[=:]\s*+(?:Some\()?+)"""
+    r"""(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|(?P<open>["'][^\n]*+|(?:[^\s&"',;)\]}]|[,;)\]}]++(?!\s|$))++))""",
     re.IGNORECASE,
 )
+_IDENTIFIED = re.compile(
+    r"""\b(identified\s++(?:by|with\s++\S++\s++(?:by|as|using))(?:\s++password)?+\s*+\(?+\s*+)"""
+    r"""(?:"(?:[^"\\]|\\.|"")*+"?|'(?:[^'\\]|\\.|'')*+'?)""",
+    re.IGNORECASE,
+)
+"""What a statement that makes users says; it may be cut off."""
 _PART_ENDS = (re.compile(r"[/?#:@&=]+"), re.compile(r"[/?#:@&=\s\"']+"))
 _PART_CHARS_MIN = 3
 _BEARER = re.compile(r"\b(bearer\s+|authorization\s*[:=]\s*(?:basic\s+)?)(?!bearer)[\w.~+/=-]{4,}", re.IGNORECASE)
 _SCHEME = re.compile(r"(?<![\w+.-])[+.-]*+(?P<scheme>\w[\w+.-]*+)://")
+_HALF_SCHEME = re.compile(r"(?:mysql|mariadb|postgres(?:ql)?|s3a?|gs|az)(?::/?|//?)(?!/)", re.IGNORECASE)
+"""A URI in which somebody forgot a slash or the colon."""
 _RUN = re.compile(r"[^\s\"']*")
 _AUTHORITY = re.compile(r"[^/?#]*")
 _HOST_AND_PORT = re.compile(r"[^\s:@/?#]*:\d+(?![^\s/?#,;.)\]])")
@@ -54,13 +62,17 @@ def _masked(text: str, depth: int) -> str:
             end = max(end, _end_of_broken_password(text, start, end))
             shown += text[at:start] + _masked_rest(found["scheme"], text[start:end], depth)
             at = end
-    return _ASSIGNED.sub(_hide_value, _BEARER.sub(rf"\g<1>{MASK}", shown + text[at:]))
+    shown = _IDENTIFIED.sub(rf"\g<1>{MASK}", _BEARER.sub(rf"\g<1>{MASK}", shown + text[at:]))
+    return _ASSIGNED.sub(_hide_value, shown)
 
 
 def mask_uri(uri: str) -> str:
     """Return a text that is one URI with its credentials hidden, whatever characters they have."""
     found = _SCHEME.match(uri)
-    return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :], _DEPTH_MAX) if found else uri)
+    if found is None:
+        half = _HALF_SCHEME.match(uri)
+        return mask_text(f"{half[0]}{MASK}{uri[uri.rfind('@') :]}" if half and "@" in uri else uri)
+    return mask_text(found[0] + _masked_rest(found["scheme"], uri[found.end() :], _DEPTH_MAX))
 
 
 def mask_parts(text: str, uri: str) -> str:
@@ -120,6 +132,9 @@ def _masked_parameter(pair: str, depth: int) -> str:
         return f"{name}={MASK}"
     # A URI as a value, such as an endpoint, mostly comes encoded.
     plain = unquote_plus(value)
+    for _ in range(_DEPTH_MAX):
+        # More than once where it passed through several hands.
+        plain = unquote_plus(plain) if "%" in plain else plain
     masked = _masked(plain, max(depth - 1, 0))
     return pair if masked == plain else f"{name}={masked}"
 

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 def open_sink(uri: str, options: Mapping[str, Any], guard: Guard | None) -> Sink:
     """Return the sink of one task; without a guard where the task cannot ask who owns the feed."""
     from penstock.sink.storage.sink import StorageSink
-    from penstock.target.storage import TargetAddress
+    from penstock.target.storage import TargetAddress, retry_of
 
     target_uri, settings = from_uri(uri, options)
-    return StorageSink(TargetAddress(target_uri).open(guard=guard), settings)
+    return StorageSink(TargetAddress(target_uri, retry_of(settings)).open(guard=guard), settings)
 
 
 def open_maintainer(uri: str, options: Mapping[str, Any], guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
     """Return the part of the target that acts once per feed; where somebody waits, a call to it ends soon after ``answer_s_max``."""
     from penstock.sink.storage.maintainer import StorageMaintainer
-    from penstock.target.storage import RetrySettings, TargetAddress
+    from penstock.target.storage import RetrySettings, TargetAddress, retry_of
 
     target_uri, settings = from_uri(uri, options)
-    retry = RetrySettings() if answer_s_max is None else RetrySettings(request_s_max=answer_s_max, total_s_max=answer_s_max)
+    retry = retry_of(settings) if answer_s_max is None else RetrySettings(request_s_max=answer_s_max, total_s_max=answer_s_max)
     return StorageMaintainer(TargetAddress(target_uri, retry).open(guard=guard), settings)
 
 

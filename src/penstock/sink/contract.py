@@ -116,6 +116,9 @@ class SinkMaintainer(Protocol):
     def claim(self, feed: str) -> None:
         """Mark the target as this feed's. Idempotent."""
 
+    def probe(self) -> None:
+        """Raise unless the target takes something; leaves nothing behind."""
+
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
 
@@ -127,6 +130,9 @@ class SinkMaintainer(Protocol):
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish that every row with a commit ts at or below this one is in the target, but for some tables. Never goes back."""
+
+    def published_ts(self) -> int:
+        """Return the checkpoint that is published, 0 where none is."""
 
 
 __all__ = [

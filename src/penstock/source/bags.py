@@ -7,13 +7,26 @@ key). So a transaction never has both sides of one content. All work is on colum
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.kernels.jit import I64, U64
+from penstock.model.batch import BatchKind, ChangeBatch, Op, bounded_batches, change_records
 from penstock.model.rows.bag_key import CONTENT_BYTES, bag_keys, content_words, key_grid
+from penstock.model.table import TableSchema
+
+
+class BagRows(NamedTuple):
+    """The rows of one side as the log has them: when each came or ceased, a hash of its content, and the columns of chosen ones."""
+
+    ts: U64
+    contents: pa.Array
+    columns: Callable[[I64], Sequence[pa.Array]]
 
 
 class BagSide(msgspec.Struct, frozen=True):
@@ -49,6 +62,18 @@ def fold_bag(ceased_ts: U64, ceased_content: pa.Array, became_ts: U64, became_co
         keys = bag_keys(np.ascontiguousarray(grid[rows]).reshape(-1, CONTENT_BYTES), ts[rows], number[chosen])
         sides.append(BagSide(rows - gone if is_became else rows, keys))
     return sides[0], sides[1]
+
+
+def bag_changes(table: TableSchema, ceased: BagRows, became: BagRows) -> list[ChangeBatch]:
+    """Return what a bag lost and got: its updates are a delete of what was there and an insert of what is there now."""
+    gone, came = fold_bag(ceased.ts, ceased.contents, became.ts, became.contents)
+    found: list[ChangeBatch] = []
+    for kind, op, left, side in ((BatchKind.TOMBSTONE, Op.DELETE, gone, ceased), (BatchKind.DATA, Op.INSERT, came, became)):
+        ops = np.full(len(left.rows), int(op), dtype=np.uint8)
+        if len(ops):
+            records = change_records(table, side.ts[left.rows], ops, left.keys, side.columns(left.rows))
+            found += bounded_batches(0, table, kind, records)
+    return found
 
 
 def _ordered(ts: U64, high: U64, low: U64) -> I64:

@@ -25,7 +25,8 @@ def open_upstream(uri: str) -> Upstream:
     if opener is None:
         supported = ", ".join(sorted(f"{name}://" for name in _OPENERS))
         raise PenstockError("CONFIG_INVALID", f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}")
-    return opener(uri)
+    with _sense(scheme):
+        return opener(uri)
 
 
 def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
@@ -37,7 +38,18 @@ def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
             f"uri: scheme {_scheme(uri) or '(none)'!r} has no doctor",
             "Give a mysql:// or a postgresql:// URI, as --source takes it.",
         )
-    return doctor(uri, patterns)
+    with _sense(_scheme(uri)):
+        return doctor(uri, patterns)
+
+
+@contextlib.contextmanager
+def _sense(scheme: str) -> Iterator[None]:
+    """Let answers that make no sense be the server's fault: whoever listens there may say anything."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        text = f"answers of the server make no sense ({type(error).__name__}); is this what {scheme}:// means?"
+        raise PenstockError("DECODE_FAILED", text) from error
 
 
 def _scheme(uri: str) -> str:

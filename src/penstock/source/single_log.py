@@ -24,7 +24,7 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, compose_ts
 from penstock.source.contract import Capability, LogPosition, Upstream
 
-__all__ = ["CommitChain", "LogPosition", "LogStep", "LoggedUpstream", "has_log"]
+__all__ = ["Beginning", "CommitChain", "LogPosition", "LogStep", "LoggedUpstream", "has_log"]
 
 
 class TableDoubt(msgspec.Struct, frozen=True):
@@ -69,6 +69,15 @@ class LogStep(msgspec.Struct, frozen=True):
         return max(1, sum(c.header.nbytes for c in self.changes))
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """Where capture goes on whose log is lost, and what became of tables meanwhile: all of it below the ts of the position."""
+
+    position: LogPosition
+    ddls: tuple[DdlEvent, ...] = ()
+    schemas: tuple[TableSchema, ...] = ()
+    """For the journal, as those of a step."""
+
+
 class LoggedUpstream(Upstream, Protocol):
     """An upstream with one log for all tables. Declares ``Capability.LOG``."""
 
@@ -80,6 +89,13 @@ class LoggedUpstream(Upstream, Protocol):
 
     def first_position(self) -> LogPosition:
         """Return where capture begins that has no position yet: the end of the log, with a ts not below any commit before it."""
+
+    def begin_again(self, told_ts: int, above_ts: int) -> Beginning:
+        """Return the end of the log as the place where capture goes on that has lost what lies before it.
+
+        Everything is above ``above_ts``. What is told is the difference between the tables that the server shows now and those that were
+        told up to ``told_ts``, whatever was read behind that: whoever calls it again, because what it gave was not kept, is told again.
+        """
 
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
@@ -110,7 +126,7 @@ class LoggedUpstream(Upstream, Protocol):
     def release(self) -> None:
         """Give back what was made at the upstream for capture, because nobody needs its log any more. May be called twice.
 
-        A reading that goes on ends with ``LOG_PURGED``; whoever captures again begins with ``first_position``.
+        A reading that goes on ends with ``LOG_PURGED``; whoever captures again begins with ``begin_again``.
         """
 
 

@@ -8,10 +8,11 @@ that each executor opens its own target. Runs on executors and the driver.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,17 +32,22 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, LocalStore, MemoryStore, ObjectStore
 
-from penstock.files.buckets import REQUEST_S_MAX, cause_of, open_bucket
+from penstock.files.buckets import BUCKET_SCHEMES, REQUEST_S_MAX, cause_of, open_bucket
 from penstock.files.large_writes import WRITE_BYTES, pieces
 from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
 from penstock.target.local_tree import is_linked, walk
-from penstock.target.settings import CONNECTION_SCHEME
+from penstock.target.settings import CONNECTION_SCHEME, StorageSinkSettings
 
 MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
+QUICK_BYTES_MAX = 1 << 20
+"""Requests that carry no more than this are soon answered, or not at all."""
+SMALL_REQUEST_S_MAX = 30.0
+LISTED_CHARS_MAX = 1 << 30
+"""How long the paths of a list are together: those of more than ten million files."""
 SMALL_BYTES_MAX = 64 << 20
 """No schema file, index or checkpoint is as large as this."""
 _RESERVED = b"penstock: being uploaded in parts\n"
@@ -51,22 +57,32 @@ Guard = Callable[[], None]
 """Asked before each write to a target; raises where none may be."""
 _PUTS = frozenset({"create", "write"})
 _WRITES = _PUTS | {"delete"}
+_FULL = ("No space left", "Disk quota exceeded", "status code: 507", "<Code>QuotaExceeded</Code>", "<Code>XMinioStorageFull</Code>")
+"""How a disk and object stores say that there is no room."""
 _MEMORY_STORES: dict[str, ObjectStore] = {}
 _MEMORY_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often and how patiently a transient failure is tried again, and how long one request may take.
+    """How often and how patiently a transient failure is tried again, and how long one request may take, one without many bytes too.
 
-    Beyond ``total_s_max`` a call is not tried again: whoever waits for an answer waits for little more than that.
+    A call that has lasted as long as its request may take, or ``total_s_max``, is not tried again: whoever waits for an answer waits for
+    little more than that, and a target that hangs is soon known for it.
     """
 
     attempts_max: int = 5
     pause_s_min: float = 0.1
     pause_s_max: float = 5.0
     request_s_max: float = REQUEST_S_MAX
+    small_s_max: float = SMALL_REQUEST_S_MAX
     total_s_max: float = math.inf
+
+
+def retry_of(settings: StorageSinkSettings) -> RetrySettings:
+    """Return the patience that a feed has with its target."""
+    small_s = settings.request_timeout_ms / 1000
+    return RetrySettings(request_s_max=max(REQUEST_S_MAX, small_s), small_s_max=small_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,8 @@ class TargetAddress:
         opened = ObjectTarget(store, mask_uri(self.uri), self.retry, clock or SystemClock(), rng or system_random())
         if guard is not None:
             opened.guard = guard
+        if opened.quick_s_max < self.retry.request_s_max and urlsplit(self.uri).scheme in BUCKET_SCHEMES:
+            opened.quick = _open_store(self.uri, opened.quick_s_max)
         return opened
 
     def __repr__(self) -> str:
@@ -93,6 +111,9 @@ class ObjectTarget:
 
     def __init__(self, store: ObjectStore, name: str, retry: RetrySettings, clock: Clock, rng: random.Random) -> None:
         self._store = store
+        self.quick = store
+        """The same for requests without many bytes, which have less time."""
+        self.quick_s_max = min(retry.small_s_max, retry.request_s_max)
         self.name = name
         self._retry = retry
         self._clock = clock
@@ -115,7 +136,7 @@ class ObjectTarget:
         in_parts = len(content) >= MULTIPART_BYTES and not isinstance(self._store, LocalStore)
         first = _reservation(content) if in_parts else content
         try:
-            self._run("create", path, lambda: self._create(path, first))
+            self._run("create", path, lambda: self._create(path, first), self._time_for(first))
         except FileExistsError:
             # Whoever reserved the name for the same bytes may not have come to their end.
             if not in_parts or not self._holds(path, first):
@@ -124,21 +145,23 @@ class ObjectTarget:
                 return False
         if in_parts:
             # Over the reservation, or over the same bytes: any other object under the name would have been found.
-            self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=True))
+            self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=True), self._retry.request_s_max)
         return True
 
     def put(self, path: str, content: bytes | memoryview) -> None:
         """Write an object, over whatever is there."""
         content = self._own(content)
-        self._run("write", path, lambda: obstore.put(self._store, path, content, use_multipart=len(content) >= MULTIPART_BYTES))
+        store, parts = self._store_for(content), len(content) >= MULTIPART_BYTES
+        self._run("write", path, lambda: obstore.put(store, path, content, use_multipart=parts), self._time_for(content))
 
     def get(self, path: str, bytes_max: int | None = None) -> bytes:
         """Return an object's bytes; FileNotFoundError where there is none. One that is larger than it may be is not read."""
+        small = bytes_max is not None and bytes_max <= SMALL_BYTES_MAX
 
         def read() -> bytes:
-            return bytes(_small(obstore.get(self._store, path), path, bytes_max).bytes())
+            return bytes(_small(obstore.get(self.quick if small else self._store, path), path, bytes_max).bytes())
 
-        return self._run("read", path, read)
+        return self._run("read", path, read, self.quick_s_max if small else self._retry.request_s_max)
 
     def find(self, path: str) -> bytes | None:
         """Return the bytes of a small object, or None."""
@@ -151,7 +174,7 @@ class ObjectTarget:
         """Return a small object's bytes and the tag of this state of it (None where the store has none), or None."""
 
         def read() -> tuple[bytes, str | None]:
-            found = _small(obstore.get(self._store, path), path, SMALL_BYTES_MAX)
+            found = _small(obstore.get(self.quick, path), path, SMALL_BYTES_MAX)
             return bytes(found.bytes()), self._tag(found.meta)
 
         try:
@@ -170,11 +193,11 @@ class ObjectTarget:
             local = isinstance(self._store, LocalStore)
             mode: Any = "create" if tag is None else "overwrite" if local else {"e_tag": tag, "version": tag}
             try:
-                written = self._tag(obstore.put(self._store, path, content, mode=mode, use_multipart=False))
+                written = self._tag(obstore.put(self.quick, path, content, mode=mode, use_multipart=False))
             except (AlreadyExistsError, PreconditionError) as error:
                 raise FileExistsError(path) from error
             except NotSupportedError:
-                obstore.put(self._store, path, content, use_multipart=False)
+                obstore.put(self.quick, path, content, use_multipart=False)
                 return None
             return None if local else written
 
@@ -188,16 +211,14 @@ class ObjectTarget:
     def exists(self, path: str) -> bool:
         """Return whether an object is there."""
         try:
-            self._run("look at", path, lambda: obstore.head(self._store, path))
+            self._run("look at", path, lambda: obstore.head(self.quick, path))
         except FileNotFoundError:
             return False
         return True
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths of all objects in a directory and below, in no particular order."""
-        pages = self._run("list", prefix or "/", lambda: [[o["path"] for o in page] for page in obstore.list(self._store, prefix or None)])
-        for page in pages:
-            yield from page
+        yield from self._run("list", prefix or "/", lambda: _listed(page for page in obstore.list(self.quick, prefix or None)))
 
     def own_paths(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the paths of all objects that lie in the target itself, and what is there besides: where, and what it is.
@@ -208,21 +229,23 @@ class ObjectTarget:
             return self._run("list", "/", lambda: walk(Path(str(self._store.prefix))))
         return sorted(self.paths()), []
 
-    def children(self, prefix: str = "") -> list[str]:
-        """Return the paths of the objects and directories that lie directly in a directory."""
+    def is_empty(self) -> bool:
+        """Return whether nothing is there; of a bucket only the beginning of its list is read, because it may have no end."""
 
-        def read() -> list[str]:
-            found = obstore.list_with_delimiter(self._store, prefix or None)
-            return [*found["common_prefixes"], *(o["path"] for o in found["objects"])]
+        def look() -> bool:
+            if isinstance(self._store, LocalStore):
+                found = obstore.list_with_delimiter(self.quick)
+                return not (found["common_prefixes"] or found["objects"])
+            return asyncio.run(asyncio.wait_for(_lists_nothing(self.quick), self._retry.request_s_max))
 
-        return sorted(self._run("list", prefix or "/", read))
+        return self._run("list", "/", look)
 
     def delete(self, path: str) -> None:
         """Delete an object; one that is gone already counts as deleted."""
         if isinstance(self._store, LocalStore) and is_linked(Path(str(self._store.prefix)), path):
             raise PenstockError("SINK_UNWRITABLE", f"{self.name}: {path} lies behind a link, and nothing outside of a target is deleted")
         try:
-            self._run("delete", path, lambda: obstore.delete(self._store, path))
+            self._run("delete", path, lambda: obstore.delete(self.quick, path))
         except FileNotFoundError:
             return
 
@@ -235,7 +258,7 @@ class ObjectTarget:
 
     def _create(self, path: str, content: bytes | memoryview) -> None:
         try:
-            obstore.put(self._store, path, self._pieces(content), mode="create", use_multipart=False)
+            obstore.put(self._store_for(content), path, self._pieces(content), mode="create", use_multipart=False)
         except AlreadyExistsError as error:
             raise FileExistsError(path) from error
 
@@ -243,13 +266,20 @@ class ObjectTarget:
         """Return whether an object has these bytes; one of another length is not read."""
 
         def read() -> bool:
-            found = obstore.get(self._store, path)
+            found = obstore.get(self._store_for(content), path)
             return found.meta["size"] == len(content) and bytes(found.bytes()) == content
 
-        return self._run("read", path, read)
+        return self._run("read", path, read, self._time_for(content))
 
-    def _run(self, verb: str, path: str, call: Callable[[], _T]) -> _T:
-        attempt, until_s = 0, self._clock.monotonic_s() + self._retry.total_s_max
+    def _store_for(self, content: bytes | memoryview) -> ObjectStore:
+        return self.quick if len(content) <= QUICK_BYTES_MAX else self._store
+
+    def _time_for(self, content: bytes | memoryview) -> float:
+        return self.quick_s_max if len(content) <= QUICK_BYTES_MAX else self._retry.request_s_max
+
+    def _run(self, verb: str, path: str, call: Callable[[], _T], request_s_max: float | None = None) -> _T:
+        """Do something to an object, again where that may help; a request without many bytes has the time of such a one."""
+        attempt, until_s = 0, self._clock.monotonic_s() + min(self._retry.total_s_max, request_s_max or self.quick_s_max)
         while True:
             attempt += 1
             try:
@@ -273,6 +303,27 @@ def _reservation(content: bytes | memoryview) -> bytes:
     return _RESERVED + f"{len(content)} {xxhash.xxh3_128_hexdigest(content)}\n".encode()
 
 
+async def _lists_nothing(store: ObjectStore) -> bool:
+    # In a loop of its own, because nothing else ends a client that a store leads from one empty page to the next.
+    async for page in obstore.list(store, chunk_size=1):
+        if page:
+            return False
+    return True
+
+
+def _listed(pages: Iterable[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the paths of a list; raise where a store makes one that has no end, by which it would fill the memory."""
+    found: dict[str, None] = {}
+    chars = 0
+    for page in pages:
+        before = len(found)
+        found.update((entry["path"], None) for entry in page)
+        chars += sum(len(entry["path"]) for entry in page)
+        if len(found) - before < len(page) or chars > LISTED_CHARS_MAX:
+            raise ValueError("the list has an object twice" if chars <= LISTED_CHARS_MAX else "the list is longer than one can be")
+    return list(found)
+
+
 def _small(found: Any, path: str, bytes_max: int | None) -> Any:
     """Return what was found unless it is larger than it may be."""
     if bytes_max is not None and found.meta["size"] > bytes_max:
@@ -286,14 +337,15 @@ def unfenced() -> None:
 
 def _classify(error: Exception, what: str) -> PenstockError:
     cause = cause_of(error)
+    if any(mark in f"{error}" for mark in _FULL):
+        return PenstockError("SINK_FULL", f"{what}: {cause}")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError | NotADirectoryError | IsADirectoryError):
         return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
     if isinstance(error, NotSupportedError | InvalidPathError | UnknownConfigurationKeyError | ValueError):
         return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
     text = str(error)
     if any(
-        mark in text
-        for mark in ("Permission denied", "Read-only file system", "Not a directory", "No space left", "NoSuchBucket", "File name too long")
+        mark in text for mark in ("Permission denied", "Read-only file system", "Not a directory", "NoSuchBucket", "File name too long")
     ):
         return PenstockError("SINK_UNWRITABLE", f"{what}: {cause}")
     return PenstockError("SINK_UNAVAILABLE", f"{what}: {cause}")

@@ -116,12 +116,16 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
     versions = [_version(p) for p in sorted((folder / schema).glob("*/meta/schema_*.json"))]
     versions = sorted((v for v in versions if v.number <= limit), key=lambda v: (v.number, v.type not in _RENAMES))
     by_place = {(v.name, v.number): v for v in versions}
-    numbers = [v.number for v in versions]
+    changes: dict[str, list[int]] = {}
+    for version in versions:
+        for concerned in {version.name, *([_origin(version)] if version.type in _RENAMES else [])}:
+            changes.setdefault(concerned, []).append(version.number)
     events: list[tuple[tuple[int, int, int, int], Any]] = [((v.number, v.number, 0, at), v) for at, v in enumerate(versions)]
     for at, (name, number, line, ts) in enumerate(_lines(folder / schema, limit)):
         if (name, number) not in by_place:
             raise UnreadableError(f"{name}/{number} has rows and no schema file")
         # A transaction that wrote, altered and wrote again: its rows of the older version come before the next one, whatever their ts.
+        numbers = changes[name]
         later = bisect.bisect_right(numbers, max(number, ts - _BELOW - 1))
         place = numbers[later] if later < len(numbers) and numbers[later] < ts else ts
         events.append(((place, number, -1 if place < ts else 1, at), (by_place[name, number], ts, line)))

@@ -66,6 +66,8 @@ class Life:
         self._hashes: dict[Path, str] = {}
         self._clock = SystemClock()
         self._down = False
+        self._is_lost = False
+        """Whether the log since the process ended is lost, and nobody has noticed yet."""
         self._was_doubted = False
         """Whether a table was ever in doubt: until it is read again, the log may change rows that the files do not have."""
         self.script: list[Step] = []
@@ -152,6 +154,7 @@ class Life:
             "window": self._window,
             "rotate": self._server.rotate,
             "down": self._go_down,
+            "lose": self._lose_log,
             "up": self._come_up,
             "restart": self._restart,
             "crash": self._crash,
@@ -213,12 +216,35 @@ class Life:
             self._feed.close_services()
         self._down = True
 
+    def _lose_log(self) -> None:
+        """Let the log be purged, or its slot be dropped, while nobody reads it."""
+        self._go_down()
+        self._server.lose_log(self._schema)
+        self._is_lost = True
+
     def _come_up(self) -> None:
         if self._down:
             self._feed.open()
             self._let_snapshots_begin()
-            self._feed.begin()
+            self._begin_run()
+            if self._is_lost:
+                # The first run captures what it had and finds out; the second one begins again.
+                self._feed.begin_behind_loss(self._begin_run)
+                self._is_lost = False
         self._down = False
+
+    def _begin_run(self) -> None:
+        """Begin as runs of a feed do: one that finds a table changed since the log told of it ends, and the next one tries again."""
+        deadline_s = self._clock.monotonic_s() + QUIET_S
+        while True:
+            try:
+                self._feed.begin()
+            except PenstockError as error:
+                if error.code != "UPSTREAM_CHANGING" or self._clock.monotonic_s() > deadline_s:
+                    raise
+                self._clock.wait(threading.Event(), 0.3)
+            else:
+                return
 
     def _restart(self) -> None:
         self._go_down()
@@ -278,6 +304,9 @@ class Life:
     def _drain(self) -> None:
         try:
             self._feed.feed.drain(self._feed.log.settled_ts(), DRAIN_S)
+            while any(d.with_state for d in self._feed.live()):
+                # A table whose state is delivered in a later window holds up nobody, the checkpoint neither.
+                self._feed.feed.drain(self._feed.log.settled_ts() + 1, DRAIN_S)
         except PenstockError as error:
             raise WrongError(f"nothing is delivered: {error}; {[(s.span_id, s.last_error) for s in self._feed.log.status()]}") from error
 

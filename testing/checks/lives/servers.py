@@ -98,6 +98,9 @@ class Server(Protocol):
     def rotate(self) -> None:
         """Begin another file of the log."""
 
+    def lose_log(self, schema: str) -> None:
+        """Lose the log of a life up to now, while nobody reads it."""
+
     def restart(self) -> None:
         """Stop the server and start it again."""
 
@@ -169,6 +172,21 @@ class MySqlServer:
         """Begin another file of the binlog."""
         self._run("FLUSH BINARY LOGS")
 
+    def lose_log(self, schema: str) -> None:
+        """Purge all files but a new one; the server keeps one, without a word, while it believes that someone reads it."""
+        self.rotate()
+
+        def is_purged() -> bool:
+            with contextlib.closing(self.session(schema)) as session:
+                newest = _fetch(session, "SHOW BINARY LOGS")[-1][0]
+                for (reader,) in _fetch(session, "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"):
+                    with contextlib.suppress(pymysql.Error):
+                        _fetch(session, f"KILL {reader}")
+                _fetch(session, f"PURGE BINARY LOGS TO '{newest}'")
+                return len(_fetch(session, "SHOW BINARY LOGS")) == 1
+
+        wait_until(is_purged, "the log is not purged")
+
     def restart(self) -> None:
         """Stop the server and start it again the same way."""
         process = psutil.Process(int((self._directory / "pid").read_text()))
@@ -225,6 +243,10 @@ class PostgresServer:
     def end(self, schema: str) -> None:
         """Drop schema and slot."""
         self._run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        self.lose_log(schema)
+
+    def lose_log(self, schema: str) -> None:
+        """Drop the slot."""
 
         def dropped() -> bool:
             with contextlib.suppress(psycopg.Error):

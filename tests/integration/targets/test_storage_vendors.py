@@ -13,7 +13,7 @@ from penstock.readback.inspection import check_target
 from penstock.readback.replay import replay_table
 from penstock.target.storage import ObjectTarget
 from testing.paths.storage_lab import StorageLab
-from testing.servers.gcs import gcs
+from testing.servers.buckets.gcs import gcs
 from testing.servers.loopback_server import azurite
 
 pytestmark = pytest.mark.integration
@@ -76,7 +76,9 @@ def test_gcs_reads_writes_lists_and_deletes_plain_objects(google: str) -> None:
         assert target.put_new(path, content)
         assert not target.put_new(path, content)
     assert {path: target.get(path) for path in target.paths()} == objects
-    assert target.children("b") == ["b/c d.txt", "b/ü"]
+    assert sorted(target.paths("b")) == ["b/c d.txt", "b/ü/%41&<>.json"]
+    assert not target.is_empty()
+    assert ObjectTarget.open(f"gcs://penstock-test/nothing?{google}").is_empty()
     assert target.exists("a")
     target.put("a", b"2")
     assert target.find("a") == b"2"

@@ -29,11 +29,11 @@ from penstock.model.errors import PenstockError
 from penstock.server.verify.verification import open_reader
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 from testing.checks.target_audit import DeliveredChanges
-from testing.servers.burners import LOAD, burners
+from testing.servers.clusters.burners import LOAD, burners
+from testing.servers.clusters.spark_standalone import SparkStandalone, spark_standalone
 from testing.servers.command_process import CommandProcess
 from testing.servers.loopback_server import mariadb
 from testing.servers.seaweed import S3Server, seaweed_s3
-from testing.servers.spark_standalone import SparkStandalone, spark_standalone
 
 SERVERS, FEEDS, RATE = 3, 20, 100
 TABLES = ("orders", "order_items", "products", "assets")

@@ -29,10 +29,10 @@ from penstock.source.dataserver.client import DataServerUpstream
 from penstock.store.flight.address import read_address
 from penstock.store.flight.credentials import split_token
 from testing.checks.target_audit import DeliveredChanges
+from testing.servers.clusters.spark_machines import SparkMachines, network, spark_machines, why_not
 from testing.servers.command_process import CommandProcess
 from testing.servers.loopback_server import mariadb
 from testing.servers.seaweed import S3Server, seaweed_s3
-from testing.servers.spark_machines import SparkMachines, network, spark_machines, why_not
 
 START_S = 300.0
 WORKERS = 2

@@ -115,9 +115,10 @@ def test_a_second_signal_ends_the_process_at_once(foreground: Foreground) -> Non
     second.join()
 
 
-def test_a_start_that_hangs_is_left(foreground: Foreground) -> None:
+@pytest.mark.usefixtures("foreground")
+def test_a_start_that_hangs_is_left() -> None:
     clock, process = SimulatedClock(), ScriptedProcess(hears=False)
-    foreground._clock = clock
+    foreground = Foreground(clock, leave)
     sender = when_starting(process, signal.SIGTERM)
 
     def pass_time() -> None:

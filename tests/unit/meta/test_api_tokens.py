@@ -9,7 +9,6 @@ from penstock.config.known_servers import new_token
 from penstock.meta.api_tokens import ApiTokens, Role
 from penstock.meta.engine import sqlite_url
 from penstock.model.errors import PenstockError
-from penstock.server.http.callers import Callers
 from testing.twins.clock import SimulatedClock
 
 DAY_S = 86_400.0
@@ -27,14 +26,6 @@ def tokens(tmp_path: Path, clock: SimulatedClock) -> Iterator[ApiTokens]:
     opened.close()
 
 
-def whose(callers: Callers, token: str) -> str | None:
-    found, certain = callers.find(token)
-    if not certain:
-        callers.refresh()
-        found, _ = callers.find(token)
-    return found.name if found else None
-
-
 def test_a_role_holds_those_before_it() -> None:
     allowed = {(mine.value, needed.value) for mine in Role for needed in Role if mine.allows(needed)}
     assert allowed == {
@@ -45,29 +36,6 @@ def test_a_role_holds_those_before_it() -> None:
         ("admin", "operate"),
         ("admin", "admin"),
     }
-
-
-def test_an_expiry_counts_to_the_millisecond(tokens: ApiTokens, clock: SimulatedClock) -> None:
-    callers = Callers("own", tokens, clock)
-    _, token = callers.create("a", Role.READ, 1000)
-    assert whose(callers, token) == "a"
-    clock.advance(0.999)
-    assert whose(callers, token) == "a"
-    clock.advance(0.001)
-    assert whose(callers, token) is None
-    assert whose(callers, "own") == "server"
-
-
-def test_what_another_server_does_is_seen_in_a_moment(tokens: ApiTokens, clock: SimulatedClock) -> None:
-    here, there = Callers("one", tokens, clock), Callers("two", tokens, clock)
-    assert whose(here, "two") is None
-    made, token = there.create("a", Role.READ, 0)
-    clock.advance(2.0)
-    assert whose(here, token) == "a"
-    there.revoke(made.id)
-    assert whose(there, token) is None
-    clock.advance(2.0)
-    assert whose(here, token) is None
 
 
 def test_old_tokens_are_forgotten_and_live_ones_never(tokens: ApiTokens, clock: SimulatedClock) -> None:

@@ -38,11 +38,12 @@ def test_missing_directory_is_unavailable(tmp_path: Path) -> None:
     assert caught.value.code == "META_UNAVAILABLE"
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "no url"])
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "no url", "mysql://u:p@ss:Hunter2/x@h:3306/x"])
 def test_urls_that_cannot_be_shared_are_refused(url: str) -> None:
     with pytest.raises(PenstockError) as caught:
         MetaDatabase(url)
     assert caught.value.code == "CONFIG_INVALID"
+    assert "Hunter2" not in str(caught.value)
 
 
 def test_a_locked_database_is_unavailable_within_the_timeout(tmp_path: Path) -> None:

@@ -71,3 +71,14 @@ def test_feeds_that_are_created_at_once_have_one_key(tmp_path: Path) -> None:
         texts = list(pool.map(sealed, range(8)))
     assert [Seal(url, {}).open(text) for text in texts] == [f"config {at}" for at in range(8)]
     assert [file.name for file in tmp_path.iterdir()] == ["meta.key"]
+
+
+def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "meta.db")
+    sealed = Seal(url, {}).close("secret")
+    (tmp_path / "meta.key").chmod(0o644)
+    for use in (lambda: Seal(url, {}).close("other"), lambda: Seal(url, {}).open(sealed)):
+        with pytest.raises(PenstockError, match=r"CONFIG_INVALID.*others than this user"):
+            use()
+    (tmp_path / "meta.key").chmod(0o600)
+    assert Seal(url, {}).open(sealed) == "secret"

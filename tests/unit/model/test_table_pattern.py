@@ -39,3 +39,20 @@ def test_which_ddls_a_pattern_concerns() -> None:
     assert not mine.concern(DdlEvent(5, DdlType.CREATE_TABLE, "", "shop", (TableSchema(2, "shop", "items", 5, (ID,)),)))
     assert mine.concern(DdlEvent(5, DdlType.DROP_SCHEMA, "", "shop"))
     assert not mine.concern(DdlEvent(5, DdlType.DROP_SCHEMA, "", "attic"))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "belong"),
+    [
+        (("a.*", "!a.x*"), {"a.b"}),
+        (("a.*", "!a.x*", "a.xy"), {"a.b", "a.xy"}),
+        (("!a.b", "a.*"), {"a.b", "a.x", "a.xy"}),
+        (("!a.b",), set()),
+        (("*.*", "!a.*"), {"b.x"}),
+    ],
+)
+def test_of_patterns_and_exceptions_the_last_that_matches_counts(patterns: tuple[str, ...], belong: set[str]) -> None:
+    wanted = TablePatterns(patterns)
+    assert {name for name in ("a.b", "a.x", "a.xy", "b.x") if wanted.match(*name.upper().split("."))} == belong
+    assert TablePatterns(("!a.*", "b.x")).match_database("b")
+    assert not TablePatterns(("!a.*", "b.x")).match_database("a")

@@ -25,6 +25,9 @@ from penstock.settings.masking import mask_parts, mask_text, mask_tree, mask_uri
         ("https://hunter2@h/x", "https://***@h/x"),
         ("s3://b/p?endpoint=http%3A%2F%2Froot%3Ahunter2%40h&region=x", "s3://b/p?endpoint=http://***@h&region=x"),
         ("postgres://root@h/db", "postgres://root@h/db"),
+        ("mysql:/root:hunter2@h/db", "mysql:/***@h/db"),
+        ("postgresql//root:hunter2@h/db", "postgresql//***@h/db"),
+        ("s3://b?proxy-url=http%253A%252F%252Fu%253Ahunter2%2540h", "s3://b?proxy-url=http://***@h"),
         ("s3://b/a@b/c", "s3://b/a@b/c"),
         ("file:///tmp/out", "file:///tmp/out"),
         ("dataserver://127.0.0.1:20160", "dataserver://127.0.0.1:20160"),
@@ -64,6 +67,12 @@ def test_in_a_text_too_unless_it_reads_as_a_host(password: str) -> None:
         ("as dataserver://host:port", "as dataserver://host:port"),
         ("mysql://h:3306 is down, ask root@example.com", "mysql://h:3306 is down, ask root@example.com"),
         ("primary key: id", "primary key: id"),
+        ("CREATE USER a IDENTIFIED BY 'hunter2', b", "CREATE USER a IDENTIFIED BY ***, b"),
+        ("identified by 'hunter''2' x", "identified by *** x"),
+        ("identified WITH caching_sha2 as PASSWORD ( 'hun ter2", "identified WITH caching_sha2 as PASSWORD ( ***"),
+        ("SharedAccessSignature=sv=1&sig=hunter2", "SharedAccessSignature=***&sig=***"),
+        ('Credential { token: Some("hunter2") }', 'Credential { token: Some("***") }'),
+        ('"private_key":"-----BEGIN PRIVATE KEY-----\\nhunter2', '"private_key":"***'),
     ],
 )
 def test_texts(text: str, shown: str) -> None:
@@ -109,6 +118,10 @@ def test_tokens_of_requests_and_what_drivers_say_of_a_uri() -> None:
         "x://",
         "=",
         "x:// @",
+        "identified with x ",
+        "identified by '",
+        "sig=",
+        "x://?a=%2525",
     ],
 )
 def test_the_time_is_that_of_the_length(part: str) -> None:

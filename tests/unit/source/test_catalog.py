@@ -1,3 +1,4 @@
+import contextlib
 import socket
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.source.catalog import examine, open_upstream
 from penstock.source.dataserver.client import parse_uri
+from testing.servers.rogue import mysql_answers, postgres_answers, rogue
 
 
 @pytest.mark.parametrize("uri", ["", "mssql://u:secret@h:1/d", "dataserver", "oracle://x"])
@@ -47,3 +49,14 @@ def test_a_uri_that_cannot_be_read_is_an_error_of_the_user_and_not_shown(scheme,
         with pytest.raises(PenstockError, match="CONFIG_INVALID") as wrong:
             look(f"{scheme}://{rest}")
         assert "S3cret" not in f"{wrong.value} {wrong.value.hint}"
+
+
+@pytest.mark.parametrize("row", [[None], [b"x", b"x"], [b"9" * 40] * 3, [b"-1"] * 8, [b""] * 2])
+@pytest.mark.parametrize(("scheme", "answers"), [("mysql", mysql_answers), ("postgresql", postgres_answers)])
+def test_whatever_a_server_answers_no_error_is_ours(scheme, answers, row):
+    with rogue(answers(row)) as server:
+        uri = f"{scheme}://cdc:pw@127.0.0.1:{server.port}/x"
+        with contextlib.suppress(PenstockError):
+            open_upstream(uri).close()
+        with contextlib.suppress(PenstockError):
+            assert any(not finding.ok for finding in examine(uri, ["a.b"]))

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import os
 import random
@@ -7,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.target import storage as target_module
-from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress, _open_store
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress, _classify, _open_store
 from testing.twins.clock import SimulatedClock
 
 
@@ -20,6 +22,7 @@ def target(tmp_path: Path) -> ObjectTarget:
 
 
 def test_objects_come_and_go(target: ObjectTarget) -> None:
+    assert target.is_empty()
     assert target.put_new("a/b", b"one")
     assert not target.put_new("a/b", memoryview(b"one"))
     with pytest.raises(PenstockError, match=r"SINK_CONFLICT.*a/b"):
@@ -30,7 +33,7 @@ def test_objects_come_and_go(target: ObjectTarget) -> None:
     assert target.get("a/b") == b"three"
     assert sorted(target.paths()) == ["a/b", "c"]
     assert list(target.paths("a")) == ["a/b"]
-    assert target.children() == ["a", "c"]
+    assert not target.is_empty()
     assert target.exists("a/b")
     assert target.find("nope") is None
     with pytest.raises(FileNotFoundError):
@@ -153,3 +156,30 @@ def test_a_target_that_never_answers_is_given_up_in_time() -> None:
         # Without the bounds this takes 300 seconds, three times for each of five tries.
         with pytest.raises(PenstockError, match=r"^\[SINK_UNAVAILABLE\]"):
             target.find("x")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "SINK_FULL"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), "SINK_FULL"),
+        (PermissionDeniedError("403: <Error><Code>QuotaExceeded</Code></Error>"), "SINK_FULL"),
+        (PermissionDeniedError("403: <Error><Code>AccessDenied</Code></Error>"), "SINK_UNWRITABLE"),
+        (OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)), "SINK_UNAVAILABLE"),
+    ],
+)
+def test_a_target_without_room_is_told_from_one_that_refuses(error: Exception, code: str) -> None:
+    failure = _classify(error, "cannot create x")
+    assert failure.code == code
+    assert (failure.kind is ErrorKind.BLOCKED) == (code == "SINK_UNWRITABLE")
+
+
+def test_a_request_that_hangs_is_not_waited_for_as_a_large_one_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"s3://bucket/p?endpoint=http://127.0.0.1:{silent.getsockname()[1]}&region=x&access-key-id=a&secret-access-key=b"
+        # A large file may take minutes, and so would each of these.
+        target = TargetAddress(uri, RetrySettings(small_s_max=0.2)).open()
+        calls: list[Callable[[], object]] = [lambda: target.find("x"), lambda: target.put_new("x", b"1"), lambda: list(target.paths())]
+        for call in calls:
+            with pytest.raises(PenstockError, match="SINK_UNAVAILABLE"):
+                call()

@@ -14,7 +14,7 @@ import click
 
 from penstock.cli.feeds.feed_control import COMMANDS
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
-from penstock.cli.given import URI, read_tree
+from penstock.cli.given import URI, filter_options, read_rules, read_tree
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
@@ -51,11 +51,14 @@ for _command in COMMANDS:
 )
 @click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
+@filter_options
 @server_option
 @output_option
 def create(
     name: str,
     tables: tuple[str, ...],
+    wheres: tuple[str, ...],
+    selects: tuple[str, ...],
     sink: str | None,
     source: str | None,
     config_file: Path | None,
@@ -71,9 +74,10 @@ def create(
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed create people --source crm --table 'crm.*' --sink s3://lake/people
       penstock feed create orders --config orders.toml --set spans-per-table=4
+      penstock feed create large --table 'shop.*' --where 'shop.orders=amount > 100' --sink file:///tmp/large
     """  # noqa: D301
     given = {"name": name, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None, "source": source or None}
-    tree = read_tree(config_file, assignments, given | {"until-ts": until_ts})
+    tree = read_tree(config_file, assignments, given | {"until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)})
     _require_json(tree)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)

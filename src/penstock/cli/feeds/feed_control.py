@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.given import URI, read_options
+from penstock.cli.given import URI, filter_options, read_options, read_rules
 from penstock.cli.options import output_option, reason_option, server_option
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
@@ -61,9 +61,18 @@ def resume(name: str, reason: str, server_url: str, output: str) -> None:
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="The tables from then on. Repeat for more.")
 @click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set flush-interval=2s. Repeat.")
+@filter_options
 @_asks
 def alter(
-    name: str, reason: str, server_url: str, output: str, tables: tuple[str, ...], until_ts: int | None, assignments: tuple[str, ...]
+    name: str,
+    reason: str,
+    server_url: str,
+    output: str,
+    tables: tuple[str, ...],
+    until_ts: int | None,
+    assignments: tuple[str, ...],
+    wheres: tuple[str, ...],
+    selects: tuple[str, ...],
 ) -> None:
     """Change the tables or settings of a feed. All of it holds from one ts on, which is told; a window under way is finished before.
 
@@ -73,8 +82,9 @@ def alter(
     Examples:
       penstock feed alter orders --table shop.orders --table 'shop.item*'
       penstock feed alter orders --set flush-interval=2s --set sink.file-size=32MiB
+      penstock feed alter large --where 'shop.orders=amount > 200'
     """  # noqa: D301
-    given: dict[str, Any] = {"tables": list(tables), "until-ts": until_ts}
+    given: dict[str, Any] = {"tables": list(tables), "until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)}
     changes = merge(read_options(assignments), {key: value for key, value in given.items() if value})
     with ServerClient(server_url) as client:
         answer = client.control(name, "alter", {"changes": changes, "reason": reason})
@@ -134,7 +144,7 @@ def reset(name: str, reason: str, server_url: str, output: str, to: str) -> None
 
     \b
     now       leave out what was not delivered yet; DDLs are followed
-    TS        the same, up to a ts that is not delivered yet
+    TS        the same, up to a ts that is not delivered yet; what came after an older one is delivered once more
     snapshot  deliver what differs between the target and the state that is known, deletes included
     """  # noqa: D301
     with ServerClient(server_url) as client:

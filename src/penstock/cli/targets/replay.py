@@ -29,8 +29,9 @@ def replay(
 
     SOURCE is a sink URI with the settings with which it was written; TARGET is sqlite:////dir/file.db, duckdb:////dir/file.db,
     mysql://user:password@host:3306/notes or postgresql://user:password@host/name. Tables, rows and DDLs are applied in order, each step in
-    one transaction together with a note of it, so running it again goes on where it stopped and changes nothing twice. A database takes one
-    target; a table that exists and is not from this replay is left alone, and so are the server's own schemas.
+    one transaction together with a note of it, so running it again goes on where it stopped and changes nothing twice. Where SOURCE has
+    transaction indexes, whole source transactions are applied together, in commit order. A database takes one target; a table that exists
+    and is not from this replay is left alone, and so are the server's own schemas.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ Runs on executors.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,30 +18,21 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.readback.contract import TargetState
 from penstock.readback.state_difference import StateDifference, buckets_for
 from penstock.sink.contract import DispatcherWork
-from penstock.store.contract import ChangesHandle, EndOfRange
+from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
 
 
 def read_difference(
-    client: FlightStoreClient,
-    state: TargetState,
-    work: DispatcherWork,
-    span_id: int,
-    nbytes: int,
-    needs_before: Callable[[TableSchema], bool],
+    state: TargetState, work: DispatcherWork, nbytes: int, needs_before: Callable[[TableSchema], bool], rows: Iterable[pa.RecordBatch]
 ) -> Iterator[WorkStep]:
-    """Yield one dispatcher's steps. ``nbytes`` is the size of the state, as the plan has it."""
+    """Yield one dispatcher's steps. ``nbytes`` is the size of the state, as the plan has it, ``rows`` its rows."""
     table = work.table
     yield work
     keep_before = needs_before(table)
     with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
         difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets_for(nbytes))
         difference.add_old(state.changes(work))
-        handle = client.open_changes(span_id, TS_ZERO, work.to_ts)
-        try:
-            difference.add_new(_rows(handle))
-        finally:
-            handle.close()
+        difference.add_new(rows)
         for records in difference.changes(work.to_ts):
             shown = records if keep_before else without_before(records).drop_columns([KEY])
             if shown.num_rows:
@@ -49,7 +40,12 @@ def read_difference(
     yield WorkEnd()
 
 
-def _rows(handle: ChangesHandle) -> Iterator[pa.RecordBatch]:
-    while not isinstance(step := handle.next(), EndOfRange):
-        for batch in step.data:
-            yield batch.records
+def state_rows(client: FlightStoreClient, span_id: int, ts: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a span as of a ts."""
+    handle = client.open_changes(span_id, TS_ZERO, ts)
+    try:
+        while not isinstance(step := handle.next(), EndOfRange):
+            for batch in step.data:
+                yield batch.records
+    finally:
+        handle.close()

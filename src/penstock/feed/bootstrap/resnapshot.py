@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import follow, written_parts
@@ -48,6 +49,7 @@ class ResnapshotPlanner:
         self._context = context
         self._meta = meta
         self._store = store
+        self.views = FeedViews(context.settings.filter)
 
     def allowed(self, error: PenstockError) -> bool:
         """Return whether an error means that history is gone and the feed goes on with a new snapshot."""
@@ -122,7 +124,7 @@ class ResnapshotPlanner:
             fence = OwnerFence(self._context.feed, self._context.epoch, self._meta.check_owner, fresh_s=0.0)
             maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence)
             for ddl in plan.ddls:
-                for part in written_parts(ddl, dispatchers, patterns):
+                for part in written_parts(ddl, dispatchers, patterns, self.views):
                     maintainer.write_block_event(part)
                 dispatchers = follow(dispatchers, [ddl], patterns)
 

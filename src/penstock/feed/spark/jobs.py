@@ -12,15 +12,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.settings.masking import mask_text
+
+if TYPE_CHECKING:
+    from penstock.feed.filters.row_queries import RowQueries
 
 Work = Callable[[bytes], bytes]
 """What does a task: a function of a module, which executors import."""
@@ -76,10 +79,22 @@ class Jobs(Protocol):
         """Cancel the jobs of a group that run now; one that is submitted later runs. May be called twice, and when there are none."""
 
 
-class SparkJobs:
-    """Runs jobs in a Spark session. Implements ``Jobs``."""
+@runtime_checkable
+class Querying(Protocol):
+    """Jobs that evaluate the expressions of filters as well."""
 
-    def __init__(self, session: SparkSession) -> None:
+    @property
+    def queries(self) -> RowQueries | None:
+        """Return what evaluates expressions."""
+
+
+class SparkJobs:
+    """Runs jobs in a Spark session. Implements ``Jobs`` and ``Querying``."""
+
+    def __init__(self, session: SparkSession, static_tables: Mapping[str, str] | None = None) -> None:
+        """``static_tables`` are what expressions of filters may join with: names, each with ``format:path``."""
+        self._session = session
+        self._static_tables = static_tables
         self._context = session.sparkContext
         self._attempts = _attempts_max(str(self._context.master), self._context.getConf().get("spark.task.maxFailures") or "4")
 
@@ -90,6 +105,13 @@ class SparkJobs:
             return max(1, self._context.defaultParallelism)
         except Exception as error:
             raise spark_error(str(error)) from error
+
+    @functools.cached_property
+    def queries(self) -> RowQueries:
+        """Return what evaluates expressions in this session. Its parts are imported here, because most feeds need none."""
+        from penstock.feed.filters.row_queries import SparkRowQueries
+
+        return SparkRowQueries(self._session, self._static_tables)
 
     def run(self, job: Job) -> list[bytes]:
         """Submit a plain RDD job of one partition per task and wait for it. Group, pool and description are this thread's."""

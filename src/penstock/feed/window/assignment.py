@@ -36,6 +36,8 @@ class Dispatcher(msgspec.Struct, frozen=True):
     begin_ts: int = 0
     with_state: bool = False
     returns: bool = False
+    stopped: str = ""
+    """Why nothing of the table is delivered: a DDL broke an expression of its filter. It comes back with its state."""
 
 
 class FeedContext(msgspec.Struct, frozen=True):

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.feed.bootstrap.resnapshot import begun_with_state, is_resnapshot
+from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
-from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, workers, written_parts
+from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, with_filters, workers, written_parts
 from penstock.meta.records import Counted, PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
@@ -31,13 +32,15 @@ def commit_recorded_window(
     results: Sequence[DispatcherResult],
     reports: Sequence[TaskReport] = (),
     known: tuple[int, tuple[Dispatcher, ...]] | None = None,
+    views: FeedViews | None = None,
 ) -> tuple[Dispatcher, ...] | None:
     """Commit the recorded window, which ends at ``to_ts``; one that is already committed only has its checkpoint published again.
 
-    ``known`` are the dispatchers as of a checkpoint, which need not be read again where the window starts there. Returns those from the
-    window's end on; None where the window was committed before.
+    ``known`` are the dispatchers as of a checkpoint, which need not be read again where the window starts there; ``views`` how the target
+    sees tables. Returns the dispatchers from the window's end on; None where the window was committed before.
     """
     meta = driver_meta(context.meta_url)
+    views = views or FeedViews(context.settings.filter)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
     maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
@@ -54,13 +57,14 @@ def commit_recorded_window(
         writer = open_maintainer(context.sink_uri, context.sink_options, OwnerFence(context.feed, context.epoch, meta.check_owner))
         for ddl in plan.ddls:
             # The rows of a re-snapshot come after its DDLs, which were written before them.
-            for part in () if differs else written_parts(ddl, dispatchers, context.patterns):
+            for part in () if differs else written_parts(ddl, dispatchers, context.patterns, views):
                 writer.write_block_event(part)
             touched = ddl.table_ids
             affected += sum(dispatcher.id.table_id in touched for dispatcher in dispatchers)
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
+        followers = with_filters(followers, plan.ddls, views)
         files = [file for result in sorted(results, key=lambda r: r.dispatcher) for file in result.files]
         maintainer.record_files(pending.from_ts, pending.to_ts, files)
         meta.commit_window(

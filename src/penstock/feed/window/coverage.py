@@ -15,6 +15,8 @@ from penstock.meta.table_states import TableState
 from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import SinkMaintainer
 
+STOPPED = "stopped"
+"""What is said of a table that a DDL made unfit for its filter."""
 DELIVERING = "delivering"
 """What is said of a table whose corrections are in the event store and not yet in the target."""
 
@@ -26,9 +28,12 @@ def publish_committed(
     checkpoint_ts, known = meta.checkpoint_and_states(context.feed, context.source)
     states = [s for s in known if s.is_open or s.settled_ts > checkpoint_ts]
     # Asked only where it matters: there may be thousands of them.
-    mine = live_dispatchers(context, meta) if dispatchers is None and states else dispatchers or ()
+    asked = bool(states) or context.settings.filter.is_sql
+    mine = live_dispatchers(context, meta) if dispatchers is None and asked else dispatchers or ()
     table_ids = {d.id.table_id for d in mine} if states else set[int]()
-    maintainer.publish_checkpoint(checkpoint_ts, not_covered(states, table_ids, context.patterns, checkpoint_ts))
+    found = not_covered(states, table_ids, context.patterns, checkpoint_ts)
+    found |= {f"{d.schema}.{d.table}": STOPPED for d in mine if d.stopped} if asked else {}
+    maintainer.publish_checkpoint(checkpoint_ts, found)
 
 
 def not_covered(states: Sequence[TableState], table_ids: Iterable[int], patterns: TablePatterns, checkpoint_ts: int) -> dict[str, str]:

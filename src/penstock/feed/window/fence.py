@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
-
-import sqlalchemy as sa
 
 from penstock.feed.window.assignment import FeedContext
+from penstock.meta.engine import sqlite_file
 from penstock.meta.progress import ProgressDatabase
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
@@ -77,8 +75,8 @@ def shared_meta(url: str) -> ProgressDatabase | None:
 
     A Python worker of Spark lives through many tasks, and the server through many windows. Nobody closes them.
     """
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
         return None
     with _shared_lock:
         if url not in _shared:

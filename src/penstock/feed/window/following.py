@@ -8,6 +8,7 @@ patterns ends there. Runs in the driver.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,8 @@ import msgspec
 
 from penstock.ddl.compose import create_text
 from penstock.ddl.tokens import statements
+from penstock.feed.filters.rules import FilterSettings
+from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.meta.progress import ProgressDatabase
 from penstock.meta.records import DispatcherRecord
@@ -27,6 +30,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan
 
+log = logging.getLogger(__name__)
 _BEGINS_EMPTY = frozenset(
     {
         DdlType.CREATE_TABLE,
@@ -84,8 +88,44 @@ def joined(dispatchers: Sequence[Dispatcher], span_ids: Iterable[int]) -> tuple[
     return tuple(msgspec.structs.replace(d, **begun) if d.with_state and d.span.span_id in taken else d for d in dispatchers)
 
 
-def written_parts(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> list[DdlEvent]:
-    """Return what the target is told of a DDL: the tables that belong to the feed after it or did before, and no others.
+def written_parts(
+    ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns, views: FeedViews | None = None
+) -> list[DdlEvent]:
+    """Return what the target is told of a DDL: the tables that belong to the feed after it or did before, as it sees them."""
+    parts = _parts(ddl, dispatchers, patterns)
+    told = parts if views is None else [views.told(part) for part in parts]
+    return [part for part in told if part is not None]
+
+
+def with_filters(after: Sequence[Dispatcher], ddls: Iterable[DdlEvent], views: FeedViews) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers after some DDLs; of a table that no longer fits its filter they stop, until another DDL or filter mends it."""
+    if not views.settings.is_sql:
+        return tuple(after)
+    newest = {table.table_id: table for ddl in ddls for table in ddl.tables}
+    found = []
+    for one in after:
+        table = newest.get(one.id.table_id)
+        problem = one.stopped if table is None else views.problem(table)
+        if problem and not one.stopped:
+            log.warning("table is stopped", extra={"table": f"{one.schema}.{one.table}", "reason": problem})
+        found.append(one if problem == one.stopped else stopped(one, problem))
+    return tuple(found)
+
+
+def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, after: FilterSettings, ts: int) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers under another filter from a ts on: a table with another rule comes again, with what differs."""
+    changed = {d.id for d in dispatchers if before.rule(d.schema, d.table) != after.rule(d.schema, d.table)}
+    again = {"begin_ts": ts, "with_state": True, "returns": True, "stopped": ""}
+    return tuple(msgspec.structs.replace(d, **again) if d.id in changed and d.begin_ts != ts else d for d in dispatchers)
+
+
+def stopped(dispatcher: Dispatcher, problem: str) -> Dispatcher:
+    """Return a dispatcher that delivers nothing because of a problem; without one, what differs from what the target has by then."""
+    return msgspec.structs.replace(dispatcher, stopped=problem, with_state=True, returns=True)
+
+
+def _parts(ddl: DdlEvent, dispatchers: Sequence[Dispatcher], patterns: TablePatterns) -> list[DdlEvent]:
+    """Return the parts of a DDL that concern the feed.
 
     A table that comes into the feed by a rename is new to the target, whatever the target knows under its former name: it is told of
     a table that is made.

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.feed.bootstrap.resnapshot import ResnapshotPlanner, is_resnapshot
+from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, without_idle_spans, workers
 from penstock.feed.window.pace import WindowPace
@@ -58,6 +59,10 @@ class WindowPlanner:
         """Close both connections."""
         self._store.close()
         self._meta.close()
+
+    def use_views(self, views: FeedViews) -> None:
+        """Tell the target of tables as it sees them."""
+        self._resnapshots.views = views
 
     def checkpoint_ts(self) -> int:
         """Return the ts up to which the feed's windows are committed."""
@@ -226,6 +231,10 @@ class WindowPlanner:
         count = Counter(d.id.table_id for d in dispatchers)
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
         unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
+        if self._context.settings.filter.is_sql:
+            # Spark SQL sees one version of a table at a time, so its DDLs end windows.
+            typed = {d.id.table_id for d in dispatchers if self._context.settings.filter.sql_rule(d.schema, d.table) is not None}
+            unsplit = [table_id for table_id in unsplit if table_id not in typed]
         try:
             plan = self._store.plan_window(WindowWish(spans, sorted(count), from_ts, nbytes_max, self._context.patterns.patterns, unsplit))
         except PenstockError as error:
@@ -236,7 +245,7 @@ class WindowPlanner:
             plan = ended_at(plan, self._context.settings.until_ts)
         # The state at a DDL is one in the table's new version, which the target does not know before the window ends: it joins later.
         changed = frozenset().union(*(d.table_ids for d in plan.ddls))
-        joining = [d for d in dispatchers if d.with_state and d.id.table_id not in changed]
+        joining = [d for d in dispatchers if d.with_state and not d.stopped and d.id.table_id not in changed]
         self._learn_versions(d.id.table_id for d in joining)
         return self._with_joining(plan, [d.span.span_id for d in joining if self._exists(d, plan.to_ts)])
 

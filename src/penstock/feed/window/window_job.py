@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.feed.filters.views import FeedViews
+from penstock.feed.filters.window_queries import apart, queries_of, query_job, run_all
 from penstock.feed.spark.jobs import WINDOWS_POOL, Job, Jobs
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.barrier import commit_recorded_window
@@ -41,6 +43,8 @@ class WindowJobs:
         self._told = msgspec.structs.replace(context, dispatchers=(), tables=())
         self._planner = planner
         self._jobs = jobs
+        self.views = FeedViews(context.settings.filter, queries_of(jobs) if context.settings.filter.is_sql else None)
+        planner.use_views(self.views)
         self._from_ts: int | None = None
 
     @staticmethod
@@ -59,17 +63,26 @@ class WindowJobs:
 
     def deliver(self, window: PlannedWindow) -> list[WindowPart]:
         """Have a window delivered; everything of it is durable in the target when this returns."""
-        tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in window.parts]
+        group = self.group(self._context)
+        plain, filtered = apart(window.parts, self._context.settings.filter)
+        tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in plain]
         # One that fills the cluster more than once takes turns with all others, which have theirs as they come.
         pool = WINDOWS_POOL if len(tasks) <= self._jobs.parallelism else f"{WINDOWS_POOL} {self._context.feed}"
-        job = Job(self.group(self._context), pool, self._describe(window), deliver_part, tasks)
-        return [decoded(answer, WindowPart) for answer in self._jobs.run(job)] if tasks else []
+        job = Job(group, pool, self._describe(window), deliver_part, tasks)
+        if filtered:
+            queries = [query_job(self._told, self.views, items, group, pool, self._describe(window)) for items in filtered]
+            answers = run_all(self._jobs, job, queries)
+        else:
+            answers = self._jobs.run(job) if tasks else []
+        return [decoded(answer, WindowPart) for answer in answers]
 
     def commit(self, window: PlannedWindow, parts: Sequence[WindowPart]) -> None:
         """Commit a window that was delivered, and publish its checkpoint."""
         results = [result for part in parts for result in part.results]
         reports = [part.report for part in parts]
-        followers = commit_recorded_window(self._context, window.to_ts, results, reports, self._planner.dispatchers(window.from_ts))
+        followers = commit_recorded_window(
+            self._context, window.to_ts, results, reports, self._planner.dispatchers(window.from_ts), self.views
+        )
         self._planner.note_committed(window.to_ts, followers)
         self._from_ts = window.to_ts
 

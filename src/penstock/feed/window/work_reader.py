@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.feed.bootstrap.difference_reader import read_difference
+from penstock.feed.bootstrap.difference_reader import read_difference, state_rows
+from penstock.feed.filters.plain_steps import filtered_steps
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.packing import WorkItem
 from penstock.feed.window.steps import WorkEnd, WorkStep
@@ -25,8 +27,10 @@ from penstock.store.flight.client import FlightStoreClient
 def read_items(context: FeedContext, client: FlightStoreClient, items: tuple[WorkItem, ...]) -> Iterator[WorkStep]:
     """Yield the steps of a group of dispatchers, one dispatcher after the other."""
     needs_before = before_rule(context.sink_uri, context.sink_options)
+    chosen = context.settings.filter
     for item in items:
-        yield from read_item(context, client, item, needs_before)
+        steps = read_item(context, client, item, needs_before)
+        yield from steps if chosen.is_empty else filtered_steps(steps, chosen)
 
 
 def read_item(
@@ -37,7 +41,9 @@ def read_item(
         yield from read_work(client, item, needs_before)
     else:
         state = open_state(context.sink_uri, context.sink_options)
-        yield from read_difference(client, state, item.work, item.span_id, item.difference_nbytes, needs_before)
+        work = msgspec.structs.replace(item.work, table=context.settings.filter.columns_shown(item.work.table))
+        rows = state_rows(client, item.span_id, work.to_ts)
+        yield from read_difference(state, work, item.difference_nbytes, needs_before, rows)
 
 
 def read_work(client: FlightStoreClient, item: WorkItem, needs_before: Callable[[TableSchema], bool]) -> Iterator[WorkStep]:

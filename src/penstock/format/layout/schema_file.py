@@ -25,6 +25,8 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, INTEGER_WIDTHS, TEXT_KINDS, TIME_KINDS, ColumnType, TypeKind
 
 PROTOCOL_VERSION = 1
+COLUMNS_MAX = 1 << 13
+"""Twice what the widest tables of any source have."""
 FIRST_COLUMN_ID = 100
 """Columns of a file without column ids are numbered from here, as the best-known consumer does."""
 
@@ -124,6 +126,8 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
         # Half a surrogate pair, which JSON can name, is no part of any name or value.
         json.dumps(document, ensure_ascii=False).encode()
         raw_columns = document["TableColumns"]
+        if raw_columns is not None and len(raw_columns) > COLUMNS_MAX:
+            raise ValueError(f"{len(raw_columns)} columns, more than any table has")
         columns = None if raw_columns is None else tuple(_parse_column(raw, at) for at, raw in enumerate(raw_columns))
         parsed = SchemaFile(
             schema=str(document["Schema"]),
@@ -140,6 +144,9 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
         raise PenstockError("FILE_MALFORMED", f"{path}: line {error.lineno}: {error.msg}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: not a schema file: {type(error).__name__} {error}") from error
+    names = {column.name for column in columns or ()}
+    if len(names) < len(columns or ()):
+        raise PenstockError("FILE_MALFORMED", f"{path}: two columns have one name")
     if total != len(columns or ()):
         raise PenstockError("FILE_MALFORMED", f"{path}: TableColumnsTotal is {total}, but {len(columns or ())} columns are listed")
     return parsed

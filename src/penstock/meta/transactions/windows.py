@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, ProgressStage, RequestedState, TableProgress
+from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, RequestedState, TableProgress
 from penstock.meta.tables import dispatcher, feed, pending_window, progress, resnapshot, subscribe
 from penstock.meta.transactions import dispatchers
 from penstock.meta.transactions.ownership import fenced_feed
@@ -112,6 +112,13 @@ def commit(
     return True
 
 
+def adopt(connection: sa.Connection, window: PendingWindow, positions: Positions) -> None:
+    """Make a ts the checkpoint, with these positions, because the target has everything up to it; a recorded window is given up."""
+    _write_positions(connection, window, positions, {})
+    connection.execute(feed.update().where(feed.c.name == window.feed).values(checkpoint_ts=window.to_ts))
+    connection.execute(pending_window.delete().where(pending_window.c.feed == window.feed))
+
+
 def _check_asked(row: sa.Row[Any]) -> None:
     """Raise ``FEED_PAUSED`` where the feed shall not go on: who asked for that was told so, and progress stands still from then on."""
     if row.requested_state in _HALTED:
@@ -190,26 +197,18 @@ def _counted(count: Counted | None) -> dict[str, int]:
 
 
 def _moved(window: PendingWindow) -> dict[str, Any]:
-    return {
-        "progress_stage": int(ProgressStage.LOG),
-        "progress_last_log_index": window.to_ts,
-        "checkpoint_ts": window.to_ts,
-        "epoch": window.epoch,
-    }
+    return {"checkpoint_ts": window.to_ts, "epoch": window.epoch}
 
 
 def _created(window: PendingWindow, dispatcher: str, position: str, names: dict[str, tuple[str, str]]) -> dict[str, Any]:
     # A table that appeared after the feed was created (truncate gives a new id) has no subscribe row; its dispatcher alone identifies it.
     db_name, table_name = names.get(dispatcher.partition("-")[0], ("", ""))
-    snapshot_ts = window.to_ts if window.from_ts == 0 else 0
     return {
         "db_name": db_name,
         "table_name": table_name,
         "subscribe_name": window.feed,
         "range_id": dispatcher,
-        "progress_init_snapshot_version": snapshot_ts,
-        "progress_current_snapshot_version": snapshot_ts,
-        "progress_last_snapshot_key": "",
+        "progress_init_snapshot_version": window.to_ts if window.from_ts == 0 else 0,
         "position": position,
         **_moved(window),
     }

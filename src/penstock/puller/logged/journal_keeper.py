@@ -26,7 +26,7 @@ from penstock.model.errors import InvariantError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.puller.logged.settings import SingleLogPullerSettings
-from penstock.source.single_log import LoggedUpstream, LogPosition
+from penstock.source.single_log import Beginning, LoggedUpstream, LogPosition
 
 _log = logging.getLogger(__name__)
 _JOURNALED_MAX = 65_536
@@ -161,21 +161,26 @@ class JournalKeeper:
         self._save(JournalEntry(position.ts, position.text, mark=True))
         self._furthest = position
 
-    def begin_again(self, above_ts: int) -> int:
-        """Note the end of the log as a place from which it can be read, with a ts above another; return its ts."""
-        position = self._upstream.first_position()
+    def begin_again(self, above_ts: int, told_ts: int) -> Beginning:
+        """Note the end of the log as a place from which it can be read, with a ts above another; return it.
+
+        ``told_ts`` is up to where DDLs were kept.
+        """
         newest = self._journal.newest()
         lowest = max(above_ts, self.furthest_ts, newest.ts if newest is not None else 0)
         # Commits between what was given and the end are chained above what was given: the mark stands above them as well.
-        entry = JournalEntry(max(position.ts, lowest + _AHEAD), position.text, mark=True)
+        begun = self._upstream.begin_again(told_ts, lowest + _AHEAD)
+        entry = JournalEntry(begun.position.ts, begun.position.text, mark=True)
+        # Whatever of it is kept and not told is told by the next beginning: nobody has begun at this one yet.
+        self._journal.save_schemas(begun.schemas)
         if newest is None or self._upstream.reached(entry.text, newest.text):
             self._journal.save(entry)
         else:
             _log.warning("journal keeper: the log is another one than before", extra={"ts": entry.ts})
             self._journal.begin_anew(entry)
             self._saved.clear()
-        self._furthest = LogPosition(entry.ts, entry.text)
-        return entry.ts
+        self._furthest = begun.position
+        return begun
 
     def confirm_if_due(self) -> None:
         """Tell the upstream the newest position in the journal from which no span will ever be read again.

@@ -23,7 +23,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO, lag_seconds
-from penstock.puller.contract import SpanProgress
+from penstock.puller.contract import NewBeginning, SpanProgress
 from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.break_off import BreakOff
 from penstock.puller.logged.doubted_tables import DoubtedTables
@@ -137,18 +137,19 @@ class SingleLogPuller:
                 raise self._trouble.error or PenstockError("CONGESTED", f"the log is not read up to {end} yet")
         raise PenstockError("CANCELLED", "the log puller is closed")
 
-    def begin_again(self) -> int:
-        """Note the end of the log as a place from which it can be read, because it was purged before; return its ts.
+    def begin_again(self, told_ts: int) -> NewBeginning:
+        """Note the end of the log as a place from which it can be read, because it was purged before.
 
         Spans that begin there, or later, go on; what lies between the purged part and the end is in no log that anyone captures.
         """
 
-        def note() -> int:
-            ts = self._keeper.begin_again(max((s.handed_ts for s in self._routes.all()), default=TS_ZERO))
+        def note() -> NewBeginning:
+            begun = self._keeper.begin_again(max((s.handed_ts for s in self._routes.all()), default=TS_ZERO), told_ts)
             # A reader that is under way does not know of the mark yet.
             self._again.set()
-            _log.warning("single log puller: capture begins again at the end of the log", extra={"ts": ts})
-            return ts
+            extra = {"ts": begun.position.ts, "ddls": len(begun.ddls)}
+            _log.warning("single log puller: capture begins again at the end of the log", extra=extra)
+            return NewBeginning(begun.position.ts, begun.ddls)
 
         return self._errands.ask(note, self.settings.settle_timeout_s)
 
@@ -247,8 +248,9 @@ class SingleLogPuller:
 
     def _follow(self, steps: Iterator[LogStep]) -> None:
         for step in steps:
-            # The place was there: whatever breaks from now on concerns everyone.
-            self._start = None
+            if step.position is not None or step.changes or step.ddls:
+                # The place was there: whatever breaks from now on concerns everyone. A server that is slow to answer says nothing yet.
+                self._start = None
             if self._again.is_set():
                 return
             self._give(step)

@@ -2,8 +2,8 @@
 
 Owns the subscriptions, one region worker per store, and the schedule of range lookups. One thread looks ranges up, locks what is
 unlocked, and asks the worker of the leader's store for it; a region that fails gives its piece back and the span is looked up again after
-a bounded backoff. Since the range lock always partitions the span, a piece is either fed or scheduled: nothing is forgotten.
-Runs in the log service.
+a bounded backoff. A range whose stream is refused is pulled instead, for a while. Since the range lock always partitions the span, a piece
+is either fed or scheduled: nothing is forgotten. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import compose_ts, lag_seconds
-from penstock.puller.contract import SpanProgress
+from penstock.puller.contract import NewBeginning, SpanProgress
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.event_processor import EventProcessorSettings, RegionEventProcessor
-from penstock.puller.ranged.region_errors import RegionBusyError
+from penstock.puller.ranged.log_pull import LogPullSettings, LogPullWorker
+from penstock.puller.ranged.region_errors import PullRefusedError, RegionBusyError, StreamRefusedError
 from penstock.puller.ranged.region_feed_state import RegionFeedState
-from penstock.puller.ranged.region_worker import Channels, RegionWorker, RegionWorkerSettings
+from penstock.puller.ranged.region_worker import Channels, RegionWorker, RegionWorkerSettings, open_channel
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
 from penstock.source.ranged import RangeInfo
@@ -49,6 +50,7 @@ class LogPullerSettings:
     """A region whose resolved ts is further behind than this counts as lagging."""
     processor: EventProcessorSettings = field(default_factory=EventProcessorSettings)
     worker: RegionWorkerSettings = field(default_factory=RegionWorkerSettings)
+    pull: LogPullSettings = field(default_factory=LogPullSettings)
 
 
 class Placement(Protocol):
@@ -83,12 +85,19 @@ class LogPuller:
         self._pipeline = pipeline
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
-        self._channels = channels
+        self._channels = channels or open_channel(self.settings.worker)
         self._processor = RegionEventProcessor(self.settings.processor, pipeline, self._clock, self.metrics, self._on_region_error)
         self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._spans: dict[int, SubscribedSpan] = {}
         self._workers: dict[str, RegionWorker] = {}
+        self._pullers: dict[str, LogPullWorker] = {}
+        self._pulled_next: set[tuple[str, int]] = set()
+        """Ranges, by store, whose stream was refused: their log is pulled when they are requested next."""
+        self._refusals: dict[tuple[str, int], PenstockError] = {}
+        """Why their streams were refused."""
+        self._without_pull: set[str] = set()
+        """Stores that give no log either."""
         self._due: list[tuple[float, int, SubscribedSpan]] = []
         self._order = itertools.count()
         self._wake = threading.Event()
@@ -118,7 +127,7 @@ class LogPuller:
         """Stop pulling a span."""
         with self._lock:
             span = self._spans.pop(span_id, None)
-            workers = list(self._workers.values())
+            workers: list[RegionWorker | LogPullWorker] = [*self._workers.values(), *self._pullers.values()]
         if span is None:
             return
         span.stop()
@@ -139,9 +148,9 @@ class LogPuller:
         """Return the upstream's ts: ranges resolve up to it by themselves."""
         return self._upstream.current_ts()
 
-    def begin_again(self) -> int:
+    def begin_again(self, told_ts: int) -> NewBeginning:
         """Return the upstream's ts: ranges can be registered from any ts on, so nothing was lost."""
-        return self._upstream.current_ts()
+        return NewBeginning(self._upstream.current_ts())
 
     def keep_schemas(self, versions: Sequence[TableSchema]) -> None:
         """Do nothing: the upstream keeps the history of its schemas."""
@@ -153,7 +162,8 @@ class LogPuller:
         """Stop everything. The pipeline's owner closes the pipeline before, so that nothing waits for its quota."""
         with self._lock:
             self._closed = True
-            spans, workers = list(self._spans.values()), list(self._workers.values())
+            spans = list(self._spans.values())
+            workers: list[RegionWorker | LogPullWorker] = [*self._workers.values(), *self._pullers.values()]
             self._spans.clear()
         self._wake.set()
         for span in spans:
@@ -168,12 +178,27 @@ class LogPuller:
         span = state.span
         if not span.running:
             return
+        error = self._judged(state, error)
         if error.kind not in {ErrorKind.TRANSIENT, ErrorKind.BUG} and error.code != "DECODE_FAILED":
             span.fail(error)
             return
         span.last_error = error
         _log.info("log puller: region ended", extra={"region_id": state.region_id, "sub_id": span.sub_id, "code": error.code})
         self._schedule(span, span.unlock_range(state.piece, self._delay_of(error), self._clock.monotonic_s()))
+
+    def _judged(self, state: RegionFeedState, error: PenstockError) -> PenstockError:
+        """Return what an error means: a refused stream passes while the log can be pulled, and counts where that is refused too."""
+        addr, key = state.info.store_addr, (state.info.store_addr, state.region_id)
+        with self._lock:
+            if isinstance(error, PullRefusedError):
+                self._without_pull.add(addr)
+                return self._refusals.pop(key, error)
+            if not isinstance(error, StreamRefusedError) or addr in self._without_pull:
+                return error
+            self._refusals[key] = error
+            self._pulled_next.add(key)
+        _log.warning("log puller: stream refused, the log is pulled", extra={"region_id": state.region_id, "why": error.detail})
+        return PenstockError("CANCELLED", error.detail)
 
     def _delay_of(self, error: PenstockError) -> Callable[[int], float]:
         """Return the pause before the n-th attempt in a row."""
@@ -242,29 +267,34 @@ class LogPuller:
         piece = span.lock_range(info.start_key, info.end_key, info.range_id, now_s)
         if piece is None:
             return False
-        worker = self._worker(info.store_addr)
+        worker = self._worker(info)
         state = RegionFeedState(span, info, piece, worker) if worker is not None else None
         if worker is not None and state is not None and worker.add_region(state):
             return True
         span.unlock_range(piece, lambda _: self.settings.retry_busy_s, now_s)
         return False
 
-    def _worker(self, store_addr: str) -> RegionWorker | None:
+    def _worker(self, info: RangeInfo) -> RegionWorker | LogPullWorker | None:
+        """Return who feeds a range: the stream of its store, or what pulls its log where that was refused."""
+        addr = info.store_addr
         with self._lock:
             if self._closed:
                 return None
-            worker = self._workers.get(store_addr)
-            if worker is None:
-                worker = RegionWorker(
-                    store_addr, self.settings.worker, self._clock, self._rng, self._processor, self.metrics, self._channels
-                )
-                self._workers[store_addr] = worker
-            return worker
+            if (addr, info.range_id) in self._pulled_next:
+                self._pulled_next.discard((addr, info.range_id))
+                if addr not in self._pullers:
+                    pull = self.settings.pull
+                    self._pullers[addr] = LogPullWorker(addr, pull, self._clock, self._processor, self.metrics, self._channels)
+                return self._pullers[addr]
+            if addr not in self._workers:
+                stream = self.settings.worker
+                self._workers[addr] = RegionWorker(addr, stream, self._clock, self._rng, self._processor, self.metrics, self._channels)
+            return self._workers[addr]
 
     def _tick(self) -> None:
         """Watch for silent streams, and publish how far behind the spans are."""
         with self._lock:
-            spans, workers = list(self._spans.values()), list(self._workers.values())
+            spans, workers, pullers = list(self._spans.values()), list(self._workers.values()), list(self._pullers.values())
         for worker in workers:
             worker.check_silence()
         below_ts = compose_ts(max(0, self._clock.now_ms() - int(self.settings.lagging_s * 1000)))
@@ -272,6 +302,7 @@ class LogPuller:
         states = [worker.regions_by_state() for worker in workers]
         for state in ("pending", "requested", "initialized"):
             self.metrics.regions.labels(state).set(sum(s[state] for s in states))
+        self.metrics.regions.labels("pulled").set(sum(puller.regions() for puller in pullers))
         self.metrics.regions.labels("waiting").set(sum(s.waiting for s in surveys))
         self.metrics.lagging_regions.set(sum(s.lagging for s in surveys))
         self.metrics.delivered_bytes.set(sum(s.delivered_bytes for s in surveys))

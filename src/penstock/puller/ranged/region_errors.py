@@ -1,7 +1,7 @@
 """What a store's error means to the puller: the wire's error message as a code of the error table.
 
 TRANSIENT codes send the region back to be looked up again; the others fail the span, except that a duplicate request (kind BUG) ends the
-stream. Runs in the log service.
+stream, and that the log is pulled where only the stream is refused. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -21,6 +21,23 @@ class RegionBusyError(PenstockError):
 
     def __reduce__(self) -> tuple[type[RegionBusyError], tuple[str, int]]:
         return (RegionBusyError, (self.detail, self.backoff_ms))
+
+
+class StreamRefusedError(PenstockError):
+    """The store gives no change stream; it may give the log itself (``log_pull.py``)."""
+
+    def __reduce__(self) -> tuple[type[StreamRefusedError], tuple[str, str]]:
+        return (StreamRefusedError, (self.code, self.detail))
+
+
+class PullRefusedError(PenstockError):
+    """The store gives no log either: code UPSTREAM_REFUSED."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("UPSTREAM_REFUSED", detail)
+
+    def __reduce__(self) -> tuple[type[PullRefusedError], tuple[str]]:
+        return (PullRefusedError, (self.detail,))
 
 
 def region_error(payload: bytes, region_id: int) -> PenstockError:  # noqa: PLR0911 - one line per cause
@@ -43,7 +60,7 @@ def region_error(payload: bytes, region_id: int) -> PenstockError:  # noqa: PLR0
     if error.HasField("duplicate_request"):
         return InvariantError(f"{where}: the store says that it is registered twice")
     if error.HasField("compatibility"):
-        return PenstockError("UPSTREAM_REFUSED", f"{where}: the store wants protocol {error.compatibility.required_version!r}")
+        return StreamRefusedError("UPSTREAM_REFUSED", f"{where}: the store wants protocol {error.compatibility.required_version!r}")
     if error.HasField("cluster_id_mismatch"):
         return PenstockError("UPSTREAM_REFUSED", f"{where}: the store belongs to cluster {error.cluster_id_mismatch.current}")
     return RegionBusyError(f"{where}: an error that names no cause")

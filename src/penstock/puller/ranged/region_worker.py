@@ -25,7 +25,7 @@ from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.ranged.event_processor import RegionEventProcessor
 from penstock.puller.ranged.matching.matcher import Entries
 from penstock.puller.ranged.matching.wire_scan import KIND_ENTRIES, KIND_ERROR, KIND_RESOLVED, ScannedMessage, scan_message
-from penstock.puller.ranged.region_errors import region_error
+from penstock.puller.ranged.region_errors import StreamRefusedError, region_error
 from penstock.puller.ranged.region_feed_state import RegionFeedState
 from penstock.puller.ranged.request_cache import RequestCache
 from penstock.puller.ranged.subscribed_span import SubscribedSpan
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 EVENT_FEED = "/cdcpb.ChangeData/EventFeed"
 _VERSION = "8.5.0"
 """The protocol generation that we speak; a TiKV store refuses older ones."""
+_REFUSALS = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"})
+"""With what a store ends a stream that it does not give."""
 
 Channels = Callable[[str], grpc.Channel]
 
@@ -156,7 +158,10 @@ class RegionWorker:
             except PenstockError as own:
                 error = own
             except grpc.RpcError as lost:
-                error = PenstockError("UPSTREAM_UNREACHABLE", f"store {self.store_addr}: {_status(lost)}")
+                refused = _status(lost) in _REFUSALS
+                error = (StreamRefusedError if refused else PenstockError)(
+                    "UPSTREAM_UNREACHABLE", f"store {self.store_addr}: {_status(lost)}"
+                )
             except Exception as defect:  # noqa: BLE001 - the worker must give its regions back whatever happened
                 _log.exception("region worker: unexpected failure", extra={"store": self.store_addr})
                 error = InvariantError(f"{type(defect).__name__}: {defect}")

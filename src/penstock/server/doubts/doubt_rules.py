@@ -57,6 +57,10 @@ class FeedDoubtRules:
         """Return whether a feed has a table still: its drop, if there was one, is not delivered yet."""
         return any(one.table_id == table_id for name in self._configs() for one in self._meta.dispatchers(name) or [])
 
+    def concerns(self, table_id: int, schema: str, table: str) -> bool:
+        """Return whether a feed has a table, or may come to have it when it gets so far: a pattern matches its name."""
+        return any(TablePatterns(c.tables).match(schema, table) for c in self._configs().values()) or self.has_table(table_id)
+
     def _configs(self) -> dict[str, FeedConfig]:
         documents = {feed.name: FeedDocument.of(feed) for feed in self._meta.list_feeds() if not feed.is_over}
         return {name: d.feed_config() for name, d in documents.items() if same_source(d.source, self._source)}

@@ -83,6 +83,9 @@ class DoubtRules(Protocol):
     def has_table(self, table_id: int) -> bool:
         """Return whether a feed has a table still."""
 
+    def concerns(self, table_id: int, schema: str, table: str) -> bool:
+        """Return whether a feed has a table, or a pattern matches it."""
+
 
 class DoubtedTables:
     """The re-reads of one server. ``scan`` is called by its thread, or by a test that did not start it; the rest by any thread."""
@@ -149,15 +152,17 @@ class DoubtedTables:
     def resnapshot(self, table_id: int, schema: str, table: str, reason: str = ASKED) -> None:
         """Have a table read again, in doubt or not, as soon as possible; ``reason`` is ``ASKED`` or ``FOUND``."""
         self._doubted.doubt_table(table_id, schema, table, reason)
+        self._let_go_on([s for s in self._doubted.table_states() if s.table_id == table_id and s.is_open])
         self._hurry(table_id)
 
     def retry(self, table_ids: Sequence[int]) -> None:
         """Read tables that are in doubt again now rather than when their pause is over; raises where none of them is."""
-        found = [s.table_id for s in self._doubted.table_states() if s.table_id in table_ids and s.is_open]
+        found = [s for s in self._doubted.table_states() if s.table_id in table_ids and s.is_open]
         if not found:
             raise PenstockError("TABLE_UNKNOWN", "the table is not in doubt", "Use resnapshot to have it read again in any case.")
-        for table_id in found:
-            self._hurry(table_id)
+        self._let_go_on(found)
+        for state in found:
+            self._hurry(state.table_id)
 
     def exclude(self, table_id: int, schema: str, table: str) -> None:
         """Leave a table out, of every feed that has it, until it is asked for again; that delivers what differs by then."""
@@ -194,6 +199,12 @@ class DoubtedTables:
         self._settle(min(due, key=lambda s: (s.table_id not in self._asked, s.since_ms)))
         return True
 
+    def _let_go_on(self, states: Sequence[TableState]) -> None:
+        """Make it durable that tables shall be read again which would not be: whoever asked was told so, whatever ends meanwhile."""
+        for state in states:
+            if self._wish(state) != "resnapshot":
+                self._doubted.fail_round(state.table_id, PenstockError("SNAPSHOT_DUE", ASKED), 0.0)
+
     def _hurry(self, table_id: int) -> None:
         with self._lock:
             self._asked.add(table_id)
@@ -226,7 +237,16 @@ class DoubtedTables:
         pause_ms = max(state.next_attempt_ms, self._not_before_ms.get(state.table_id, 0))
         if state.state is not TableCondition.REREADING:
             pause_ms = max(pause_ms, state.since_ms + round(self._settings.delay_s * 1000))
-        return now_ms >= pause_ms and self._is_wished(state)
+        return now_ms >= pause_ms and not self._is_nobodys(state) and self._is_wished(state)
+
+    def _is_nobodys(self, state: TableState) -> bool:
+        """Forget a table that no feed has: whoever comes to have it begins with its rows as they are then."""
+        if self._rules.concerns(state.table_id, state.schema, state.table):
+            return False
+        self._doubted.forget_table(state.table_id)
+        self._metrics.rereads.labels("gone").inc()
+        log.info("doubted table is in no feed", extra=_shown(state))
+        return True
 
     def _is_wished(self, state: TableState) -> bool:
         wish = self._wish(state)

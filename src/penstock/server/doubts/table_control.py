@@ -7,18 +7,21 @@ Runs in the server.
 
 from __future__ import annotations
 
+import glob
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from penstock.config.tree import load_feed_config
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
-from penstock.server.feeds.control import Asked
+from penstock.server.feeds.control import Asked, FeedControl
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.http.table_views import FeedTable, feed_tables, find_table, table_view, unknown_tables
 from penstock.server.source_address import same_source
@@ -26,14 +29,17 @@ from penstock.settings.masking import mask_text
 
 DoubtedOf = Callable[[FeedRecord], DoubtedTables | None]
 """Gives the doubted tables of a feed's source; None where they are never in doubt."""
+_WHOLE = re.compile(r"![^.*?\[\]]+\.[^*?\[\]]+")
+_EXCLUDED = {"state": "excluded", "reason": "excluded by an operator", "hint": "Include it when it shall be delivered again."}
 
 
 class TableControl:
     """Does verbs on tables. Thread safe."""
 
-    def __init__(self, meta: MetaDatabase, doubted_of: DoubtedOf) -> None:
+    def __init__(self, meta: MetaDatabase, doubted_of: DoubtedOf, control: FeedControl) -> None:
         self._meta = meta
         self._doubted_of = doubted_of
+        self._control = control
 
     def do(self, verb: str, name: str, table: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
         """Do a verb on a table of a feed for a caller; return the table as it is shown."""
@@ -45,22 +51,41 @@ class TableControl:
         doubted = self._doubted_of(feed)
         found = find_table(self.tables(feed, doubted), table)
         actor = Actor(by, mask_text(told.reason))
-        TABLE_VERBS[verb](self._meta, _required(doubted), name, found)
+        if doubted is not None:
+            TABLE_VERBS[verb](self._meta, doubted, name, found)
+        elif verb == "resnapshot" and not _is_excluded(feed, found):
+            # It stands in the audit with the change itself.
+            self._control.deliver_again(name, found.name, actor)
+            return self.views([found], feed, doubted)[0]
+        else:
+            self._alter(verb, feed, found, actor)
         self._meta.lives.record(name, f"table {verb}", actor, found.name)
-        return self.views([found], doubted)[0]
+        return self.views([found], self._meta.get_feed(name), doubted)[0]
+
+    def _alter(self, verb: str, feed: FeedRecord, table: FeedTable, actor: Actor) -> None:
+        """Leave a table out of a feed or have it again, by the feed's patterns."""
+        patterns = _patterns(feed)
+        wanted = [pattern for pattern in patterns if pattern.lower() != _exception(table)]
+        if verb == "exclude":
+            wanted.append(f"!{glob.escape(table.name)}")
+        elif wanted == patterns:
+            self._control.retry_now(feed.name)
+            return
+        why = actor.why or f"table {verb}"
+        self._control.do("alter", feed.name, {"changes": {"tables": wanted}, "reason": why}, actor.by)
 
     def tables(self, feed: FeedRecord, doubted: DoubtedTables | None) -> list[FeedTable]:
         """Return the tables of a feed, those included of which the log told nothing but the name."""
         known = feed_tables(self._meta.feed_tables(feed.name), self._meta.dispatchers(feed.name))
         if doubted is None:
-            return known
+            return [*known, *_excluded(feed, known)]
         return [*known, *unknown_tables(doubted.states(), FeedDocument.of(feed).feed_config().tables, known)]
 
     @staticmethod
-    def views(tables: Sequence[FeedTable], doubted: DoubtedTables | None) -> list[dict[str, Any]]:
+    def views(tables: Sequence[FeedTable], feed: FeedRecord, doubted: DoubtedTables | None) -> list[dict[str, Any]]:
         """Return the states of tables as they are shown."""
         if doubted is None:
-            return [table_view(table, ()) for table in tables]
+            return [table_view(table, ()) | (_EXCLUDED if _is_excluded(feed, table) else {}) for table in tables]
         states = doubted.states()
         return [table_view(table, states, doubted.progress, doubted.will_settle) for table in tables]
 
@@ -104,7 +129,23 @@ TABLE_VERBS: dict[str, Callable[[MetaDatabase, DoubtedTables, str, FeedTable], N
 }
 
 
-def _required(doubted: DoubtedTables | None) -> DoubtedTables:
-    if doubted is None:
-        raise PenstockError("CONFIG_INVALID", "the source gives every state itself: its tables are never read again")
-    return doubted
+def _patterns(feed: FeedRecord) -> list[str]:
+    """Return the patterns of a feed, as it was last altered."""
+    document = FeedDocument.of(feed)
+    return [*load_feed_config(document.next or document.config).tables]
+
+
+def _exception(table: FeedTable) -> str:
+    return f"!{glob.escape(table.name.lower())}"
+
+
+def _is_excluded(feed: FeedRecord, table: FeedTable) -> bool:
+    return _exception(table) in map(str.lower, _patterns(feed))
+
+
+def _excluded(feed: FeedRecord, known: Sequence[FeedTable]) -> list[FeedTable]:
+    """Return the tables that a feed would have, but for an exception by their whole name."""
+    names = {table.name.lower() for table in known}
+    parts = [pattern[1:].partition(".") for pattern in _patterns(feed) if _WHOLE.fullmatch(pattern)]
+    found = [FeedTable(schema, table, ()) for schema, _, table in parts]
+    return [table for table in found if table.name.lower() not in names]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from penstock.config.sink_policy import place_of
 from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
 from penstock.ddl.compose import create_text
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
-from penstock.feed.window.following import first_dispatchers, from_record, to_record
+from penstock.feed.window.following import first_dispatchers, from_record, to_record, with_other_rules
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.ddl import DdlEvent, DdlType
@@ -34,7 +34,8 @@ from penstock.settings.loader import Problems, merge
 from penstock.settings.masking import mask_tree
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
-from penstock.target.settings import from_uri
+from penstock.target.positions import newest_directory
+from penstock.target.settings import Atomicity, from_uri
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _FREE_SINK_OPTIONS = frozenset(
         "file_size",
         "flush_interval_ms",
         "flush_concurrency",
+        "request_timeout_ms",
         "spool_size",
         "spool_dir",
         "file_expiration_days",
@@ -88,7 +90,38 @@ def holds_at_once(document: FeedDocument) -> bool:
     before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
     old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
     cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
-    return before.tables == after.tables and cuts[0] == cuts[1]
+    same = before.tables == after.tables and before.settings.filter == after.settings.filter
+    return same and cuts[0] == cuts[1] and not document.again
+
+
+def why_not_back(
+    to_ts: int,
+    document: FeedDocument,
+    dispatchers: Sequence[Dispatcher],
+    changed_ts: int,
+    positions: Iterable[Mapping[str, int]],
+    tables: Sequence[TableSchema],
+    kept_from_ts: int | None,
+) -> str:
+    """Return why a feed cannot deliver once more what comes after a ts; nothing where it can.
+
+    ``changed_ts`` is when its tables last changed; of these files are continued, so none may have to go into a directory that is closed.
+    """
+    config = document.feed_config()
+    sink = from_uri(config.target.uri, config.target.options)[1]
+    newest = [found[0] for found in map(newest_directory, positions) if found is not None]
+    if sink.transaction_atomicity is Atomicity.TRANSACTION:
+        return "a transaction stands in its index once"
+    without_key = sorted({t.full_name for t in tables if not t.handle_columns})
+    if kept_from_ts is None or to_ts < kept_from_ts:
+        return f"its history is kept from ts {kept_from_ts} on" if kept_from_ts else "its history is not kept on this server"
+    if to_ts < max(changed_ts, document.snapshot_ts, config.settings.start_ts) or any(d.with_state for d in dispatchers):
+        return f"its tables changed at ts {max(changed_ts, document.snapshot_ts, config.settings.start_ts)}"
+    if any(version > to_ts for version, _ in newest):
+        return f"a table has other columns since ts {max(version for version, _ in newest)}"
+    if any(date > sink.layout.date_text(to_ts) for _, date in newest):
+        return "files of that day are complete"
+    return f"{without_key[0]} has no key, by which rows that come twice are one" if without_key else ""
 
 
 def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
@@ -124,19 +157,35 @@ class Adoption:
     def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
         document = FeedDocument.of(feed)
-        if document.next is None or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
+        if document.rewind_to_ts and self._meta.pending_window(feed.name) is None:
+            feed = self._rewind(feed, epoch, document)
+            document = FeedDocument.of(feed)
+        if not document.altered or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
             return feed
         if holds_at_once(document):
             return self._hold(feed, epoch, document)
-        config, ts = load_feed_config(document.next), self._meta.checkpoint_ts(feed.name)
+        config, ts = load_feed_config(document.next or document.config), self._meta.checkpoint_ts(feed.name)
         before = dispatchers_of(self._meta, feed.name, document)
-        after = self._dispatchers(feed.name, config, before, ts) if ts else self._first(config, before, document.snapshot_ts)
+        after = (
+            self._dispatchers(feed.name, config, before, ts, document.again) if ts else self._first(config, before, document.snapshot_ts)
+        )
+        if ts:
+            after = with_other_rules(after, load_feed_config(document.config).settings.filter, config.settings.filter, ts)
         self._tell_target(feed, config, after, ts, epoch)
-        changed = msgspec.structs.replace(document, config=document.next, next=None)
+        changed = msgspec.structs.replace(document, config=document.next or document.config, next=None, again=())
         if ts == TS_ZERO:
             changed = msgspec.structs.replace(changed, dispatchers=after)
         self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), [to_record(d) for d in after])
         log.info("feed is altered", extra={"feed": feed.name, "ts": ts, "dispatchers": len(after)})
+        return self._meta.get_feed(feed.name)
+
+    def _rewind(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
+        """Let a feed go back to the ts that it was reset to; it stays where it is where its tables changed since."""
+        ts, to_ts = self._meta.checkpoint_ts(feed.name), document.rewind_to_ts
+        changed = msgspec.structs.replace(document, rewind_to_ts=0)
+        possible = to_ts >= max(self._meta.dispatcher_marks().get(feed.name, (0,))[-2:])
+        self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), None, to_ts if possible else ts)
+        log.warning("feed goes back" if possible else "feed cannot go back any more", extra={"feed": feed.name, "from": ts, "to": to_ts})
         return self._meta.get_feed(feed.name)
 
     def _hold(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
@@ -145,13 +194,19 @@ class Adoption:
         self._meta.adopt_config(feed.name, epoch, self._meta.checkpoint_ts(feed.name), changed.to_json(), None)
         return self._meta.get_feed(feed.name)
 
-    def _dispatchers(self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int) -> tuple[Dispatcher, ...]:
-        """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in."""
-        patterns = TablePatterns(config.tables)
-        kept = [d for d in before if patterns.match(d.schema, d.table)]
+    def _dispatchers(
+        self, name: str, config: FeedConfig, before: Sequence[Dispatcher], ts: int, again: Sequence[str]
+    ) -> tuple[Dispatcher, ...]:
+        """Return the dispatchers that a feed has from a checkpoint on: those that its tables still ask for, and those that come in.
+
+        A table that shall come ``again`` is one that comes in.
+        """
+        patterns, leaving = TablePatterns(config.tables), {one.lower() for one in again}
+        kept = [d for d in before if patterns.match(d.schema, d.table) and f"{d.schema}.{d.table}".lower() not in leaving]
         known = {d.id.table_id for d in kept}
         tables = [t for t in self._tables_at(ts, patterns) if t.table_id not in known]
         former = self._former(name)
+        former |= {i: tuple(d for d in before if d.id.table_id == i) for i in {d.id.table_id for d in before} - known}
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
         coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)

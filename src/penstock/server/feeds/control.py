@@ -18,7 +18,8 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState, ServerState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.server.feeds.alteration import altered, difference, holds_at_once, with_next
+from penstock.server.feeds.alteration import altered, difference, holds_at_once, why_not_back, with_next
+from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.ports import Liveness
 from penstock.settings.loader import merge
@@ -81,6 +82,19 @@ class FeedControl:
         """Return what happened to a feed, oldest first."""
         return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
 
+    def deliver_again(self, name: str, table: str, actor: Actor) -> None:
+        """Have a table of a feed delivered once more as it is, as far as the target differs from it."""
+        feed = self._meta.get_feed(name)
+        document = FeedDocument.of(feed)
+        changed = msgspec.structs.replace(document, again=tuple(sorted({*document.again, table})))
+        if changed != document:
+            self._change(feed, changed, "table resnapshot", actor, "", table)
+        self._supervisor.wake()
+
+    def retry_now(self, name: str) -> None:
+        """Try a feed at once that waits for its next attempt."""
+        self._supervisor.retry_now(name)
+
     def _states(self, name: str) -> dict[str, str]:
         try:
             feed = self._meta.get_feed(name)
@@ -115,25 +129,36 @@ class FeedControl:
                 raise PenstockError("CONFIG_INVALID", f"feed {name} began at a start-ts: its target holds no state to compare with")
             changed, new = msgspec.structs.replace(document, resnapshot_from_ts=checkpoint_ts), "snapshot"
         else:
-            to_ts = self._reset_ts(asked.to, document, checkpoint_ts)
-            changed, new = msgspec.structs.replace(document, skip_until_ts=to_ts), f"{asked.to}: {to_ts}" if asked.to == "now" else asked.to
+            to_ts = self._reset_ts(asked.to, document)
+            back = to_ts < checkpoint_ts
+            if back:
+                self._check_rewind(feed, document, to_ts)
+            places = {"skip_until_ts": 0, "resnapshot_from_ts": None, "rewind_to_ts": to_ts} if back else {"skip_until_ts": to_ts}
+            changed, new = msgspec.structs.replace(document, **places), f"{asked.to}: {to_ts}" if asked.to == "now" else asked.to
         return self._change(feed, changed, "reset", actor, f"checkpoint {checkpoint_ts}", new) | {"to": new}
 
-    def _reset_ts(self, to: str, document: FeedDocument, checkpoint_ts: int) -> int:
-        """Return the ts that a feed is reset to; raise where that cannot be."""
+    def _reset_ts(self, to: str, document: FeedDocument) -> int:
+        """Return the ts that a feed is reset to; raise where there is none."""
         if to != "now" and not (to.isdecimal() and len(to) < _TS_DIGITS_MAX):
             raise PenstockError("CONFIG_INVALID", "reset: to must be now, snapshot or a ts")
         now_ts = self._creator.current_ts(document.source)
         to_ts = now_ts if to == "now" else int(to)
         if to_ts > now_ts:
             raise PenstockError("CONFIG_INVALID", f"reset: ts {to_ts} is still to come", "Use until-ts to end a feed at a ts.")
-        if to_ts < checkpoint_ts:
+        return to_ts
+
+    def _check_rewind(self, feed: FeedRecord, document: FeedDocument, to_ts: int) -> None:
+        """Raise where a feed cannot deliver once more what it has delivered after a ts."""
+        live = dispatchers_of(self._meta, feed.name, document)
+        changed_ts = max(self._meta.dispatcher_marks().get(feed.name, (0,))[-2:])
+        positions = self._meta.positions(feed.name, [str(d.id) for d in live])
+        why = why_not_back(to_ts, document, live, changed_ts, positions.values(), *self._creator.past_of(document, live))
+        if why:
             raise PenstockError(
                 "CONFIG_INVALID",
-                f"reset: everything up to {checkpoint_ts} is in the target, which has each change once",
+                f"reset: everything up to {feed.checkpoint_ts} is in the target, and {why}",
                 "Use `penstock feed clone` with --start-ts to have older changes in a target of their own, or reset to snapshot.",
             )
-        return to_ts
 
     def _alter(self, name: str, asked: Alter, actor: Actor) -> dict[str, Any]:
         feed = self._meta.get_feed(name)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import difflib
 import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
+from penstock.feed.filters.checks import check_columns_stay, check_filter
+from penstock.feed.filters.views import Viewer
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
-from penstock.feed.window.following import to_record
+from penstock.feed.window.following import from_record, to_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import NOBODY, Actor, FeedRecord, SubscribeRecord
 from penstock.model.decoding import decoded
@@ -48,12 +50,21 @@ class FeedDocument(msgspec.Struct, frozen=True):
     next: dict[str, Any] | None = None
     """The configuration that the feed was altered to and that does not hold yet."""
     skip_until_ts: int = 0
-    """The ts that an operator reset the feed to."""
+    """The ts that an operator reset the feed to, before which nothing is delivered any more."""
+    rewind_to_ts: int = 0
+    """The ts that an operator reset the feed to, behind which everything is delivered once more."""
     resnapshot_from_ts: int | None = None
     """The checkpoint at which an operator asked for a new snapshot."""
+    again: tuple[str, ...] = ()
+    """Tables, by name, that an operator asked to have delivered once more as they are: what differs from the target."""
 
     def __repr__(self) -> str:
         return f"FeedDocument(dispatchers={len(self.dispatchers)}, snapshot_ts={self.snapshot_ts})"
+
+    @property
+    def altered(self) -> bool:
+        """Return whether something of it shall hold that does not yet."""
+        return self.next is not None or bool(self.again) or self.rewind_to_ts > 0
 
     def to_json(self) -> str:
         """Return the document as it is stored."""
@@ -97,12 +108,14 @@ class FeedCreator:
         sources: FeedSources,
         open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
         policy: SinkPolicy | None = None,
+        viewer: Viewer | None = None,
     ) -> None:
-        """``policy`` says what callers of the API may write to."""
+        """``policy`` says what callers of the API may write to; ``viewer`` asks Spark whether expressions of filters can be used."""
         self._meta = meta
         self._sources = sources
         self._open_target = open_target
         self._policy = policy or SinkPolicy()
+        self._viewer = viewer
 
     def create(self, tree: Mapping[str, Any], actor: Actor = NOBODY, *, configured: bool = False) -> FeedRecord:
         """Create a feed from its configuration, or raise and leave nothing behind.
@@ -140,9 +153,21 @@ class FeedCreator:
         """Raise where a feed must not have another configuration: its target is forbidden, or a pattern matches no table."""
         if config.target != document.feed_config().target:
             self._policy.check(config.target)
-        if tuple(config.tables) != tuple(document.feed_config().tables):
+        before = document.feed_config()
+        chosen = config.settings.filter
+        if tuple(config.tables) != tuple(before.tables) or chosen != before.settings.filter:
             with self._sources.using(self._sources.choose(document.source)) as source:
-                match_tables(config.tables, source.upstream.list_tables())
+                # A table that the feed had may be gone by now; what is asked for anew must be there.
+                tables = match_tables(config.tables, source.upstream.list_tables(), set(config.tables) - set(before.tables))
+            check_filter(chosen, tables, self._viewer)
+            stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(config.name) or ()) if d.stopped}
+            check_columns_stay(before.settings.filter, chosen, [t for t in tables if t.table_id not in stopped])
+
+    def past_of(self, document: FeedDocument, dispatchers: Sequence[Dispatcher]) -> tuple[list[TableSchema], int | None]:
+        """Return the tables of a feed's dispatchers as they are, and from which ts on all their changes are kept, if that is known."""
+        plan = self.plan_of(document, tuple(dispatchers))
+        with self._sources.using(self._sources.choose(document.source)) as source:
+            return plan.tables, source.kept_from_ts([d.span.span_id for d in dispatchers])
 
     def current_ts(self, source_uri: str) -> int:
         """Return a ts of a source that is larger than that of every commit so far."""
@@ -151,6 +176,7 @@ class FeedCreator:
 
     def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
+        check_filter(config.settings.filter, tables, self._viewer)
         if any(feed.name == config.name for feed in self._meta.list_feeds()):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
         uid = str(uuid.uuid4())
@@ -199,14 +225,20 @@ def claimant(name: str, uid: str) -> str:
     return f"{name}/{uid[:8]}"
 
 
-def match_tables(patterns: Sequence[str], known: Sequence[TableSchema]) -> list[TableSchema]:
-    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names patterns without a table."""
+def match_tables(patterns: Sequence[str], known: Sequence[TableSchema], required: Collection[str] | None = None) -> list[TableSchema]:
+    """Return the tables that any pattern matches, each partition once; raise ``TABLE_UNKNOWN`` that names patterns without a table.
+
+    Where some are ``required``, others may have none.
+    """
     names = sorted({table.full_name for table in known})
     found: set[str] = set()
     unmatched = []
     for pattern in patterns:
-        matched = [name for name in names if match_name(pattern, name)]
-        if not matched:
+        matched = [name for name in names if match_name(pattern.removeprefix("!"), name)]
+        if pattern.startswith("!"):
+            found.difference_update(matched)
+            continue
+        if not matched and (required is None or pattern in required):
             unmatched.append(pattern)
         found.update(matched)
     if unmatched:

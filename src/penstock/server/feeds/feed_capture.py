@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapProgress
 from penstock.feed.window.assignment import Dispatcher
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.rows.bag_key import is_bag
 from penstock.model.span import DDL_SPAN, Span
@@ -26,6 +27,7 @@ from penstock.store.event_store import ColumnarEventStore
 from penstock.store.log.bootstrap_log import BootstrapLog
 
 log = logging.getLogger(__name__)
+_LOOK_S, _KNOWN_S_MAX = 0.02, 60.0
 
 
 class FeedCapture:
@@ -141,19 +143,40 @@ class FeedCapture:
 
     def _let_go_of_purged(self) -> frozenset[int]:
         """Stop capturing spans whose log is gone, forget what was read of their state, and go on at the end of the log."""
-        if not self._purged():
+        purged = {span.span_id for span in self._purged()}
+        if not purged:
             return frozenset()
+        if DDL_SPAN.span_id not in purged and not self._is_log_lost():
+            # Other feeds read on, DDLs included: only this one had got so little far.
+            return self._let_go(purged)
         # All spans of the feed share the log; those that have not noticed yet will, or were a moment further.
-        for span_id in self._span_ids:
-            log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": span_id, "code": "LOG_PURGED"})
-            self._log_service.remove_span(span_id)
-            BootstrapLog(self._store.objects, span_id).clear(keep_objects=False)
+        gone = self._let_go(self._span_ids)
         start_ts = self._log_service.begin_log_again()
-        # What DDLs did in the hole is seen in the tables themselves.
+        # Rows of the hole are read from the tables themselves.
         self._store.reset_span(DDL_SPAN.span_id, max(start_ts, self._store.resolved_ts(DDL_SPAN.span_id)))
         self._log_service.ensure_span(DDL_SPAN, start_ts)
         self._log_service.settled_ts()
-        return frozenset(self._span_ids)
+        return gone
+
+    def _let_go(self, span_ids: Collection[int]) -> frozenset[int]:
+        for span_id in span_ids:
+            log.warning("the upstream's log is gone, a new snapshot is taken", extra={"span_id": span_id, "code": "LOG_PURGED"})
+            self._log_service.remove_span(span_id)
+            BootstrapLog(self._store.objects, span_id).clear(keep_objects=False)
+        return frozenset(span_ids)
+
+    def _is_log_lost(self) -> bool:
+        """Return whether DDLs are lost as well; they are not where others read the log on. It takes a moment until that is known."""
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + _KNOWN_S_MAX
+        while clock.monotonic_s() < deadline_s and not self._cancelled.is_set():
+            ddls = next((s for s in self._log_service.status() if s.span_id == DDL_SPAN.span_id), None)
+            if ddls is None or any(s.span_id == DDL_SPAN.span_id for s in self._purged()):
+                return True
+            if ddls.state is CaptureState.PULLING and ddls.regions:
+                return False
+            clock.wait(self._cancelled, _LOOK_S)
+        return True
 
     def _capture_from(self, purged: frozenset[int]) -> Callable[[Span, int], None]:
         def capture(span: Span, start_ts: int) -> None:

@@ -148,12 +148,13 @@ class FeedKeeper:
         """Run until the end; return why it ended, or None where it was asked to."""
         try:
             with contextlib.ExitStack() as parts:
+                # Its target is asked first, which may hang: that keeps nobody else from starting.
+                self.feed = self._factory.prepare(self.feed, self.epoch)
+                run = self._run = self._factory.create(self.feed, self.epoch)
+                parts.callback(lambda: run.stop(at_once=self._at_once))
                 with self._turns.turn(self._stop) as mine:
                     if not mine:
                         return None
-                    self.feed = self._factory.prepare(self.feed, self.epoch)
-                    run = self._run = self._factory.create(self.feed, self.epoch)
-                    parts.callback(lambda: run.stop(at_once=self._at_once))
                     run.start()
                     self._await_start(run)
                 return self._watch(run, failures)

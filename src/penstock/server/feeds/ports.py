@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -88,6 +89,9 @@ class SourceInUse(Protocol):
     @property
     def upstream(self) -> Upstream:
         """Return what is captured."""
+
+    def kept_from_ts(self, span_ids: Collection[int]) -> int | None:
+        """Return from which ts on all changes of spans are kept here; None where that is not known."""
 
     def begin(self) -> None:
         """Capture, where that waits for a first feed: only whoever reads a log knows its tables. Idempotent."""

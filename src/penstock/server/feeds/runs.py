@@ -189,7 +189,11 @@ class SparkFeedRunFactory:
         document = FeedDocument.of(feed)
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
-        self._maintainer(feed, config, epoch).claim(claimant(feed.name, feed.uuid))
+        maintainer = self._maintainer(feed, config, epoch)
+        maintainer.claim(claimant(feed.name, feed.uuid))
+        if self._meta.get_feed(feed.name).error_code.startswith("SINK_"):
+            # As long as the target takes nothing, no executor is to wait for it in the place of other feeds.
+            maintainer.probe()
         target = self._resolve(config.target)
         taken = self._receivers.settings.cores if self._receivers is not None else 0
         context = FeedContext(
@@ -209,7 +213,7 @@ class SparkFeedRunFactory:
             objects_options=self._store.objects.options,
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
-            altered=document.next is not None,
+            altered=document.altered,
         )
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None

@@ -78,8 +78,9 @@ def build_api(
         redirect_slashes=False,
     )
     _answer_errors(app)
-    shown = ShownFeeds(meta, creator, supervisor, clock, health, doubted, verification, kept_s)
-    control, table_control = FeedControl(meta, creator, supervisor), TableControl(meta, doubted)
+    control = FeedControl(meta, creator, supervisor)
+    table_control = TableControl(meta, doubted, control)
+    shown = ShownFeeds(meta, creator, table_control, supervisor, clock, health, doubted, verification, kept_s)
     add_table_routes(app, shown, table_control)
     add_control_routes(app, control)
     add_sql_routes(app, SqlDesk(control, table_control, shown, verifier, Explainer(meta, creator, parallelism)))

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
-from penstock.feed.window.coverage import DELIVERING
+from penstock.feed.window.assignment import Dispatcher
+from penstock.feed.window.coverage import DELIVERING, STOPPED
 from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
@@ -93,6 +94,15 @@ def table_view(
             "reread": None if done is None else msgspec.to_builtins(done),
         }
     return view
+
+
+def stopped_view(view: dict[str, Any], table: FeedTable, dispatchers: Sequence[Dispatcher]) -> dict[str, Any]:
+    """Return what is shown of a table, with why nothing of it is delivered where its filter does not fit it any more."""
+    found = next((d.stopped for d in dispatchers if d.stopped and d.id.table_id in table.table_ids), "")
+    if not found:
+        return view
+    error = PenstockError.from_text(found)
+    return view | {"state": STOPPED, "code": error.code, "reason": mask_text(error.detail), "hint": error.hint}
 
 
 def progress_view(

@@ -22,7 +22,7 @@ from penstock.server.feeds.ports import Liveness, RunStatus
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.report import ServerHealth
 from penstock.server.http.answers import error_body
-from penstock.server.http.table_views import feed_tables, progress_view, table_view, uncovered
+from penstock.server.http.table_views import feed_tables, progress_view, stopped_view, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
 
@@ -34,6 +34,7 @@ class ShownFeeds:
         self,
         meta: MetaDatabase,
         creator: FeedCreator,
+        table_control: TableControl,
         supervisor: Liveness,
         clock: Clock,
         health: ServerHealth,
@@ -50,7 +51,7 @@ class ShownFeeds:
         self._doubted_of = doubted_of
         self._verification = verification
         self._kept_s = kept_s
-        self._table_control = TableControl(meta, doubted_of)
+        self._table_control = table_control
 
     def create(self, tree: Mapping[str, Any], by: str) -> dict[str, Any]:
         """Create a feed for a caller; return it as it is shown."""
@@ -81,9 +82,11 @@ class ShownFeeds:
         doubted = self._doubted_of(feed)
         tables, records = self._table_control.tables(feed, doubted), self._meta.dispatchers(feed.name) or []
         delivered = {one.table_id: one for one in self._meta.table_progress(feed.name)}
-        joining = {d.id.table_id for d in map(from_record, records) if d.with_state}
-        views = zip(self._table_control.views(tables, doubted), tables, strict=True)
-        return [view | {"progress": progress_view(feed, table, delivered, joining, self._clock)} for view, table in views]
+        live = [from_record(record) for record in records]
+        joining = {d.id.table_id for d in live if d.with_state}
+        views = zip(self._table_control.views(tables, feed, doubted), tables, strict=True)
+        shown = [(stopped_view(view, table, live), table) for view, table in views]
+        return [view | {"progress": progress_view(feed, table, delivered, joining, self._clock)} for view, table in shown]
 
 
 def feed_summary(

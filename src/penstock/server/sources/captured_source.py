@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,12 @@ class Surroundings:
     go_on: Callable[[], None] = lambda: None
 
 
+def changes_kept_from_ts(store: ColumnarEventStore, span_ids: Collection[int]) -> int | None:
+    """Return from which ts on a store has all changes of spans; None where it does not have one of them."""
+    spans = [span for span in store.stats().spans if span.span_id in span_ids]
+    return max(max(s.history_start_ts, s.base_ts or 0) for s in spans) if spans and len(spans) == len(set(span_ids)) else None
+
+
 class CapturedSource:
     """The parts of one source, from the call to ``close``. Implements ``OpenSource``."""
 
@@ -102,6 +108,10 @@ class CapturedSource:
     def stands_by(self) -> bool:
         """Return whether nothing is captured."""
         return self.log_service.stands_by
+
+    def kept_from_ts(self, span_ids: Collection[int]) -> int | None:
+        """Return from which ts on all changes of spans are kept here; None where receivers hold them, or a span is not captured."""
+        return None if self._receivers is not None else changes_kept_from_ts(self.store, span_ids)
 
     def begin(self) -> None:
         """Take the event store and read the log where this is not so, because a feed of it shall begin here."""

@@ -75,6 +75,9 @@ class OpenSource(Protocol):
     def stands_by(self) -> bool:
         """Return whether nothing is captured here, because that waits for a first feed, or another server has taken it."""
 
+    def kept_from_ts(self, span_ids: Collection[int]) -> int | None:
+        """Return from which ts on all changes of spans are kept here; None where that is not known."""
+
     def begin(self) -> None:
         """Capture, where it stands by. Idempotent."""
 

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.config.tree import SinkConfig
+from penstock.feed.filters.rules import FilterSettings
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
@@ -134,7 +135,7 @@ class FeedVerifier:
             reader, joined = self._open(name, target)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
-            left_out = self._left_out(live, joined)
+            left_out = self._left_out(live, joined, config.settings.filter)
             table_ids = sorted({d.id.table_id for d in live} - left_out.keys())
             if reads_past(self._upstream):
                 verdict = verify_target(reader, self._upstream, table_ids, start_ts=config.settings.start_ts, tell=self._tell)
@@ -164,7 +165,9 @@ class FeedVerifier:
                 return reader, {(d.id, d.begin_ts) for d in found if not d.with_state}
         return reader, set()
 
-    def _left_out(self, live: Sequence[Dispatcher], joined: Collection[tuple[DispatcherId, int]]) -> dict[int, TableVerdict]:
+    def _left_out(
+        self, live: Sequence[Dispatcher], joined: Collection[tuple[DispatcherId, int]], chosen: FilterSettings
+    ) -> dict[int, TableVerdict]:
         """Return the tables of which nothing can be known now, each with the reason; ``joined`` are surely in the target."""
         states = {s.table_id: s for s in self._states() if s.is_open}
         past = reads_past(self._upstream)
@@ -179,6 +182,8 @@ class FeedVerifier:
                 why = f"it is {state.state.value}: {mask_text(state.reason)}"
             elif not past and table_id not in shown:
                 why = "the source does not show it: it was dropped a moment ago, or the user may not see it any more"
+            else:
+                why = why or chosen.not_a_copy(one.schema, one.table)
             if why:
                 found[table_id] = TableVerdict(f"{one.schema}.{one.table}", 0, unchecked=why)
         return found

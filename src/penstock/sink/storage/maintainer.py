@@ -55,8 +55,12 @@ class StorageMaintainer:
         owner = self.owner()
         if owner is not None and owner.feed != feed:
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
-        if owner is None and self._target.children():
+        if owner is None and not self._target.is_empty():
             raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
+        self.probe()
+
+    def probe(self) -> None:
+        """Raise unless the target takes an object and lets go of it."""
         probe = f"{OWNER_DIR}/probe-{self._random_id()}"
         self._target.put_new(probe, b"penstock\n")
         self._target.delete(probe)
@@ -117,6 +121,11 @@ class StorageMaintainer:
         # Another owner may publish meanwhile, or an answer be lost and this one have published: what is there decides.
         if not any(self._publish(checkpoint_ts, not_covered or {}) for _ in range(_PUBLISH_TRIES_MAX)):
             raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
+
+    def published_ts(self) -> int:
+        """Return the checkpoint that is published, 0 where none is."""
+        content = self._target.find(METADATA_PATH)
+        return 0 if content is None else parse_checkpoint(content)
 
     def _publish(self, checkpoint_ts: int, not_covered: Mapping[str, str]) -> bool:
         """Publish over the state that is there now; return False where that has changed meanwhile. Each time it has, it has grown."""

@@ -125,8 +125,10 @@ class StorageWriters:
         with self._latch.lock:
             # None starts after the trip.
             threads = list(self._threads)
+        until_s = self._clock.monotonic_s() + JOIN_S_MAX
         for thread in threads:
-            thread.join(JOIN_S_MAX)
+            # All together: a target that hangs may have every thread in a request.
+            thread.join(max(0.0, until_s - self._clock.monotonic_s()))
 
     def _list(self, channel: WriterChannel) -> None:
         if channel.listed or not channel.ready:

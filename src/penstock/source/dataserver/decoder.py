@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I64, U8, U64, Flags
-from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
+from penstock.model.batch import BatchKind, ChangeBatch, Op, bounded_batches, change_records
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.rows.projection import project, shown_at
@@ -108,7 +108,9 @@ class DataServerDecoder:
         """Yield a snapshot's rows as INSERTs of one table version, in the order in which they are given."""
         _, row_keys = strip_prefix(keys)
         columns = self._columns(table, values)
-        yield from _slices(span_id, table, BatchKind.DATA, _records(table, commit_ts, _repeat(Op.INSERT, len(keys)), row_keys, columns))
+        yield from bounded_batches(
+            span_id, table, BatchKind.DATA, change_records(table, commit_ts, _repeat(Op.INSERT, len(keys)), row_keys, columns)
+        )
 
     def _target_versions(self, table_id: int, puts: I64, deletes: I64, values: pa.Array, commit_ts: U64) -> U64:
         versions = np.zeros(len(commit_ts), dtype=np.uint64)
@@ -176,20 +178,10 @@ def _repeat(op: Op, rows: int) -> U8:
     return np.full(rows, int(op), dtype=np.uint8)
 
 
-def _records(table: TableSchema, commit_ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]) -> pa.RecordBatch:
-    arrays = [pa.array(commit_ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
-
-
 def _batches(
     span_id: int, table: TableSchema, kind: BatchKind, commit_ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]
 ) -> Iterator[ChangeBatch]:
-    records = _records(table, commit_ts, ops, keys, columns)
+    records = change_records(table, commit_ts, ops, keys, columns)
     if not in_order(commit_ts, keys):
         records = records.take(pc.sort_indices(records, sort_keys=[(COMMIT_TS, "ascending"), (KEY, "ascending")]))
-    return _slices(span_id, table, kind, records)
-
-
-def _slices(span_id: int, table: TableSchema, kind: BatchKind, records: pa.RecordBatch) -> Iterator[ChangeBatch]:
-    for start in range(0, records.num_rows, BATCH_ROWS_MAX):
-        yield ChangeBatch.of(span_id, table, kind, records.slice(start, BATCH_ROWS_MAX))
+    return bounded_batches(span_id, table, kind, records)

@@ -107,9 +107,6 @@ class LogReader:
 
     def steps(self, stop: threading.Event) -> Iterator[LogStep]:
         """Yield the log until it is stopped."""
-        unsaved = self._tables.unsaved()
-        if unsaved:
-            yield LogStep(schemas=unsaved)
         while not stop.is_set():
             self._slots.choose(self._wanted)
             yield from self._read()

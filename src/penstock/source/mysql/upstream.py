@@ -28,7 +28,7 @@ from penstock.source.mysql.snapshot.snapshot import read_rows
 from penstock.source.mysql.tables.table_versions import TableVersions
 from penstock.source.mysql.warm_kernels import warm_kernels
 from penstock.source.mysql.wire.dump import BinlogStream
-from penstock.source.single_log import LogPosition, LogStep
+from penstock.source.single_log import Beginning, LogPosition, LogStep
 
 _PASSED_MAX = 4096
 _SETTLE_S, _SETTLE_POLL_S = 60.0, 0.02
@@ -123,6 +123,14 @@ class MySqlUpstream:
         self._tables.load(self._server.tables(), position.ts)
         self._begun.set()
         return position
+
+    def begin_again(self, told_ts: int, above_ts: int) -> Beginning:
+        """Return the end of the log, behind what became of the tables in the part that is lost."""
+        place = self._server.log_end()
+        from_ts = max(compose_ts(self._server.now_ms()), above_ts)
+        crossed = self._tables.cross_hole(self._server.tables(), told_ts, from_ts)
+        self._begun.set()
+        return Beginning(LogPosition(from_ts + 1 + len(crossed.ddls), str(place)), crossed.ddls, crossed.schemas)
 
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event

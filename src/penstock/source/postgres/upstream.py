@@ -36,7 +36,7 @@ from penstock.source.postgres.slot import (
 from penstock.source.postgres.snapshot.key_ranges import RangeSettings, cut_keys
 from penstock.source.postgres.snapshot.open_snapshots import OpenSnapshots
 from penstock.source.postgres.snapshot.table_scan import fetch_rows, plan_remains, plan_scan, scan_table
-from penstock.source.postgres.tables.catalog import OID_MASK, read_domains, read_tables
+from penstock.source.postgres.tables.catalog import OID_MASK, CatalogTable, read_domains, read_tables
 from penstock.source.postgres.tables.catalog_notes import is_note
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch
 from penstock.source.postgres.tables.schema_book import SchemaBook
@@ -46,7 +46,7 @@ from penstock.source.postgres.wire.address import PostgresAddress, parse_address
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 from penstock.source.postgres.wire.questions import Questions
 from penstock.source.postgres.wire.replication_stream import ReplicationStream
-from penstock.source.single_log import LogPosition, LogStep
+from penstock.source.single_log import Beginning, LogPosition, LogStep
 
 _TS_ROOM = 1 << 13
 _PAGE_ROWS = 16_384
@@ -163,10 +163,26 @@ class PostgresUpstream:
         end = self.log_end()
         tables = self._questions.ask(read_tables)
         self._book.announce(t.table_id for t in self._book.adopt_base(tables))
-        self._watch.accept(tables, first=True)
-        # Whatever was captured begins anew here, also where slot and publication were given up before.
-        self._watch.accept(tables)
+        self._see_anew(tables)
         return LogPosition(self.current_ts(), self._text(parse_lsn(end)))
+
+    def begin_again(self, told_ts: int, above_ts: int) -> Beginning:
+        """Return the end of the log, behind what became of the tables in the part that is lost; slot and publication are there."""
+        with self._questions.open(replication=True) as replication:
+            self._questions.ask(lambda c: ensure_slot(c, replication, self.address))
+        end = self.log_end()
+        tables = self._questions.ask(read_tables)
+        places = self._watch.places([t.table_id & OID_MASK for t in self._book.announced()])
+        gone = [t for t in self._book.announced() if (place := places.get(t.table_id & OID_MASK)) is None or place.partition]
+        position = LogPosition(max(self.current_ts(), above_ts) + _TS_ROOM, self._text(parse_lsn(end)))
+        ddls, schemas = self._book.cross_hole([t for t in tables if t.published], gone, told_ts, position.ts)
+        self._see_anew(tables)
+        return Beginning(position, ddls, schemas)
+
+    def _see_anew(self, tables: Sequence[CatalogTable]) -> None:
+        """Take tables as seen where their capture begins, also where slot and publication were given up before."""
+        self._watch.accept(tables, first=True)
+        self._watch.accept(tables)
 
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event

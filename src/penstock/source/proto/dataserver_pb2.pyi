@@ -216,30 +216,38 @@ class CdcPullSnapshotResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[CdcError, _Mapping]] = ..., current_snapshot_version: _Optional[int] = ..., snapshot_data: _Optional[_Iterable[_Union[CdcChangeData, _Mapping]]] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class CdcPullLogRequest(_message.Message):
-    __slots__ = ("range_id", "range_epoch", "subscriber_name", "last_log_index", "limit_rows")
+    __slots__ = ("range_id", "range_epoch", "subscriber_name", "last_log_index", "limit_rows", "start_ts", "as_stream")
     RANGE_ID_FIELD_NUMBER: _ClassVar[int]
     RANGE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBER_NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
     LIMIT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    AS_STREAM_FIELD_NUMBER: _ClassVar[int]
     range_id: int
     range_epoch: _cdc_pb2.RegionEpoch
     subscriber_name: str
     last_log_index: int
     limit_rows: int
-    def __init__(self, range_id: _Optional[int] = ..., range_epoch: _Optional[_Union[_cdc_pb2.RegionEpoch, _Mapping]] = ..., subscriber_name: _Optional[str] = ..., last_log_index: _Optional[int] = ..., limit_rows: _Optional[int] = ...) -> None: ...
+    start_ts: int
+    as_stream: bool
+    def __init__(self, range_id: _Optional[int] = ..., range_epoch: _Optional[_Union[_cdc_pb2.RegionEpoch, _Mapping]] = ..., subscriber_name: _Optional[str] = ..., last_log_index: _Optional[int] = ..., limit_rows: _Optional[int] = ..., start_ts: _Optional[int] = ..., as_stream: _Optional[bool] = ...) -> None: ...
 
 class CdcPullLogResponse(_message.Message):
-    __slots__ = ("error", "log_data", "current_log_index", "resolved_ts")
+    __slots__ = ("error", "log_data", "current_log_index", "resolved_ts", "previous_log_index", "change_data_event")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LOG_DATA_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_TS_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_DATA_EVENT_FIELD_NUMBER: _ClassVar[int]
     error: CdcError
     log_data: _containers.RepeatedCompositeFieldContainer[CdcChangeData]
     current_log_index: int
     resolved_ts: int
-    def __init__(self, error: _Optional[_Union[CdcError, _Mapping]] = ..., log_data: _Optional[_Iterable[_Union[CdcChangeData, _Mapping]]] = ..., current_log_index: _Optional[int] = ..., resolved_ts: _Optional[int] = ...) -> None: ...
+    previous_log_index: int
+    change_data_event: bytes
+    def __init__(self, error: _Optional[_Union[CdcError, _Mapping]] = ..., log_data: _Optional[_Iterable[_Union[CdcChangeData, _Mapping]]] = ..., current_log_index: _Optional[int] = ..., resolved_ts: _Optional[int] = ..., previous_log_index: _Optional[int] = ..., change_data_event: _Optional[bytes] = ...) -> None: ...
 
 class ReadRowsRequest(_message.Message):
     __slots__ = ("start_key", "end_key", "ts", "limit_rows")

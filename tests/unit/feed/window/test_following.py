@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import msgspec
+
+from penstock.feed.filters.rules import FilterRule, FilterSettings
+from penstock.feed.filters.views import FeedViews, TableView
 from penstock.feed.window.assignment import Dispatcher
-from penstock.feed.window.following import follow, joined, to_records, written_parts
+from penstock.feed.window.following import follow, joined, stopped, to_records, with_filters, with_other_rules, written_parts
 from penstock.model.ddl import DdlEvent, DdlType
+from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.model.table import Column, TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId
 
+ID = Column(1, "id", ColumnType(TypeKind.INT), False, True)
+W = Column(2, "w", ColumnType(TypeKind.INT))
 MINE = TablePatterns(("shop.*",))
 COLUMNS = (Column(1, "id", ColumnType(TypeKind.INT), False, True), Column(2, "v`x", ColumnType(TypeKind.VARCHAR, length=9), default="o'k"))
 
@@ -72,3 +79,41 @@ def test_a_database_is_told_as_it_is():
     ddl = DdlEvent(50, DdlType.DROP_SCHEMA, "DROP DATABASE shop", "shop", dropped_table_ids=(1, 2))
     assert follow((dispatcher(1, "t"), dispatcher(2, "u")), [ddl], MINE) == ()
     assert written_parts(ddl, (dispatcher(1, "t"),), MINE) == [ddl]
+
+
+class FitsWithoutV:
+    """Gives a view of every version but those that have a column ``v``."""
+
+    def view(self, table: TableSchema, rule: FilterRule) -> TableView:
+        del rule
+        if any(c.name == "v" for c in table.columns):
+            raise PenstockError("FILTER_BROKEN", f"{table.full_name}: where at character 1: v; in where = 'v'")
+        return TableView(table, msgspec.structs.replace(table, columns=table.columns[:1]))
+
+
+def test_a_table_that_a_ddl_makes_unfit_for_its_filter_stops_until_another_mends_it() -> None:
+    views = FeedViews(FilterSettings(rules=(FilterRule(("shop.t",), where="v"),)), FitsWithoutV())
+    before = (dispatcher(1, "t"), dispatcher(2, "u"))
+    fits = TableSchema(1, "shop", "t", 5, (ID, W))
+    broken = TableSchema(1, "shop", "t", 6, (ID, W, msgspec.structs.replace(W, id=3, name="v")))
+    breaking, mending = (DdlEvent(t.version, DdlType.MODIFY_COLUMN, "ALTER", "shop", (t,)) for t in (broken, fits))
+    after = with_filters(before, [breaking], views)
+    error = "[FILTER_BROKEN] shop.t: where at character 1: v; in where = 'v'"
+    assert after == (msgspec.structs.replace(before[0], with_state=True, returns=True, stopped=error), before[1])
+    assert with_filters(after, [], views) == after
+    assert with_filters(after, [mending], views) == (stopped(before[0], ""), before[1])
+    # The target is not told of what it gets no rows of, and of the rest as it sees it.
+    assert written_parts(breaking, before, MINE, views) == []
+    (told,) = written_parts(mending, before, MINE, views)
+    assert told.tables == (msgspec.structs.replace(fits, columns=(ID,)),)
+    other = DdlEvent(7, DdlType.ADD_COLUMN, "ALTER", "shop", (TableSchema(2, "shop", "u", 7, (ID, W)),))
+    assert written_parts(other, before, MINE, views) == [other]
+
+
+def test_a_table_with_another_rule_comes_again_with_what_differs() -> None:
+    before, after = (FilterSettings(rules=(FilterRule(("shop.t",), where=where),)) for where in ("v > 1", "v > 2"))
+    mine = (dispatcher(1, "t"), dispatcher(2, "u"))
+    again = msgspec.structs.replace(mine[0], begin_ts=9, with_state=True, returns=True)
+    assert with_other_rules(mine, before, after, 9) == (again, mine[1])
+    assert with_other_rules((stopped(mine[0], "broken"), mine[1]), before, after, 9) == (again, mine[1])
+    assert with_other_rules(mine, before, before, 9) == mine

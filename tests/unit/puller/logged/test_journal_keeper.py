@@ -137,7 +137,7 @@ def test_beginning_again_stands_above_everything_and_another_log_drops_the_old_p
     lab.clock.advance(2.0)
     lab.give(5, 1_005)
     # The log of this upstream begins at place 0 again, before what the journal has: it is another one.
-    ts = lab.keeper.begin_again(7_000)
+    ts = lab.keeper.begin_again(7_000, 0).position.ts
     assert ts > 7_000
     assert [(e.ts, e.text, e.mark) for e in lab.journal.entries] == [(ts, "0", True)]
     assert lab.keeper.furthest_ts == ts

@@ -241,7 +241,7 @@ def test_capture_that_begins_again_knows_of_its_mark_at_once(lab: Lab) -> None:
     receiver = lab.subscribe(Span(1), 0)
     receiver.wait(lab.log.commit(1, [1]))
     lab.log.purge()
-    begun = lab.puller.begin_again()
+    begun = lab.puller.begin_again(0).ts
     assert begun > FIRST_TS + 1
     lab.log.note_mark(1, begun)
     later = lab.log.commit(1, [2])
@@ -264,6 +264,36 @@ class AheadLog(MemoryLog):
                 decoded.append(reader.next())
             yield from decoded or [LogStep()]
             stop.wait(0.01)
+
+
+class SlowLog(MemoryLog):
+    """Takes its time to find out that a place is gone, as a busy server does."""
+
+    def read_log(
+        self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
+    ) -> Iterator[LogStep]:
+        if int(start.text) == 0 and self.commits:
+            yield LogStep()
+            yield LogStep()
+            raise PenstockError("LOG_PURGED", "gone")
+        yield from super().read_log(start, marks, wanted, stop)
+
+
+def test_whoever_needs_what_is_purged_fails_alone_also_where_the_server_is_slow_to_say_so() -> None:
+    lab = Lab(log=SlowLog())
+    try:
+        lab.journal.save(JournalEntry(FIRST_TS, "0"))
+        first = lab.log.commit(1, [1])
+        lab.journal.save(JournalEntry(first, "1"))
+        near = lab.subscribe(Span(1), first)
+        near.wait(lab.log.commit(1, [2]))
+        far = lab.subscribe(Span(2), FIRST_TS)
+        until(lambda: far.errors == ["LOG_PURGED"])
+        near.wait(lab.log.commit(1, [3]))
+        assert near.errors == []
+        assert [value for _, value in near.rows] == [2, 3]
+    finally:
+        lab.close()
 
 
 def test_a_span_of_a_table_that_is_not_decoded_makes_the_reader_begin_again_wherever_it_joins() -> None:

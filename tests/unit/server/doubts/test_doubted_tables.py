@@ -42,6 +42,9 @@ class Rules:
     def has_table(self, table_id: int) -> bool:
         return table_id in self.tables
 
+    def concerns(self, table_id: int, schema: str, table: str) -> bool:
+        return schema == "shop" or self.has_table(table_id)
+
 
 class Lab:
     """A loop that a test drives by hand."""
@@ -94,6 +97,16 @@ def test_doubts_of_one_table_are_settled_together_after_a_little_while(lab: Lab)
     assert lab.metric("penstock_corrections_total 3.0")
     assert lab.metric('penstock_tables_in_doubt{state="doubtful"} 0.0')
     assert lab.after(1000) == []
+
+
+def test_a_doubt_about_a_table_of_no_feed_is_forgotten(lab: Lab) -> None:
+    """Nobody would ever settle it: a table that a statement made and filled, and that no pattern matches."""
+    lab.rules.rules["elsewhere.t"] = lab.rules.rules["elsewhere.moved"] = "keep"
+    lab.rules.tables = {8}
+    lab.log.doubt_table(7, "elsewhere", "t", "it was filled by the statement that made it")
+    lab.log.doubt_table(8, "elsewhere", "moved", "a rewrite")
+    assert lab.after(2.1) == []
+    assert [s.table_id for s in lab.log.table_states()] == [8], "a feed has it still under its former name"
 
 
 def test_doubts_are_settled_where_the_log_is_read(lab: Lab) -> None:
@@ -265,3 +278,24 @@ def test_stopping_ends_a_re_read_and_leaves_the_doubt_open(lab: Lab) -> None:
     go_on.set()
     stopper.join(30)
     assert lab.log.state(7).state is TableCondition.REREADING
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("asks", ["retry", "resnapshot"])
+def test_an_excluded_table_that_is_asked_for_comes_back_whatever_is_in_the_way(lab: Lab, asks: str, restarts: bool) -> None:
+    """Whoever includes a table is told that it comes; its feed may not capture it yet, and the server may die."""
+    lab.log.doubt_table(7, "shop", "t", ASKED)
+    assert lab.after(2.1) == [7]
+    lab.loop.exclude(7, "shop", "t")
+    assert lab.after(100) == []
+    lab.log.uncaptured.add(7)
+    if asks == "retry":
+        lab.loop.retry([7])
+    else:
+        lab.loop.resnapshot(7, "shop", "t")
+    assert lab.after(1) == []
+    lab.log.uncaptured.clear()
+    if restarts:
+        lab.loop = lab.new_loop()
+    assert lab.after(10) == [7]
+    assert lab.log.state(7).state is TableCondition.OK

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.meta.records import NOBODY, FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
-from testing.paths.feed_run import ScriptedFeedRunFactory
+from testing.paths.feed_run import ScriptedFeedRun, ScriptedFeedRunFactory
 from testing.servers.waiting import wait_until
 from testing.twins.clock import SimulatedClock
 
@@ -510,3 +511,28 @@ def test_feeds_of_another_source_are_left_alone(meta: MetaDatabase, clock: Simul
     supervisor.scan()
     assert {feed.name: feed.owner for feed in meta.list_feeds()} == {"mine": "a", "other": ""}
     supervisor.stop()
+
+
+def test_a_feed_whose_target_hangs_keeps_no_other_from_starting(meta: MetaDatabase, build: Build) -> None:
+    """A run asks its target before it starts: that takes as long as the target likes, and turns to start are few."""
+    supervisor, factory = build()
+    hanging, answers = threading.Event(), threading.Event()
+    make = factory.create
+
+    def create_run(feed: FeedRecord, epoch: int) -> ScriptedFeedRun:
+        if feed.name.startswith("hangs"):
+            hanging.set()
+            assert answers.wait(60)
+        return make(feed, epoch)
+
+    factory.create = create_run  # type: ignore[method-assign]
+    for at in range(supervisor._settings.starts_at_once + 1):
+        create(meta, f"hangs-{at}")
+    supervisor.scan()
+    assert hanging.wait(60)
+    create(meta, "sound")
+    supervisor.scan()
+    try:
+        assert factory.next_run().feed.name == "sound"
+    finally:
+        answers.set()

@@ -113,6 +113,8 @@ def test_of_several_feeds_wishes_the_one_that_makes_the_table_right_is_done(serv
     assert [rules.rule("shop", t) for t in ("orders", "log_a", "items")] == ["keep", "pause-table", "keep"]
     assert rules.rule("other", "t") == "keep"
     assert [rules.has_table(n) for n in (table_id(first, "shop.items"), 999)] == [True, False]
+    named = [(999, "shop", "orders"), (table_id(first, "shop.items"), "moved", "away"), (999, "other", "t")]
+    assert [rules.concerns(*one) for one in named] == [True, True, False]
     assert rules.rechecks() == [Recheck(table_id(first, "shop.items"), "shop", "items", 3600.0)]
     more = {"recheck-interval": "60s", "recheck-tables": ["shop.items"]}
     create(server, tmp_path, "second", tables=["shop.orders", "shop.items"], **more)
@@ -196,6 +198,9 @@ def test_caught_up_is_not_said_while_a_doubt_is_open() -> None:
     open_doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": ""}
     assert is_caught_up(shown({"name": "shop.t", "state": "ok"}), 50)
     assert not is_caught_up(shown({"name": "shop.t", "state": "ok"}), 51)
+    coming = {"name": "shop.t", "state": "ok", "progress": {"joining": True}}
+    assert not is_caught_up(shown(coming), 50), "its state is not delivered yet"
+    assert is_caught_up(shown(coming | {"progress": {"joining": False}}), 50)
     assert not is_caught_up(shown(open_doubt), 50)
     assert not is_caught_up(shown(open_doubt | {"state": "rereading"}), 50)
     assert not is_caught_up(shown({"name": "shop.t", "state": "ok", "settled_ts": 60}), 50), "the corrections are not delivered yet"

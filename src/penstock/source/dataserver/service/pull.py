@@ -9,14 +9,17 @@ request carries the range's epoch. Runs in the data server.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator, Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.source.dataserver.engine.engine import Engine
-from penstock.source.dataserver.engine.ranges import RangeState
+from penstock.source.dataserver.engine.ranges import LogRecord, RangeState
+from penstock.source.dataserver.service.wire import encode_event, encode_rows
 from penstock.source.proto import cdc_pb2
 from penstock.source.proto import dataserver_pb2 as pb
 
 PAGE_ROWS = 4_096
+PAGE_BYTES = 8 << 20
 _WRITE, _DELETE = 0, 1
 
 
@@ -65,7 +68,8 @@ class PullService:
     def pull_log(self, request: pb.CdcPullLogRequest) -> pb.CdcPullLogResponse:
         """Return committed changes after a log index; index 0 means "where the registration starts".
 
-        A transaction's part in the range is never torn.
+        A transaction's part in the range is never torn. As a stream, the rows are what a scan of the change stream would send, above
+        any ts.
         """
         with self._engine.lock:
             try:
@@ -74,22 +78,26 @@ class PullService:
             except PenstockError as error:
                 return pb.CdcPullLogResponse(error=_error(error))
             last = int(request.last_log_index)
-            records = state.records_after(last) if last else state.commits_after(start_ts)
+            records = state.records_after(last) if last else state.commits_after(int(request.start_ts) if request.as_stream else start_ts)
             resolved_ts = self._engine.resolved_ts(state)
             start_key, end_key = state.start_key, state.end_key
-        limit = request.limit_rows or PAGE_ROWS
-        data: list[pb.CdcChangeData] = []
-        for at, record in enumerate(records):
-            for key, value, old in zip(record.keys, record.values, record.olds, strict=True):
-                if start_key <= key < end_key:
-                    kind = _DELETE if value is None else _WRITE
-                    data.append(pb.CdcChangeData(type=kind, key=key, value=value, commit_ts=record.commit_ts, old_value=old))
-            last = record.index
-            if len(data) >= limit and at + 1 < len(records):
-                # Later records have larger commit ts, so this page promises everything up to its own last one.
-                resolved_ts = min(resolved_ts, record.commit_ts)
-                break
-        return pb.CdcPullLogResponse(log_data=data, current_log_index=last, resolved_ts=resolved_ts)
+        limit, page, rows, nbytes = request.limit_rows or PAGE_ROWS, 0, 0, 0
+        while page < len(records) and rows < limit and nbytes < PAGE_BYTES:
+            rows += sum(start_key <= key < end_key for key in records[page].keys)
+            nbytes += records[page].nbytes
+            page += 1
+        if page < len(records):
+            # Later records have larger commit ts, so this page promises everything up to its own last one.
+            resolved_ts = min(resolved_ts, records[page - 1].commit_ts)
+        records = records[:page]
+        answer = pb.CdcPullLogResponse(
+            current_log_index=records[-1].index if records else last, resolved_ts=resolved_ts, previous_log_index=last
+        )
+        if request.as_stream:
+            answer.change_data_event = _as_stream(int(request.range_id), records, start_key, end_key)
+        else:
+            answer.log_data.extend(_as_rows(records, start_key, end_key))
+        return answer
 
     def _led(self, range_id: int, epoch: cdc_pb2.RegionEpoch) -> RangeState:
         state = self._engine.find(range_id)
@@ -108,6 +116,21 @@ class PullService:
                 "UPSTREAM_REFUSED", f"subscriber {subscriber} is not registered for range {state.range_id}", "Register first."
             )
         return start_ts
+
+
+def _as_rows(records: Sequence[LogRecord], start_key: bytes, end_key: bytes) -> Iterator[pb.CdcChangeData]:
+    for record in records:
+        for key, value, old in zip(record.keys, record.values, record.olds, strict=True):
+            if start_key <= key < end_key:
+                kind = _DELETE if value is None else _WRITE
+                yield pb.CdcChangeData(type=kind, key=key, value=value, commit_ts=record.commit_ts, old_value=old)
+
+
+def _as_stream(range_id: int, records: Sequence[LogRecord], start_key: bytes, end_key: bytes) -> bytes:
+    if not records:
+        return b""
+    entries, rows = encode_rows(records, start_key, end_key, with_old=True, scanned=True)
+    return encode_event(range_id, 0, 0, entries) if rows else b""
 
 
 def _error(error: PenstockError) -> pb.CdcError:

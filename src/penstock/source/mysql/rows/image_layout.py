@@ -9,32 +9,7 @@ import msgspec
 import numpy as np
 
 from penstock.source.mysql.rows.texts import decimal_bytes
-from penstock.source.mysql.wire.constants import (
-    F_PLAIN,
-    W_BITS,
-    W_DATE,
-    W_DATETIME,
-    W_DECIMAL,
-    W_ENUM,
-    W_INT1,
-    W_INT2,
-    W_INT3,
-    W_INT4,
-    W_INT8,
-    W_OLD_DATETIME,
-    W_OLD_TIME,
-    W_OLD_TIMESTAMP,
-    W_PADDED,
-    W_SET,
-    W_TIME,
-    W_TIMESTAMP,
-    W_YEAR,
-)
-
-_SIZES = {W_INT1: 1, W_INT2: 2, W_INT3: 3, W_INT4: 4, W_INT8: 8, W_YEAR: 1, W_DATE: 3, W_OLD_DATETIME: 8, W_OLD_TIMESTAMP: 4, W_OLD_TIME: 3}
-_TEMPORAL_BASE = {W_DATETIME: 5, W_TIMESTAMP: 4, W_TIME: 3}
-_WIDTHS = {W_INT1: 1, W_INT2: 2, W_INT3: 4, W_INT4: 4, W_INT8: 8, W_YEAR: 2, W_BITS: 8, W_ENUM: 2, W_SET: 8}
-_TEXT_MAX = {W_DATE: 10, W_DATETIME: 26, W_TIMESTAMP: 26, W_TIME: 17, W_OLD_DATETIME: 19, W_OLD_TIMESTAMP: 19, W_OLD_TIME: 10}
+from penstock.source.mysql.wire import constants as wire
 
 
 class WireColumn(msgspec.Struct, frozen=True):
@@ -44,7 +19,7 @@ class WireColumn(msgspec.Struct, frozen=True):
     a: int = 0
     b: int = 0
     signed: bool = True
-    form: int = F_PLAIN
+    form: int = wire.F_PLAIN
 
 
 class ImageLayout:
@@ -61,20 +36,20 @@ class ImageLayout:
         self.sizes = np.array([_size(c) for c in columns], dtype=np.int64)
         """Bytes in an image where they are the same for every value, else 0."""
         self.text_max = np.array([_text_max(c) for c in columns], dtype=np.int64)
-        self.widths = np.array([_WIDTHS.get(c.kind, 0) for c in columns], dtype=np.int64)
+        self.widths = np.array([wire.WIDTHS.get(c.kind, 0) for c in columns], dtype=np.int64)
 
 
 def _size(column: WireColumn) -> int:
-    if column.kind in _SIZES:
-        return _SIZES[column.kind]
-    if column.kind in {W_BITS, W_ENUM, W_SET}:
+    if column.kind in wire.SIZES:
+        return wire.SIZES[column.kind]
+    if column.kind in {wire.W_BITS, wire.W_ENUM, wire.W_SET}:
         return column.a
-    if column.kind in _TEMPORAL_BASE:
-        return _TEMPORAL_BASE[column.kind] + (column.b + 1) // 2
-    return decimal_bytes(column.a, column.b) if column.kind == W_DECIMAL else 0
+    if column.kind in wire.TEMPORAL_BASE:
+        return wire.TEMPORAL_BASE[column.kind] + (column.b + 1) // 2
+    return decimal_bytes(column.a, column.b) if column.kind == wire.W_DECIMAL else 0
 
 
 def _text_max(column: WireColumn) -> int:
-    if column.kind == W_DECIMAL:
+    if column.kind == wire.W_DECIMAL:
         return column.a + 3
-    return column.b if column.kind == W_PADDED else _TEXT_MAX.get(column.kind, 0)
+    return column.b if column.kind == wire.W_PADDED else wire.TEXT_MAX.get(column.kind, 0)

@@ -7,6 +7,7 @@ cannot be decoded are left out with a doubt about it, and no other table is conc
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -15,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I64, U8, U64, Flags
-from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
+from penstock.model.batch import BatchKind, ChangeBatch, Op, bounded_batches, change_records
 from penstock.model.errors import PenstockError
 from penstock.model.rows.bag_key import is_bag
 from penstock.model.table import TableSchema
-from penstock.source.bags import fold_bag
+from penstock.source.bags import BagRows, bag_changes
 from penstock.source.mysql.rows.charsets import to_utf8
 from penstock.source.mysql.rows.folding import fold, is_identity
 from penstock.source.mysql.rows.images import DELETE, INSERT, UPDATE, SideColumns, fill_columns, walk_events
@@ -128,7 +129,8 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
         shown_columns = len(table.columns)
         ceased_arrays, became_arrays = ceased_arrays[:shown_columns], became_arrays[:shown_columns]
     if is_bag(table):
-        return _bag_batches(table, ceased_ts, ceased_arrays, became_ts, became_arrays)
+        sides_ts = ((ceased_ts, ceased_arrays), (became_ts, became_arrays))
+        return bag_changes(table, *(BagRows(t, row_contents(table, a), functools.partial(_taken, a)) for t, a in sides_ts))
     ceased_keys, became_keys = row_keys(table, ceased_arrays), row_keys(table, became_arrays)
     folded = fold(sides, ceased_ts, ceased_keys, became_ts, became_keys)
     batches: list[ChangeBatch] = []
@@ -137,31 +139,12 @@ def decode_rows(events: U8, binding: Binding, rows: I64, ts: U64, charset: Chars
     return batches
 
 
-def _bag_batches(
-    table: TableSchema, ceased_ts: U64, ceased: tuple[pa.Array, ...], became_ts: U64, became: tuple[pa.Array, ...]
-) -> list[ChangeBatch]:
-    """Return what a bag lost and got: its updates are a delete of what was there and an insert of what is there now."""
-    gone, new = fold_bag(ceased_ts, row_contents(table, ceased), became_ts, row_contents(table, became))
-    batches: list[ChangeBatch] = []
-    for kind, op, side, ts, arrays in (
-        (BatchKind.TOMBSTONE, Op.DELETE, gone, ceased_ts, ceased),
-        (BatchKind.DATA, Op.INSERT, new, became_ts, became),
-    ):
-        if len(side.rows):
-            chosen = pa.array(side.rows)
-            ops = np.full(len(side.rows), int(op), dtype=np.uint8)
-            records = _records(table, ts[side.rows], ops, side.keys, tuple(a.take(chosen) for a in arrays))
-            batches += [ChangeBatch.of(0, table, kind, records.slice(at, BATCH_ROWS_MAX)) for at in range(0, len(ops), BATCH_ROWS_MAX)]
-    return batches
-
-
 def snapshot_batches(span_id: int, table: TableSchema, ts: int, arrays: tuple[pa.Array, ...], keys: pa.Array) -> Iterator[ChangeBatch]:
-    """Yield rows of a snapshot as INSERTs at one ts, in the order in which they are given."""
+    """Return rows of a snapshot as INSERTs at one ts, in the order in which they are given."""
     rows = len(keys)
     ops = np.full(rows, int(Op.INSERT), dtype=np.uint8)
-    records = _records(table, np.full(rows, ts, dtype=np.uint64), ops, keys, arrays)
-    for start in range(0, rows, BATCH_ROWS_MAX):
-        yield ChangeBatch.of(span_id, table, BatchKind.DATA, records.slice(start, BATCH_ROWS_MAX))
+    records = change_records(table, np.full(rows, ts, dtype=np.uint64), ops, keys, arrays)
+    return bounded_batches(span_id, table, BatchKind.DATA, records)
 
 
 def _finished(table: TableSchema, binding: Binding, side: SideColumns, charset: Charset) -> tuple[pa.Array, ...]:
@@ -223,16 +206,15 @@ def _batches(
     if len(rows) == 0:
         return []
     if is_identity(rows, len(ts)):
-        records = _records(table, ts, ops, keys, arrays)
+        records = change_records(table, ts, ops, keys, arrays)
     else:
-        chosen = pa.array(rows)
-        records = _records(table, ts[rows], ops, keys.take(chosen), tuple(a.take(chosen) for a in arrays))
-    return [ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX)) for start in range(0, records.num_rows, BATCH_ROWS_MAX)]
+        records = change_records(table, ts[rows], ops, keys.take(pa.array(rows)), _taken(arrays, rows))
+    return list(bounded_batches(0, table, kind, records))
 
 
-def _records(table: TableSchema, ts: U64, ops: U8, keys: pa.Array, arrays: tuple[pa.Array, ...]) -> pa.RecordBatch:
-    columns = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *arrays]
-    return pa.RecordBatch.from_arrays(columns, schema=table.batch_schema())
+def _taken(arrays: tuple[pa.Array, ...], rows: I64) -> list[pa.Array]:
+    chosen = pa.array(rows)
+    return [array.take(chosen) for array in arrays]
 
 
 def _inflated(events: U8, starts: I64, ends: I64, kinds: I64, columns: int) -> tuple[U8, I64, I64]:

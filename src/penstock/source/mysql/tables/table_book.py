@@ -64,6 +64,10 @@ class TableBook:
             last[version.schema, version.table] = version
         return {name for name, version in last.items() if self.is_untold(version.table_id)}
 
+    def begun_since(self, ts: int) -> list[TableSchema]:
+        """Return every version that began above a ts."""
+        return [v for number in self._histories for v in self.versions(number) if v.version > ts]
+
     def known(self, number: int, ts: int) -> TableSchema | None:
         """Return the version that a table got at exactly this ts, None where it got none."""
         history = self._histories.get(number)

@@ -23,6 +23,7 @@ from penstock.source.mysql.doubt_book import reasoned_doubts
 from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.composed import compose_alter, compose_create, compose_rename, compose_replace, in_lower_case
 from penstock.source.mysql.tables.ddl_columns import is_filled
+from penstock.source.mysql.tables.log_hole import Crossed, cross_hole
 from penstock.source.mysql.tables.map_columns import agrees, renumbered
 from penstock.source.mysql.tables.rewrites import (
     changed_reasons,
@@ -31,7 +32,7 @@ from penstock.source.mysql.tables.rewrites import (
 )
 from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
-from penstock.source.mysql.tables.version_columns import IsNewest, VersionColumns, is_alike
+from penstock.source.mysql.tables.version_columns import IsNewest, VersionColumns
 from penstock.source.mysql.wire.tablemap import TableMap
 from penstock.source.single_log import TableDoubt
 
@@ -59,7 +60,6 @@ class TableVersions:
         self._shown = ShownTables(read_table, collations)
         self._book = TableBook()
         self._columns = VersionColumns(self._book, self._shown)
-        self._unsaved: tuple[TableSchema, ...] = ()
         self._live: dict[TableName, TableSchema] = {}
         self._untold: dict[TableName, bool] = {}
         """Tables that neither their CREATE nor the server told, and whether rows may be in them that the log does not hold."""
@@ -78,39 +78,25 @@ class TableVersions:
             self._live = self._book.living(FOREVER)
 
     def load(self, tables: Sequence[ServerTable], ts: int) -> None:
-        """Take over what the server shows now as what there is at ``ts``, where capture begins.
-
-        Where it begins again, tables are known already: they go on where they look as before, get a version where they do not, and end
-        where the server does not show them any more.
-        """
+        """Take over what the server shows now as what there is at ``ts``, where capture begins; nothing where tables are known."""
         with self._lock:
-            now = self._book.living(FOREVER)
-            new: list[TableSchema] = []
-            shown = {(t.schema, t.table): t for t in tables if not t.problem}
-            for table in tables:
-                self._shown.note(table)
-            new += [self._book.end(now[name], ts) for name in sorted(now.keys() - shown.keys())]
+            shown = self._noted(tables)
+            if self._book.living(FOREVER):
+                return
             for name, table in shown.items():
-                old = now.get(name)
-                if old is None:
-                    first = table_id(*name, 0)
-                    number = first if first not in self._book else table_id(*name, ts)
-                    keys = table.unique_ids(table.columns)
-                    new.append(TableSchema(number, *name, ts, table.columns, unique_keys=keys))
-                elif not is_alike(old.columns, table.columns):
-                    columns = self._columns.numbered(old, table.columns)
-                    new.append(TableSchema(old.table_id, *name, ts, columns, unique_keys=table.unique_ids(columns)))
-            self._book.adopt(new)
-            if not now:
-                # Whoever reads already has its own place, and goes back to one when it begins again.
-                self._live = self._book.living(FOREVER)
-            self._unsaved = tuple(new)
+                keys = table.unique_ids(table.columns)
+                self._book.add(TableSchema(table_id(*name, 0), *name, ts, table.columns, unique_keys=keys))
+            self._live = self._book.living(FOREVER)
 
-    def unsaved(self) -> tuple[TableSchema, ...]:
-        """Return, once, the versions and ends of the last ``load``, which no DDL of the log carries."""
+    def cross_hole(self, tables: Sequence[ServerTable], told_ts: int, from_ts: int) -> Crossed:
+        """Take over what the server shows now where the log is lost behind a ts up to which everyone was told."""
         with self._lock:
-            unsaved, self._unsaved = self._unsaved, ()
-            return unsaved
+            return cross_hole(self._book, self._columns, self._noted(tables), told_ts, from_ts)
+
+    def _noted(self, tables: Sequence[ServerTable]) -> dict[TableName, ServerTable]:
+        for table in tables:
+            self._shown.note(table)
+        return {(t.schema, t.table): t for t in tables if not t.problem}
 
     def named(self, words: Sequence[str], schema: str, others: bool = False) -> list[TableSchema]:
         """Return the living tables that the words of a statement name; where it names none, or with ``others``, all that it may mean."""

@@ -124,3 +124,12 @@ F_VECTOR = 6
 
 FIXED_MAX = W_SET
 """Kinds up to this one have a fixed width in their column."""
+
+SIZES = {W_INT1: 1, W_INT2: 2, W_INT3: 3, W_INT4: 4, W_INT8: 8, W_YEAR: 1, W_DATE: 3, W_OLD_DATETIME: 8, W_OLD_TIMESTAMP: 4, W_OLD_TIME: 3}
+"""Bytes of a kind in an image, where they are always so many."""
+TEMPORAL_BASE = {W_DATETIME: 5, W_TIMESTAMP: 4, W_TIME: 3}
+"""Bytes of a kind before those of its fraction."""
+WIDTHS = {W_INT1: 1, W_INT2: 2, W_INT3: 4, W_INT4: 4, W_INT8: 8, W_YEAR: 2, W_BITS: 8, W_ENUM: 2, W_SET: 8}
+"""Bytes of a value in its Arrow column, of kinds that become numbers."""
+TEXT_MAX = {W_DATE: 10, W_DATETIME: 26, W_TIMESTAMP: 26, W_TIME: 17, W_OLD_DATETIME: 19, W_OLD_TIMESTAMP: 19, W_OLD_TIME: 10}
+"""Bytes of the longest text that a kind becomes."""

@@ -8,6 +8,7 @@ update left in place is taken from the before-image or from an earlier change of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -16,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernels.jit import I32, I64, U8, U64, Flags, kernel
-from penstock.model.batch import BATCH_ROWS_MAX, BatchKind, ChangeBatch, Op
+from penstock.model.batch import BatchKind, ChangeBatch, Op, bounded_batches, change_records
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.source.bags import fold_bag
+from penstock.source.bags import BagRows, bag_changes
 from penstock.source.folding import arrange
 from penstock.source.postgres.rows.cells import UNCHANGED, CellGrid, tuple_grid
 from penstock.source.postgres.rows.row_keys import ordinal_keys, row_contents, row_keys
@@ -78,7 +79,8 @@ def build_changes(
         if bool((~full & (rows[:, OP] != INSERT)).any()):
             # A partition's rows are named as the partition says, whatever its table says.
             raise _no_identity(table)
-        return _bag_changes(known, new, old, ts[new_rows], ts[old_rows])
+        sides = ((old_rows, old), (new_rows, new))
+        return bag_changes(table, *(BagRows(ts[at], row_contents(g), functools.partial(_chosen_columns, known, g)) for at, g in sides))
     keys = _all_keys(known, new, old, ts[new_rows], ordinals[new_rows])
     events = _events(rows, ts, keys, at_new, at_old, len(new_rows))
     arranged = arrange(events.ts, events.key, keys)
@@ -114,20 +116,12 @@ def _all_keys(known: KnownRelation, new: CellGrid, old: CellGrid, ts: U64, ordin
     return ordinal_keys(ts, ordinals)
 
 
-def _bag_changes(known: KnownRelation, new: CellGrid, old: CellGrid, new_ts: U64, old_ts: U64) -> list[ChangeBatch]:
-    """Return what a bag lost and got: its updates are a delete of what was there and an insert of what is there now."""
-    gone, came = fold_bag(old_ts, row_contents(old), new_ts, row_contents(new))
-    found: list[ChangeBatch] = []
-    for kind, op, side, grid, ts in (
-        (BatchKind.TOMBSTONE, Op.DELETE, gone, old, old_ts),
-        (BatchKind.DATA, Op.INSERT, came, new, new_ts),
-    ):
-        if len(side.rows):
-            rows = grid.take(side.rows)
-            columns = [rows.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
-            ops = np.full(len(side.rows), int(op), dtype=np.uint8)
-            found += batches(known.table, kind, ts[side.rows], ops, side.keys, columns)
-    return found
+def _columns(known: KnownRelation, grid: CellGrid) -> list[pa.Array]:
+    return [grid.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+
+
+def _chosen_columns(known: KnownRelation, grid: CellGrid, rows: I64) -> list[pa.Array]:
+    return _columns(known, grid.take(rows))
 
 
 def _no_identity(table: TableSchema) -> PenstockError:
@@ -205,8 +199,7 @@ def _tombstones(known: KnownRelation, old: CellGrid, is_full: Flags, keys: pa.Ar
     chosen = np.flatnonzero(np.where(folded.alive, folded.existed & image_full, has_image))
     if len(chosen) == 0:
         return iter(())
-    grid = old.take(folded.before[chosen])
-    columns = [grid.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+    columns = _chosen_columns(known, old, folded.before[chosen])
     ops = np.where(folded.alive[chosen], np.uint8(Op.BEFORE), np.uint8(Op.DELETE))
     return batches(known.table, BatchKind.TOMBSTONE, folded.ts[chosen], ops, keys.take(pa.array(folded.key[chosen])), columns)
 
@@ -218,7 +211,7 @@ def _data(known: KnownRelation, new: CellGrid, keys: pa.Array, folded: Folded, f
     rows = folded.after[chosen]
     grid = new if len(rows) == new.rows and bool((rows[1:] > rows[:-1]).all()) else new.take(rows)
     own_keys = keys.take(pa.array(folded.key[chosen]))
-    columns = [grid.column(at, known.forms[at], c.type.arrow()) for at, c in enumerate(known.table.columns)]
+    columns = _columns(known, grid)
     _read_unchanged(known.table, grid, own_keys, columns, fetch)
     ops = np.where(folded.existed[chosen], np.uint8(Op.UPDATE), np.uint8(Op.INSERT))
     return batches(known.table, BatchKind.DATA, folded.ts[chosen], ops, own_keys, columns)
@@ -240,11 +233,8 @@ def _read_unchanged(table: TableSchema, grid: CellGrid, keys: pa.Array, columns:
 
 
 def batches(table: TableSchema, kind: BatchKind, ts: U64, ops: U8, keys: pa.Array, columns: list[pa.Array]) -> Iterator[ChangeBatch]:
-    """Yield rows as batches of bounded size, in the order in which they are given."""
-    arrays = [pa.array(ts, pa.uint64()), pa.array(ops, pa.uint8()), keys, *columns]
-    records = pa.RecordBatch.from_arrays(arrays, schema=table.batch_schema())
-    for start in range(0, records.num_rows, BATCH_ROWS_MAX):
-        yield ChangeBatch.of(0, table, kind, records.slice(start, BATCH_ROWS_MAX))
+    """Return rows as batches of bounded size, in the order in which they are given."""
+    return bounded_batches(0, table, kind, change_records(table, ts, ops, keys, columns))
 
 
 @kernel

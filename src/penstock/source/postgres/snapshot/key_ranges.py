@@ -44,7 +44,7 @@ def cut_keys(connection: Connection, plan: ScanPlan, settings: RangeSettings) ->
         return _place_cuts(connection, oid, int(pages or 0), count)
     if not plan.table.key_columns:
         return []
-    first = next(c for c in plan.columns if c.column.primary_key)
+    first = plan.keys[0]
     if (count == 1 and int(rows or 0) > 0) or first.form is CellForm.BOOLEAN:
         return []
     # Statistics show some types in another way than keys do.

@@ -55,6 +55,12 @@ class ScanPlan(msgspec.Struct, frozen=True):
         return f"{self.only}{quote_ident(self.schema_name)}.{quote_ident(self.table_name)}"
 
     @property
+    def keys(self) -> list[CatalogColumn]:
+        """Return the columns of the version's key; the table may have another one by now, or none."""
+        keyed = {c.id for c in self.table.key_columns}
+        return [c for c in self.columns if c.column.id in keyed]
+
+    @property
     def by_place(self) -> bool:
         """Return whether rows are keyed by where they stand."""
         return not self.table.key_columns and self.identity != "f"
@@ -174,7 +180,7 @@ def _values(key_columns: Sequence[pa.Array]) -> str:
 
 def first_value(plan: ScanPlan, key: bytes) -> str | None:
     """Return the first column of a key as an SQL literal of the order's kind, or None where the key is too short to tell."""
-    column = next(c for c in plan.columns if c.column.primary_key)
+    column = plan.keys[0]
     if column.form in {CellForm.INTEGER, CellForm.BOOLEAN}:
         if len(key) < 8:
             return None
@@ -221,13 +227,12 @@ def _select(plan: ScanPlan, span: Span) -> str:
         return f"SELECT {listed}, tableoid, ctid FROM {plan.source}{_where(conditions + _places(span))} ORDER BY tableoid, ctid"
     if not plan.table.key_columns:
         return f"SELECT {listed} FROM {plan.source}{_where(conditions)}"
-    keys = [c for c in plan.columns if c.column.primary_key]
-    first = order_expression(keys[0])
+    first = order_expression(plan.keys[0])
     for border, sign in ((span.start_key, ">="), (span.end_key, "<=")):
         value = first_value(plan, border) if border else None
         if value is not None:
             conditions.append(f"{first} {sign} {value}")
-    return f"SELECT {listed} FROM {plan.source}{_where(conditions)} ORDER BY {', '.join(order_expression(c) for c in keys)}"
+    return f"SELECT {listed} FROM {plan.source}{_where(conditions)} ORDER BY {', '.join(map(order_expression, plan.keys))}"
 
 
 def _where(conditions: Sequence[str]) -> str:

@@ -90,6 +90,11 @@ class TableHistories:
         before = self.versions(table.table_id - (1 << OID_BITS)) if table.table_id > OID_MASK else ()
         return before[-1] if before and columns_of(before[-1]) != columns_of(table) else None
 
+    def emptied_to(self, table: TableSchema) -> TableSchema | None:
+        """Return the last version of the generation before a first version that is a truncated table."""
+        before = self.versions(table.table_id - (1 << OID_BITS)) if table.table_id > OID_MASK else ()
+        return before[-1] if before and columns_of(before[-1]) == columns_of(table) else None
+
     def free_slot(self, oids: Sequence[int], commit_ts: int, count: int = 1, floor: int = 0) -> int:
         """Return the first of some ts below a transaction that are free for all of some tables, not below a floor."""
         taken = [v for oid in oids for v in self.starts_between(oid, commit_ts - DDL_SLOTS, commit_ts)]

@@ -80,6 +80,10 @@ class NameHolders:
         """Let tables have no name from a ts on, until it is known at which one they are told as gone."""
         self._ended.update((t.table_id & OID_MASK, slot) for t in tables)
 
+    def has_ended(self, oid: int) -> bool:
+        """Return whether a table is no more."""
+        return oid in self._ended
+
     def ended_at(self, slot: int) -> list[int]:
         """Return the tables that ended at a ts."""
         return [oid for oid, at in self._ended.items() if at == slot]

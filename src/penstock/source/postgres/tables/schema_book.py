@@ -11,6 +11,7 @@ log service and the server.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -309,16 +310,32 @@ class SchemaBook:
             ends = {slot for _, slot in self._names.ended_between(from_ts, to_ts)}
             return sorted({*self._histories.begun_between(from_ts, to_ts), *ends})
 
-    def told_between(self, from_ts: int, to_ts: int) -> tuple[tuple[DdlEvent, ...], list[int]]:
-        """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began.
-
-        Read again after a failure they may not have been stored; the store knows those that were.
-        """
-        if not self.begun_between(from_ts, to_ts):
+    def told_between(self, from_ts: int, to_ts: int, *, is_lost: bool = False) -> tuple[tuple[DdlEvent, ...], list[int]]:
+        """Return the events of versions that a mark told in an earlier reading, between two ts of the chain; and the tables that began."""
+        if not is_lost and not self.begun_between(from_ts, to_ts):
             return (), []
         with self._lock:
             told = [event for created in self._created.values() for event in created.ddls if event.type is DdlType.CREATE_TABLE]
-            return self._told_again.between(from_ts, to_ts, {table for event in told for table in event.tables})
+            return self._told_again.between(from_ts, to_ts, {table for event in told for table in event.tables}, is_lost=is_lost)
+
+    def announced(self) -> list[TableSchema]:
+        """Return the newest version of every table that was told and has not ended."""
+        with self._lock:
+            return [self.newest(oid) for oid in sorted(self._announced) if self.knows(oid) and not self._names.has_ended(oid)]
+
+    def cross_hole(
+        self, shown: Sequence[CatalogTable], gone: Sequence[TableSchema], told_ts: int, ts: int
+    ) -> tuple[tuple[DdlEvent, ...], tuple[TableSchema, ...]]:
+        """Note below a ts what the catalog shows behind a log that is lost; return what was untold at ``told_ts``, and its versions."""
+        with self._lock:
+            new = [t for t in shown if t.oid not in self._announced]
+            self.observe_catalog([t for t in shown if t.oid in self._announced and self.knows(t.oid)], gone, ts, {}, more=bool(new))
+            for table in new:
+                # One for which names went round too often has no room here; the next mark tells it.
+                with contextlib.suppress(PenstockError):
+                    self.create_from_catalog(table, ts)
+            ddls, _ = self.told_between(told_ts, ts, is_lost=True)
+            return ddls, (*(a for _, a in self._histories.beginnings() if told_ts < a.version < ts), *self._names.take_ends())
 
     def truncate(self, oid: int, commit_ts: int) -> DdlEvent:
         """Begin the next generation of a table in the transaction of this ts; return the event."""

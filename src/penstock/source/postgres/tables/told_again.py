@@ -11,7 +11,14 @@ from collections.abc import Collection
 from penstock.model.ddl import DdlEvent
 from penstock.model.table import TableSchema
 from penstock.source.postgres.tables.catalog import OID_MASK
-from penstock.source.postgres.tables.composed_ddl import compose_change, compose_create, compose_ddl, compose_drop, compose_renames
+from penstock.source.postgres.tables.composed_ddl import (
+    compose_change,
+    compose_create,
+    compose_ddl,
+    compose_drop,
+    compose_renames,
+    compose_truncate,
+)
 from penstock.source.postgres.tables.histories import TableHistories
 from penstock.source.postgres.tables.name_holders import NameHolders
 from penstock.source.postgres.tables.versions import shape_of
@@ -41,10 +48,13 @@ class ToldAgain:
         drops = [compose_drop(t, version.version - 1) for oid in gone if (t := self._histories.at(oid, version.version)) is not None]
         return (*drops, compose_renames([(before, version), *moved]) if moved else compose_ddl(before, version))
 
-    def between(self, from_ts: int, to_ts: int, made: Collection[TableSchema]) -> tuple[tuple[DdlEvent, ...], list[int]]:
+    def between(
+        self, from_ts: int, to_ts: int, made: Collection[TableSchema], *, is_lost: bool = False
+    ) -> tuple[tuple[DdlEvent, ...], list[int]]:
         """Return the events of versions that a mark told, between two ts of the chain; and the tables that began.
 
-        ``made`` are versions that are known to be the first of their tables.
+        ``made`` are versions that are known to be the first of their tables. Where the log between the two ``is_lost`` it does not tell
+        again which tables were emptied.
         """
         mine = [
             (b, a) for b, a in self._histories.beginnings() if from_ts < a.version < to_ts and (b is None or shape_of(b) != shape_of(a))
@@ -53,6 +63,8 @@ class ToldAgain:
         events: list[DdlEvent] = [compose_create(a, a.version, self._names.replaced_by(a)) for a in begun]
         anew = [(old, a) for b, a in mine if b is None and (old := self._histories.made_anew_from(a)) is not None]
         events += [compose_change(old, a) for old, a in anew]
+        emptied = [a for b, a in mine if b is None] if is_lost else []
+        events += [compose_truncate(old, a) for a in emptied if (old := self._histories.emptied_to(a)) is not None]
         replaced = {table_id for event in events for table_id in event.dropped_table_ids}
         events += [compose_drop(t, slot) for t, slot in self._names.ended_between(from_ts, to_ts) if t.table_id not in replaced]
         for version in sorted({a.version for _, a in mine}):

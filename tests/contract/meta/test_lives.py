@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from pathlib import Path
 
 import pytest
 
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import sqlite_url
 from penstock.meta.records import (
     NOBODY,
     Actor,
@@ -17,11 +15,8 @@ from penstock.meta.records import (
     ReachedState,
     RequestedState,
 )
-from penstock.meta.tables import feed_audit
-from penstock.meta.transactions.audit import ENTRIES_MAX, GONE_MS_MAX
 from penstock.model.errors import PenstockError
 from testing.checks.meta_feeds import POSITION, claimed, make, refused, tables
-from testing.twins.clock import SimulatedClock
 
 
 def test_what_is_asked_and_what_is_reached_have_their_entries(meta: MetaDatabase) -> None:
@@ -155,45 +150,3 @@ def test_a_configuration_changes_by_compare_and_set_and_everybody_sees_it(meta: 
         ("", "alter", ", from ts 10 on"),
         ("b", "altered", "holds from ts 10 on"),
     ]
-
-
-def test_so_many_entries_are_kept(tmp_path: Path) -> None:
-    clock = SimulatedClock()
-    with MetaDatabase(sqlite_url(tmp_path / "meta.db"), clock) as meta:
-        make(meta)
-        make(meta, "gone")
-        make(meta, "other")
-        with meta._engine.write() as connection:
-            row = {"feed": "orders", "at_ms": 1, "changed_by": "", "what": "state", "why": "", "old": "", "new": ""}
-            connection.execute(feed_audit.insert(), [row | {"seq": seq} for seq in range(2, ENTRIES_MAX + 1)])
-        for wanted in (RequestedState.PAUSED, RequestedState.RUNNING):
-            meta.lives.request("orders", wanted, NOBODY)
-        kept = meta.lives.history("orders")
-        assert [e.seq for e in kept] == list(range(3, ENTRIES_MAX + 3))
-        assert [e.what for e in kept[-2:]] == ["pause", "resume"]
-        meta.remove_feed("gone")
-        assert meta.lives.history("gone")
-        clock.advance(GONE_MS_MAX / 1000 + 1)
-        meta.remove_feed("other")
-        with refused("FEED_UNKNOWN"):
-            meta.lives.history("gone")
-        assert len(meta.lives.history("orders")) == ENTRIES_MAX, "old entries of a feed that is there stay"
-        assert [e.new for e in meta.lives.history("other")] == ["gone"]
-
-
-def test_a_database_of_the_first_version_is_brought_up(url: str) -> None:
-    with MetaDatabase(url) as meta:
-        made = make(meta)
-        with meta._engine.write() as connection:
-            added = {"feed": ("config_version", "wanted_owner"), "progress": ("rows_total", "nbytes_total", "files_total")}
-            for table, column in ((table, column) for table, columns in added.items() for column in columns):
-                connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
-            connection.exec_driver_sql("DROP TABLE feed_audit")
-            connection.exec_driver_sql("UPDATE meta_version SET version = 1")
-    for _ in range(2):
-        with MetaDatabase(url) as meta:
-            assert meta.get_feed("orders") == made
-    with MetaDatabase(url) as meta:
-        assert meta.lives.request("orders", RequestedState.PAUSED, Actor("ada"))
-        assert [e.what for e in meta.lives.history("orders")] == ["pause"]
-        make(meta, "new")

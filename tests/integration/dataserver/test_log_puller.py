@@ -13,12 +13,15 @@ from penstock.model.errors import PenstockError
 from penstock.model.rows.row_key import table_prefix
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
+from penstock.puller.ranged.log_pull import LogPullSettings
 from penstock.puller.ranged.log_puller import LogPuller, LogPullerSettings
 from penstock.puller.span_pipeline import Finish, SpanPipeline, SpanPipelineSettings
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.rowcodec import encode_values
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.raw import RawBatch
+from testing.servers.waiting import wait_until
+from testing.twins.faulty_channel import StreamRefusal
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60
@@ -139,6 +142,65 @@ def test_collected_rows_equal_the_history(seed: int) -> None:
         count = puller.metrics.registry.get_sample_value
         assert (count("penstock_log_puller_errors_total", {"code": "EPOCH_NOT_MATCH"}) or 0) > 3
         assert (count("penstock_log_puller_replayed_entries_total") or 0) > 0
+
+
+def test_a_range_whose_stream_is_refused_is_pulled_and_goes_back_to_the_stream() -> None:
+    refusal = StreamRefusal()
+    rng = random.Random(3)
+    settings = LogPullerSettings(advance_interval_s=0.0, pull=LogPullSettings(interval_s=0.005, stream_again_s=0.2, page_rows=3))
+    with DataServer(DataServerSettings(stores=3, resolved_interval_ms=20)) as server, DataServerUpstream(server.uri) as upstream:
+        upstream.execute_ddl("CREATE DATABASE d")
+        upstream.execute_ddl("CREATE TABLE d.t (id BIGINT PRIMARY KEY, v TEXT)")
+        table = upstream.table("d", "t")
+        prefix = table_prefix(table.table_id)
+        start_ts = upstream.current_ts()
+        history: list[tuple[int, bytes, bytes | None, bytes | None]] = []
+        model: dict[bytes, bytes] = {}
+
+        def write(rounds: int, move: bool = True) -> None:
+            for _ in range(rounds):
+                keys = sorted({prefix + rng.randrange(60).to_bytes(8, "big") for _ in range(rng.randrange(1, 6))})
+                values = [None if k in model and rng.random() < 0.3 else encode(table, rng.randbytes(8).hex()) for k in keys]
+                txn_ts = upstream.begin()
+                upstream.prewrite(txn_ts, keys, values)
+                if move and rng.random() < 0.3:
+                    _move_things(upstream, table.table_id, prefix, rng)
+                commit_ts = upstream.commit(txn_ts)
+                for key, value in zip(keys, values, strict=True):
+                    history.append((commit_ts, key, value, model.pop(key, None)))
+                    if value is not None:
+                        model[key] = value
+
+        # What is there before anybody pulls comes in many pages.
+        write(20, move=False)
+        pipeline = SpanPipeline(SpanPipelineSettings(workers=2, quota_bytes=1 << 16), SystemClock())
+        puller = LogPuller(upstream, pipeline, settings, channels=refusal.channel)
+        collector, failures = Collector(3), list[PenstockError]()
+        try:
+            puller.subscribe(Span(table.table_id), start_ts, collector.consume, collector.advance, failures.append)
+            collector.wait_resolved(history[-1][0])
+            assert refusal.refusals > 0
+            write(40)
+            collector.wait_resolved(history[-1][0])
+            refusal.refusing = False
+            wait_until(lambda: not any(p.regions() for p in puller._pullers.values()), "the stream is taken again", WAIT_S)
+            before = refusal.refusals
+            write(20)
+            collector.wait_resolved(history[-1][0])
+            assert refusal.refusals == before
+            refusal.refuse()
+            write(20)
+            collector.wait_resolved(history[-1][0])
+            assert refusal.refusals > before
+        finally:
+            puller.unsubscribe(Span(table.table_id).span_id)
+            pipeline.close()
+            puller.close()
+            collector.close()
+        assert not failures
+        assert not collector.violations
+        got = sorted((r["commit_ts"], r["key"], r["value"], r["old_value"]) for r in collector.rows)
+        assert got == sorted(history, key=lambda h: (h[0], h[1]))
 
 
 def _move_things(upstream: DataServerUpstream, table_id: int, prefix: bytes, rng: random.Random) -> None:

@@ -23,8 +23,6 @@ from penstock.meta.records import (
     ReachedState,
     RequestedState,
     RetryRecord,
-    ServerRecord,
-    ServerState,
 )
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -124,18 +122,6 @@ class TestFeeds:
         assert meta.get_feed("orders").error_code == ""
         assert meta.retries() == {}
 
-    def test_a_feed_that_is_tried_again_says_since_when_and_when_next(self, meta: MetaDatabase) -> None:
-        make(meta)
-        epoch = claimed(meta)
-        meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(5_000, 6_000, 1))
-        for _ in range(2):
-            # Twice the same, which MySQL must not take for a row that is not there.
-            meta.record_error("orders", epoch, "SINK_UNAVAILABLE", "no answer", RetryRecord(7_000, 9_000, 2))
-        assert meta.retries() == {"orders": RetryRecord(5_000, 9_000, 2)}
-        assert not meta.lives.request("orders", RequestedState.RUNNING, NOBODY), "it has not failed for good"
-        meta.record_error("orders", epoch, "SINK_UNWRITABLE", "no")
-        assert (meta.get_feed("orders").reached_state, meta.retries()) == (ReachedState.FAILED, {})
-
     def test_a_failed_feed_is_resumed_once(self, meta: MetaDatabase) -> None:
         make(meta)
         meta.record_error("orders", claimed(meta), "SINK_UNWRITABLE", "no")
@@ -145,20 +131,6 @@ class TestFeeds:
         assert not meta.lives.request("orders", RequestedState.RUNNING, NOBODY)
         with refused("FEED_UNKNOWN"):
             meta.lives.request("nothing", RequestedState.RUNNING, NOBODY)
-
-
-class TestServers:
-    def test_servers_that_were_seen_within_a_lease_are_live(self, meta: MetaDatabase) -> None:
-        meta.announce(ServerRecord("b", "http://b", ServerState.DRAINING), LEASE_MS)
-        for _ in range(2):
-            found = meta.announce(ServerRecord("a", "http://a"), LEASE_MS)
-        assert [(s.owner, s.url, s.state) for s in found] == [
-            ("a", "http://a", ServerState.ACTIVE),
-            ("b", "http://b", ServerState.DRAINING),
-        ]
-        meta.withdraw("b")
-        assert [s.owner for s in meta.announce(ServerRecord("a"), LEASE_MS)] == ["a"]
-        assert meta.announce(ServerRecord("a"), -1) == [], "not seen since the future"
 
 
 class TestOwnership:

@@ -1,0 +1,231 @@
+"""The verb ``meta``: the meta database of servers as a file, put back, checked and brought to this version. Runs beside the database."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from penstock.access.secret_variables import META_KEY_VARIABLE
+from penstock.cli.given import URI
+from penstock.cli.options import output_option
+from penstock.cli.shown.line import say
+from penstock.config.server_tree import ServerConfig
+from penstock.feed.window.following import from_record
+from penstock.meta import backup as backups
+from penstock.meta.database import MetaDatabase
+from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_file
+from penstock.meta.migration import Migration, planned, upgraded
+from penstock.meta.records import Actor
+from penstock.meta.sealing import Seal
+from penstock.meta.soundness import check as check_soundness
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError
+from penstock.readback.recovery import recover_progress
+from penstock.server.feeds.creation import FeedDocument
+from penstock.target.settings import CONNECTION_SCHEME, from_uri
+from penstock.target.storage import TargetAddress
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def meta() -> None:
+    """Back up, restore, check and upgrade the meta database of servers.
+
+    It holds feeds, their progress and who owns them. The event store is a cache and no part of it.
+
+    \b
+    Examples:
+      penstock meta backup /backups/monday --meta-url 'mysql://penstock:{env:PASSWORD}@db/meta'
+      penstock meta check --data-dir penstock-data
+      penstock meta restore /backups/monday --meta-url postgresql://penstock@db/empty
+      penstock meta adopt orders --data-dir penstock-data
+      penstock meta upgrade --dry-run --data-dir penstock-data
+    """  # noqa: D301
+
+
+def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    url = click.option("--meta-url", type=URI, metavar="URL", help="The database.  [default: the embedded one of --data-dir]")
+    directory = click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=ServerConfig.data_dir,
+        show_default=True,
+        help="Of a server.",
+    )
+    return url(directory(command))
+
+
+@contextmanager
+def _opened(meta_url: str | None, data_dir: Path, *, as_found: bool = False, must_exist: bool = True) -> Iterator[tuple[MetaEngine, str]]:
+    url = ServerConfig(data_dir=data_dir, meta_url=meta_url).effective_meta_url
+    file = sqlite_file(url)
+    if must_exist and file is not None and not file.exists():
+        raise PenstockError("META_UNAVAILABLE", f"{file}: there is no such file", "Give --data-dir of a server, or --meta-url.")
+    engine = MetaEngine(url, MetaSettings(), as_found=as_found)
+    try:
+        yield engine, url
+    finally:
+        engine.close()
+
+
+@meta.command()
+@click.argument("file", type=_FILE)
+@_place_options
+@output_option
+def backup(file: Path, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Write all of it to a new file that only you can read, while servers run.
+
+    Secrets in it stay sealed. Keep their key as well, apart from it: PENSTOCK_META_KEY, or meta.key beside an embedded database.
+    """
+    with _opened(meta_url, data_dir, as_found=True) as (engine, url):
+        header = backups.write_backup(engine, file, SystemClock().now_ms())
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(header), indent=2))
+        return
+    say(f"{file}: {header.feeds} feeds, version {header.meta_version}")
+    if header.sealed:
+        say(f"{header.sealed} configurations are sealed; their key is not in the file: keep {_key_place(url)}")
+    if header.sealed < header.feeds:
+        say(f"{header.feeds - header.sealed} configurations are not sealed: whoever has the file has their credentials")
+
+
+@meta.command()
+@click.argument("file", type=_FILE)
+@click.option("--force", is_flag=True, help="Delete everything that is in the database first.")
+@click.option("--tokens", "with_tokens", is_flag=True, help="Also tokens of the API: those that were revoked since are valid again.")
+@_place_options
+@output_option
+def restore(file: Path, force: bool, with_tokens: bool, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Put a backup into an empty database. Stop all servers of both databases before.
+
+    Feeds go on from the progress that the backup has. One whose target is further is refused when it starts (META_BEHIND_TARGET), and
+    nothing is written there. Sources with a log are captured anew. Epochs grow, so that nobody who owned a feed before writes any more.
+    """
+    header, rows = backups.read_backup(file)
+    actor = Actor(_user(), f"backup {file.name}")
+    with _opened(meta_url, data_dir, must_exist=False) as (engine, url):
+        done = backups.restore(engine, header, rows, actor=actor, now_ms=SystemClock().now_ms(), force=force, with_tokens=with_tokens)
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(done), indent=2))
+        return
+    say(f"{done.feeds} feeds restored ({done.rows} rows); their epochs grew by {done.epochs_grew_by}")
+    if header.sealed:
+        say(f"their configurations are sealed: servers need the key of the old database, in {_key_place(url)}")
+    if not with_tokens:
+        say("tokens of the API are not restored: make new ones with `penstock token create`, or restore with --tokens")
+
+
+@meta.command()
+@click.argument("feed")
+@click.option("--sink", metavar="URI", type=URI, help="The target, where the feed names a connection of the server.")
+@_place_options
+@output_option
+def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Let a feed whose target is further than the database (META_BEHIND_TARGET) go on from where the target is.
+
+    Stop its server, or pause the feed, before. It is refused where a DDL came since, or where the target holds a file of a window that was
+    not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is missing.
+    """
+    url = ServerConfig(data_dir=data_dir, meta_url=meta_url).effective_meta_url
+    with MetaDatabase(url) as database:
+        before = database.get_feed(feed)
+        document = FeedDocument.of(before)
+        config = document.feed_config()
+        uri, settings = from_uri(sink or config.target.uri, config.target.options)
+        if urlsplit(uri).scheme == CONNECTION_SCHEME:
+            raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")
+        if config.settings.start_ts:
+            raise PenstockError(
+                "CONFIG_INVALID", f"feed {feed} began at a start-ts: its target holds no state", "Clone it with --start-ts."
+            )
+        live = [from_record(record) for record in database.dispatchers(feed) or ()]
+        named = [(one.id, one.schema, one.table) for one in live]
+        target = TargetAddress(uri).open()
+        published_ts, positions = recover_progress(target, settings, named, before.checkpoint_ts, database.progress(feed).positions)
+        if published_ts <= before.checkpoint_ts:
+            say(f"feed {feed} is at {before.checkpoint_ts}, its target at {published_ts}: nothing to do")
+            return
+        changed = msgspec.structs.replace(document, resnapshot_from_ts=published_ts)
+        database.adopt_progress(before, published_ts, positions, changed.to_json(), Actor(_user(), "the target is further"))
+    told = {"feed": feed, "from_ts": before.checkpoint_ts, "to_ts": published_ts, "dispatchers": len(positions)}
+    say(
+        json.dumps(told, indent=2)
+        if output == "json"
+        else f"feed {feed} goes on from {published_ts}, with what differs from a new snapshot"
+    )
+
+
+@meta.command()
+@click.option("--backup", "file", type=_FILE, help="Check a backup in place of a database: that it is whole.")
+@_place_options
+@output_option
+def check(file: Path | None, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Look whether what it says holds together: orphans, progress, windows, epochs, versions. Changes nothing."""
+    if file is not None:
+        header, _ = backups.read_backup(file)
+        click.echo(json.dumps(msgspec.to_builtins(header), indent=2) if output == "json" else f"{file} is whole: {header.feeds} feeds")
+        return
+    with _opened(meta_url, data_dir, as_found=True) as (engine, url):
+        found = check_soundness(engine, Seal(url, os.environ))
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        say(f"version {found.version}, {found.feeds} feeds: " + (f"{len(found.problems)} problems" if found.problems else "sound"))
+        for problem in found.problems:
+            say(f"problem: {problem}")
+        for left in found.not_checked:
+            say(f"not checked: {left}")
+    if found.problems:
+        raise click.exceptions.Exit(1)
+
+
+@meta.command()
+@click.option("--dry-run", is_flag=True, help="Only show the steps and their statements.")
+@_place_options
+@output_option
+def upgrade(dry_run: bool, meta_url: str | None, data_dir: Path, output: str) -> None:
+    """Bring it to this version, by numbered steps. A server does the same when it starts; stop servers of older versions before."""
+    with _opened(meta_url, data_dir, as_found=True) as (engine, url):
+        before = planned(engine)
+    if not dry_run:
+        upgraded(url)
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(before) | {"done": not dry_run}, indent=2))
+        return
+    _show(before, dry_run)
+
+
+def _show(before: Migration, dry_run: bool) -> None:
+    would = "would be" if dry_run else "is"
+    if before.version == before.to_version and not before.new_tables:
+        say(f"version {before.version}: nothing to do")
+        return
+    for name in before.new_tables:
+        say(f"table {name} {would} made")
+    for step in before.steps:
+        say(f"step {step.version}: {step.what}")
+        for statement in step.statements:
+            say("  " + " ".join(statement.split()))
+    say(f"version {before.version} {would} brought to {before.to_version}")
+
+
+def _key_place(url: str) -> str:
+    file = sqlite_file(url)
+    return META_KEY_VARIABLE if file is None else f"{META_KEY_VARIABLE} or {file.with_suffix('.key')}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,1 @@
+"""Spark clusters for tests: several machines on one, and what keeps them busy."""
