@@ -24,7 +24,6 @@ from penstock.readback.net_rows import COUNT, alive, keyless_updates, last_of_ea
 
 _OLD = "\0old"
 _NULL = "\0"
-_Compared = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]
 
 BUCKET_BYTES = 64 * 1024 * 1024
 BUCKETS_MAX = 256
@@ -190,7 +189,9 @@ class StateDifference:
         return rows.select(pl.lit(int(op), dtype=pl.UInt8).alias(OP), pl.col(KEY), *columns)
 
 
-def compare_rows(old: pl.DataFrame, new: pl.DataFrame, keys: Sequence[str], columns: Sequence[str], *, whole: bool = False) -> _Compared:
+def compare_rows(
+    old: pl.DataFrame, new: pl.DataFrame, keys: Sequence[str], columns: Sequence[str], *, whole: bool = False
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Return the rows that are gone, those that changed as they were and as they are, and those that are new.
 
     ``keys`` name a row, ``columns`` are compared. ``whole``: rows that are equal count as changed.

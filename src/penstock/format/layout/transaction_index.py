@@ -25,7 +25,6 @@ from penstock.model.errors import PenstockError
 
 TRANSACTIONS_DIR = f"{OWNER_DIR}/transactions"
 TS, FILE, FIRST, ROWS = "ts", "file", "first", "rows"
-_SCHEMA = {TS: pl.UInt64(), FILE: pl.Int64(), FIRST: pl.Int64(), ROWS: pl.Int64()}
 _PATH = re.compile(rf"{re.escape(TRANSACTIONS_DIR)}/(\d{{20}})(\.json)?\Z")
 _MAGIC = b"penstock-transactions 1 "
 
@@ -60,12 +59,12 @@ class TransactionIndex:
     def of(cls, from_ts: int, to_ts: int, files: Iterable[tuple[IndexedFile, bytes]]) -> TransactionIndex:
         """Return the index of files with their packed runs; none where a file is one of state."""
         found = tuple(files)
-        parts = [pl.DataFrame(schema=_SCHEMA)]
+        parts = [pl.DataFrame(schema=_schema())]
         for number, (_, packed) in enumerate(found):
             if packed:
                 ts, rows = unpack_runs(packed)
                 first = np.cumsum(rows) - rows
-                parts.append(pl.DataFrame({TS: ts, FILE: np.full(len(ts), number), FIRST: first, ROWS: rows}, schema=_SCHEMA))
+                parts.append(pl.DataFrame({TS: ts, FILE: np.full(len(ts), number), FIRST: first, ROWS: rows}, schema=_schema()))
         return cls(from_ts, to_ts, tuple(file for file, _ in found), pl.concat(parts).sort(TS, FILE, maintain_order=True))
 
     def render(self) -> bytes:
@@ -103,7 +102,7 @@ def parse_transaction_index(content: bytes, path: str) -> TransactionIndex:
     line, _, lines = body.partition(b"\n")
     try:
         head = decoded(line, _Head)
-        parts = pl.read_csv(lines, has_header=False, schema=_SCHEMA) if lines else pl.DataFrame(schema=_SCHEMA)
+        parts = pl.read_csv(lines, has_header=False, schema=_schema()) if lines else pl.DataFrame(schema=_schema())
     except (msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
         raise PenstockError("FILE_MALFORMED", f"{path}: {error}") from error
     index = TransactionIndex(head.from_ts, head.to_ts, head.files, parts)
@@ -120,3 +119,7 @@ def _check(index: TransactionIndex, path: str) -> None:
         raise PenstockError("FILE_MALFORMED", f"{path}: its parts do not cover the files that it names")
     if len(ts) and not (bool((ts[1:] >= ts[:-1]).all()) and index.from_ts < int(ts[0]) and int(ts[-1]) <= index.to_ts):
         raise PenstockError("FILE_MALFORMED", f"{path}: its transactions are not in commit order inside the window")
+
+
+def _schema() -> dict[str, pl.DataType]:
+    return {TS: pl.UInt64(), FILE: pl.Int64(), FIRST: pl.Int64(), ROWS: pl.Int64()}
