@@ -70,7 +70,7 @@ class StorageSinkSettings:
     column_selectors: tuple[ColumnSelector, ...] = field(default=(), metadata={"parse": read_selectors})
     file_expiration_days: int = field(default=0, metadata={"range": (0, 36_500)})
     file_cleanup_cron_spec: str = "0 0 2 * * *"
-    request_timeout_ms: int = field(default=30_000, metadata={"range": (100, 600_000)})
+    request_timeout_ms: int = field(default=90_000, metadata={"range": (100, 600_000)})
     flush_concurrency: int = field(default=128, metadata={"range": (1, 512)})
     spool_size: int = field(default=2 << 30, metadata={"range": (1 << 20, 1 << 44)})
     spool_dir: str = ""

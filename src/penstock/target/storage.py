@@ -45,7 +45,7 @@ MULTIPART_BYTES = 128 << 20
 """Objects of this size and more are uploaded in parts. No such upload is create-only everywhere, so the name is reserved first."""
 QUICK_BYTES_MAX = 1 << 20
 """Requests that carry no more than this are soon answered, or not at all."""
-SMALL_REQUEST_S_MAX = 30.0
+SMALL_REQUEST_S_MAX = 90.0
 LISTED_CHARS_MAX = 1 << 30
 """How long the paths of a list are together: those of more than ten million files."""
 SMALL_BYTES_MAX = 64 << 20
