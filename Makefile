@@ -19,7 +19,7 @@ demo: setup ## Set up, then carry a live workload to files and verify every row;
 test: setup lint ## Set up, lint, then run every test but the chaos ones; ARGS="tests/unit -k span"
 ifeq ($(ARGS),)
 	@$(RUN) python -m pytest -q -m "not chaos" tests/spark
-	@$(RUN) python -m pytest -q -n 3 --dist worksteal -m "not chaos and not mysql" --ignore=tests/spark
+	@$(RUN) python -m pytest -q -n 4 --dist worksteal -m "not chaos and not mysql" --ignore=tests/spark
 else
 	@$(RUN) python -m pytest -q -m "not chaos and not mysql" $(ARGS)
 endif

@@ -21,7 +21,8 @@ RARE = {"spool-write", "cut-record"}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[WholePath]:
-    with contextlib.closing(WholePath(tmp_path, SETUP)) as opened:
+    # A feed of transactions does everything that another does, and writes its index besides.
+    with contextlib.closing(WholePath(tmp_path, SETUP, sink_options={"transaction-atomicity": "transaction"})) as opened:
         yield opened
     arm("")
 

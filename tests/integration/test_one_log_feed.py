@@ -302,7 +302,6 @@ def test_tables_that_come_change_and_go_are_followed(database: LosingDatabase, t
         assert path.meta.resnapshots("f") == 0
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_a_transaction_of_the_source_is_one_of_the_target(database: LosingDatabase, tmp_path: Path) -> None:
     """Each transaction writes its number into its rows; two are open at once, parts of some are taken back, and some wholly."""
     schema = database.make_schema()
@@ -343,6 +342,7 @@ def test_a_transaction_of_the_source_is_one_of_the_target(database: LosingDataba
     assert [({int(row[1]) for _, _, row in one.changes}, len(one.changes)) for one in transactions] == [({n}, c) for n, c in committed]
 
 
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_the_walk_in_the_architecture_is_that_of_a_change(
     database: LosingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
