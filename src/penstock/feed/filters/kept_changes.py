@@ -13,18 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
+from penstock.format.coming_transaction import TRANSACTION_ROWS_MAX, ComingTransaction, Flags, changed_values
 from penstock.format.old_values import before_of_updates
-from penstock.model.batch import OP, Op, commit_ts_array
+from penstock.model.batch import OP, Op
 from penstock.model.table import TableSchema
 
-TRANSACTION_ROWS_MAX = 65_536
 KEPT, BARE = "_kept", "_bare"
-
-Flags = npt.NDArray[np.bool_]
 
 
 class KeptChanges:
@@ -33,36 +29,17 @@ class KeptChanges:
     def __init__(self, own_key: Sequence[str] = (), rows_max: int = TRANSACTION_ROWS_MAX) -> None:
         """``own_key`` are the fields that name a row in the target, where these are not the upstream's."""
         self._own_key = list(own_key)
-        self._rows_max = rows_max
-        self._held: pa.RecordBatch | None = None
-        self._apart_ts = 0
-        """The transaction that has grown too large to be held."""
+        self._coming = ComingTransaction(rows_max)
 
     def add(self, records: pa.RecordBatch, kept: Flags, bare: Flags) -> pa.RecordBatch:
         """Take rows in, with which of them are kept and which are bare; return the changes whose transaction is certain, in order."""
         marked = records.append_column(pa.field(KEPT, pa.bool_()), pa.array(kept))
         marked = marked.append_column(pa.field(BARE, pa.bool_()), pa.array(bare))
-        if self._held is not None:
-            marked = pa.concat_batches([self._held, marked])
-            self._held = None
-        if marked.num_rows == 0:
-            return records
-        ts = commit_ts_array(marked)
-        last = int(np.searchsorted(ts, ts[-1]))
-        befores = np.flatnonzero(marked.column(OP).to_numpy(zero_copy_only=True)[last:] == Op.BEFORE)
-        if int(ts[-1]) == self._apart_ts or not len(befores):
-            return self._changes(marked)
-        start = last + int(befores[0])
-        if marked.num_rows - start <= self._rows_max:
-            self._held = marked.slice(start)
-            return self._changes(marked.slice(0, start))
-        done = self._changes(marked)
-        self._apart_ts = int(ts[-1])
-        return done
+        return self._changes(self._coming.add(marked))
 
     def finish(self) -> pa.RecordBatch | None:
         """Return the changes of what was held, or None; no more rows come."""
-        held, self._held = self._held, None
+        held = self._coming.take()
         return None if held is None else self._changes(held)
 
     def _changes(self, marked: pa.RecordBatch) -> pa.RecordBatch:
@@ -74,7 +51,7 @@ class KeptChanges:
         # Of a row of which nothing but the key is told nobody knows whether it was kept.
         kept |= bare & ~is_before
         if is_before.any() or is_update.any():
-            large = self._large(records, is_before)
+            large = self._coming.large(records, is_before)
             updates, befores = before_of_updates(records)
             paired: Flags = ~large[updates] & ~large[befores] & ~bare[befores]
             updates, befores = updates[paired], befores[paired]
@@ -86,35 +63,13 @@ class KeptChanges:
             ops[befores[kept[befores] & ~kept[updates]]] = Op.DELETE
             ops[alone & ~kept] = Op.DELETE
             kept |= alone
-            changed = self._changed(records, updates, befores) & kept[updates] & kept[befores]
+            changed = changed_values(records, self._own_key, updates, befores) & kept[updates] & kept[befores]
             ops[befores[changed]], ops[updates[changed]] = Op.DELETE, Op.INSERT
             at = records.schema.get_field_index(OP)
             records = records.set_column(at, records.schema.field(at), pa.array(ops, pa.uint8()))
         if bool(kept.all()):
             return records
         return records.filter(pa.array(kept)) if bool(kept.any()) else records.slice(0, 0)
-
-    def _large(self, records: pa.RecordBatch, is_before: Flags) -> Flags:
-        """Return which rows belong to a transaction that, from its first BEFORE row on, has more rows than may be held."""
-        ts = commit_ts_array(records)
-        flags: Flags = (ts == np.uint64(self._apart_ts)) & bool(self._apart_ts)
-        if records.num_rows <= self._rows_max or not is_before.any():
-            return flags
-        found, starts, counts = np.unique(ts, return_index=True, return_counts=True)
-        for at in np.flatnonzero(counts > self._rows_max).tolist():
-            start, end = int(starts[at]), int(starts[at] + counts[at])
-            befores = np.flatnonzero(is_before[start:end])
-            if len(befores) and end - start - int(befores[0]) > self._rows_max:
-                flags |= ts == found[at]
-        return flags
-
-    def _changed(self, records: pa.RecordBatch, updates: npt.NDArray[np.int64], befores: npt.NDArray[np.int64]) -> Flags:
-        """Return which updates, given with their before-images, changed the target's own key."""
-        changed: Flags = np.zeros(len(updates), np.bool_)
-        for name in self._own_key:
-            values = pl.Series(records.column(name))
-            changed |= values.gather(befores).ne_missing(values.gather(updates)).to_numpy()
-        return changed
 
 
 def bare_images(records: pa.RecordBatch, table: TableSchema) -> Flags:
