@@ -296,6 +296,8 @@ REFUSED = [
     ("select", "id, aes_encrypt(note, '0123456789abcdef') AS x", "select at character 5: aes_encrypt"),
     ("where", "id = 1 LIMIT 3", "where: GlobalLimit makes other rows"),
     ("where", "id IN (SELECT value FROM text.`/etc/passwd`)", "TABLE_OR_VIEW_NOT_FOUND"),
+    ("where", "id < ${system:java.specification.version}", "where"),
+    ("where", "id < ${env:UNSET}", "where"),
     ("where", "twice(id) > 3", "depends on more than the row"),
     ("select", "price", "select: leaves out id of the key"),
     ("select", "id, explode(array(1, 2)) AS x", "select: Generate"),

@@ -42,6 +42,8 @@ from penstock.settings.masking import mask_text
 
 _CONF = {
     "spark.sql.runSQLOnFiles": "false",
+    # Else ${env:NAME} in an expression is what the server's environment has there: a secret, told to whoever may create a feed.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
