@@ -228,6 +228,10 @@ ONCE_WRONG_ON_POSTGRES = {
     "a_table_is_emptied_before_its_first_row": [
         *(TABLE.format("t1"), "begin", TABLE.format("t3"), "TRUNCATE t3", "INSERT INTO t3 VALUES (6, 1)", "settle", "end")
     ],
+    "a_table_is_emptied_and_filled_in_its_first_transaction": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", TABLE.format("t3"), "START TRANSACTION"),
+        *("INSERT INTO t1 VALUES (2, 2)", "TRUNCATE t3, t1", "INSERT INTO t3 VALUES (6, 1)", "COMMIT WORK", "settle", "end"),
+    ],
     "a_table_is_unlogged_for_a_while_before_its_first_logged_row": [
         *(TABLE.format("t1"), "begin", TABLE.format("t3"), "ALTER TABLE t3 RENAME COLUMN a TO d", "crash", "ALTER TABLE t3 SET UNLOGGED"),
         *("INSERT INTO t3 VALUES (8, 1)", "ALTER TABLE t3 SET LOGGED", "DELETE FROM t3 WHERE k0 = 9", "TRUNCATE t3"),

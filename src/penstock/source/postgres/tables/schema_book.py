@@ -84,10 +84,11 @@ class SchemaBook:
         with self._lock:
             return self._histories.knows(oid)
 
-    def has_begun(self, oid: int, ts: int) -> bool:
-        """Return whether a table had a version before this ts: one that was emptied before the log told of it was empty anyway."""
+    def has_begun(self, oid: int, ts: int, *, read: bool) -> bool:
+        """Return whether a table had a version before this ts, one of its own transaction only where a row was ``read``: in any reading."""
         with self._lock:
-            return self._histories.at(oid, ts) is not None
+            # One that was emptied before the log told of it was empty anyway.
+            return self._histories.at(oid, ts if read else ts - DDL_SLOTS) is not None
 
     def newest(self, oid: int) -> TableSchema:
         """Return the newest version of a table that has one."""
