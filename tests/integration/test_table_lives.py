@@ -281,6 +281,12 @@ ONCE_WRONG_ON_POSTGRES = {
         *("ALTER PUBLICATION penstock SET (publish = 'insert')", "UPDATE t1 SET a = 6"),
         *("ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "end"),
     ],
+    "the_publication_gives_fewer_columns_for_a_while": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "DROP PUBLICATION penstock"),
+        *("CREATE PUBLICATION penstock FOR TABLE t1 (k0) WITH (publish_via_partition_root = true)", "INSERT INTO t1 VALUES (3, 3)"),
+        *("window", "ALTER PUBLICATION penstock SET TABLE t1", "INSERT INTO t1 VALUES (4, 4)", "settle", "DROP PUBLICATION penstock"),
+        *("CREATE PUBLICATION penstock FOR ALL TABLES WITH (publish_via_partition_root = true)", "settle", "end"),
+    ],
     "a_label_deep_in_a_type_is_renamed": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TYPE pair AS (m mood, n int)", "CREATE TABLE t1 (k0 int PRIMARY KEY, p pair[])"),
         *("INSERT INTO t1 VALUES (1, ARRAY[('a', 1)::pair])", "begin", "settle", "ALTER TYPE mood RENAME VALUE 'a' TO 'y'", "settle"),
