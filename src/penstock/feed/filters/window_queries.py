@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.feed.filters.rules import FilterSettings
-from penstock.feed.filters.views import FeedViews
+from penstock.feed.filters.views import BROKEN, FeedViews
 from penstock.feed.spark.jobs import Job, Jobs, Querying
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.packing import PlannedPartition, WorkItem
@@ -21,6 +21,8 @@ from penstock.model.errors import InvariantError, PenstockError
 if TYPE_CHECKING:
     from penstock.feed.filters.row_queries import QueryJob, RowQueries
 
+OF_THE_TABLE = frozenset({BROKEN, "FILTER_FAILED"})
+"""Errors that stop their table only."""
 _QUERIES_MAX = 4
 """How many tables of a window go through Spark SQL at once."""
 
@@ -48,7 +50,22 @@ def apart(parts: Sequence[PlannedPartition], settings: FilterSettings) -> tuple[
     return plain, list(tables.values())
 
 
-def query_job(told: FeedContext, views: FeedViews, items: Sequence[WorkItem], group: str, pool: str, description: str) -> QueryJob:
+def query_jobs(
+    told: FeedContext, views: FeedViews, tables: Sequence[Sequence[WorkItem]], group: str, pool: str, description: str
+) -> tuple[list[QueryJob], dict[int, PenstockError]]:
+    """Return the query of each table, and the tables that their filter does not fit."""
+    found, failed = [], {}
+    for items in tables:
+        try:
+            found.append(_query_job(told, views, items, group, pool, description))
+        except PenstockError as error:
+            if error.code not in OF_THE_TABLE:
+                raise
+            failed[items[0].work.dispatcher.table_id] = error
+    return found, failed
+
+
+def _query_job(told: FeedContext, views: FeedViews, items: Sequence[WorkItem], group: str, pool: str, description: str) -> QueryJob:
     """Return the query of one table, one task for each of its dispatchers. Raises ``FILTER_BROKEN``."""
     from penstock.feed.filters.query_task import QueryTask, deliver_kept, read_typed
     from penstock.feed.filters.row_queries import QueryJob
@@ -62,12 +79,23 @@ def query_job(told: FeedContext, views: FeedViews, items: Sequence[WorkItem], gr
     return QueryJob(group, pool, f"{description}: {table.full_name} filtered", view, rule, tasks, read_typed, deliver_kept)
 
 
-def run_all(jobs: Jobs, plain: Job, queries: Sequence[QueryJob]) -> list[bytes]:
-    """Run a job and the queries beside it; return all answers. Of several errors the first is raised, once all have ended."""
+def run_all(jobs: Jobs, plain: Job, queries: Sequence[QueryJob]) -> tuple[list[bytes], dict[int, PenstockError]]:
+    """Run a job and the queries beside it; return all answers, and the tables whose filter failed. Ends when everything has.
+
+    Of several other errors the first is raised.
+    """
     evaluates = queries_of(jobs)
     if evaluates is None:
         raise PenstockError("CONFIG_INVALID", f"{queries[0].view.base.full_name}: there is no Spark here that could evaluate its filter")
     with ThreadPoolExecutor(min(_QUERIES_MAX, len(queries)) + 1) as pool:
-        running = [pool.submit(jobs.run, plain)] if plain.tasks else []
-        running += [pool.submit(evaluates.run, query) for query in queries]
-        return [answer for one in running for answer in one.result()]
+        others = [pool.submit(jobs.run, plain)] if plain.tasks else []
+        running = [(query.view.base.table_id, pool.submit(evaluates.run, query)) for query in queries]
+    answers = [answer for one in others for answer in one.result()]
+    failed: dict[int, PenstockError] = {}
+    for table_id, one in running:
+        error = one.exception()
+        if isinstance(error, PenstockError) and error.code in OF_THE_TABLE:
+            failed[table_id] = error
+        else:
+            answers += one.result()
+    return answers, failed
