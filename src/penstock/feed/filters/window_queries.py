@@ -68,6 +68,7 @@ def query_jobs(
 def _query_job(told: FeedContext, views: FeedViews, items: Sequence[WorkItem], group: str, pool: str, description: str) -> QueryJob:
     """Return the query of one table, one task for each of its dispatchers. Raises ``FILTER_BROKEN``."""
     from penstock.feed.filters.query_task import QueryTask, deliver_kept, read_typed
+    from penstock.feed.filters.query_watch import IDLE_READING_S_MAX, IDLE_S_MAX
     from penstock.feed.filters.row_queries import QueryJob
 
     table = items[0].work.table
@@ -76,7 +77,8 @@ def _query_job(told: FeedContext, views: FeedViews, items: Sequence[WorkItem], g
         raise InvariantError(f"{table.full_name} has no expressions")
     shown = [msgspec.structs.replace(item, work=msgspec.structs.replace(item.work, table=view.shown)) for item in items]
     tasks = [msgspec.json.encode(QueryTask(told, item, view)) for item in shown]
-    return QueryJob(group, pool, f"{description}: {table.full_name} filtered", view, rule, tasks, read_typed, deliver_kept)
+    idle_s = IDLE_S_MAX if all(item.difference_nbytes is None for item in items) else IDLE_READING_S_MAX
+    return QueryJob(group, pool, f"{description}: {table.full_name} filtered", view, rule, tasks, read_typed, deliver_kept, idle_s)
 
 
 def run_all(jobs: Jobs, plain: Job, queries: Sequence[QueryJob]) -> tuple[list[bytes], dict[int, PenstockError]]:
