@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError
 from penstock.readback.replay import replay_table
 from testing.checks.target_audit import digests, numbering_problems
 from testing.paths.controlled_path import ControlledPath
-from testing.twins.local_queries import LocalQueries
+from testing.twins.local_jobs import LocalQueries
 
 DDLS = ["CREATE DATABASE d", *(f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v TEXT)" for name in "tuv")]
 
