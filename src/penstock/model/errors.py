@@ -107,8 +107,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILTER_FAILED": CodeEntry(
         ErrorKind.BLOCKED,
-        "An expression of a feed's filter failed for a row.",
-        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+        "An expression of a feed's filter failed for a row. Its table is stopped; the rest of the feed goes on.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; or mend the row and run "
+        "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
