@@ -65,6 +65,23 @@ def test_a_feed_is_paused_resumed_and_ended(server: ControlledServer, path: Whol
     server.reaches("cancelled")
 
 
+def test_a_feed_that_went_back_goes_on_though_its_target_is_published_further(server: ControlledServer, path: WholePath) -> None:
+    server.create("d.a")
+    back_ts = path.write({"d.a": {1: "x"}})
+    server.delivers(back_ts)
+    server.delivers(path.write({"d.a": {2: "y"}}))
+    server.do("pause")
+    server.reaches("paused")
+    stood_ts = server.meta.checkpoint_ts("g")
+    server.do("reset", to=str(back_ts))
+    server.do("resume")
+    written_ts = path.write({"d.a": {3: "z"}})
+    server.delivers(max(written_ts, stood_ts + 1))
+    rows = [line.split(",") for file in sorted(server.out.glob("d/a/*/**/*.csv")) for line in file.read_text().splitlines()]
+    assert sorted(row[4] for row in rows) == ["1", "2", "2", "3"]
+    verify(server, path, "d.a")
+
+
 def test_tables_come_and_go_while_the_feed_runs(server: ControlledServer, path: WholePath) -> None:
     server.create("d.a", "d.b")
     server.delivers(path.write({"d.a": {1: "x"}, "d.b": {1: "goes", 2: "stays"}, "d.c": {1: "before"}}))

@@ -112,7 +112,7 @@ class FeedWindows:
         fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
         maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
         checkpoint_ts, published_ts = meta.checkpoint_ts(context.feed), maintainer.published_ts()
-        if published_ts > checkpoint_ts:
+        if published_ts > max(checkpoint_ts, context.rewound_from_ts):
             # What is published was committed before, by an owner that is fenced by now: so the database has lost that.
             detail = f"feed {context.feed}: the target is at {published_ts}, the meta database at {checkpoint_ts}"
             raise PenstockError("META_BEHIND_TARGET", detail)

@@ -182,8 +182,9 @@ class Adoption:
     def _rewind(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
         """Let a feed go back to the ts that it was reset to; it stays where it is where its tables changed since."""
         ts, to_ts = self._meta.checkpoint_ts(feed.name), document.rewind_to_ts
-        changed = msgspec.structs.replace(document, rewind_to_ts=0)
         possible = to_ts >= max(self._meta.dispatcher_marks().get(feed.name, (0,))[-2:])
+        furthest_ts = max(document.rewound_from_ts, ts) if possible else document.rewound_from_ts
+        changed = msgspec.structs.replace(document, rewind_to_ts=0, rewound_from_ts=furthest_ts)
         self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), None, to_ts if possible else ts)
         log.warning("feed goes back" if possible else "feed cannot go back any more", extra={"feed": feed.name, "from": ts, "to": to_ts})
         return self._meta.get_feed(feed.name)

@@ -53,6 +53,8 @@ class FeedDocument(msgspec.Struct, frozen=True):
     """The ts that an operator reset the feed to, before which nothing is delivered any more."""
     rewind_to_ts: int = 0
     """The ts that an operator reset the feed to, behind which everything is delivered once more."""
+    rewound_from_ts: int = 0
+    """The furthest checkpoint that the feed went back from: up to there its target is published already."""
     resnapshot_from_ts: int | None = None
     """The checkpoint at which an operator asked for a new snapshot."""
     again: tuple[str, ...] = ()

@@ -213,6 +213,7 @@ class SparkFeedRunFactory:
             objects_options=self._store.objects.options,
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
+            rewound_from_ts=document.rewound_from_ts,
             altered=document.altered,
         )
         run = FeedWindows(self._jobs, context)
