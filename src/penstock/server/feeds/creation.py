@@ -179,15 +179,17 @@ class FeedCreator:
     def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
         check_filter(config.settings.filter, tables, self._viewer)
-        if any(feed.name == config.name for feed in self._meta.list_feeds()):
-            raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        self._check_others(config)
+        start_ts, until_ts = config.settings.start_ts, config.settings.until_ts
+        if start_ts > snapshot_ts:
+            raise PenstockError("CONFIG_INVALID", f"start-ts: {start_ts} is still to come; it is {snapshot_ts} now")
         uid = str(uuid.uuid4())
         # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
         target = self._open_target(config.target, unfenced)
         target.check(claimant(config.name, uid))
-        start_ts, until_ts = config.settings.start_ts, config.settings.until_ts
         if 0 < until_ts <= (start_ts or snapshot_ts):
-            raise PenstockError("CONFIG_INVALID", f"until-ts: must be above {start_ts or snapshot_ts}, with which the feed begins")
+            detail = f"until-ts: must be above {start_ts or snapshot_ts}, with which the feed begins"
+            raise PenstockError("CONFIG_INVALID", detail, "Give a later one, or until-ts=0: then the feed has no end.")
         document = FeedDocument(
             config=dump_feed_config(config),
             source=source_uri,
@@ -204,6 +206,17 @@ class FeedCreator:
             self._meta.remove_feed(config.name)
             raise
         return created
+
+    def _check_others(self, config: FeedConfig) -> None:
+        """Raise where another feed has the name, or a target in a folder of which this one's would lie."""
+        for feed in self._meta.list_feeds():
+            if feed.name == config.name:
+                raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+            # The trees alone: there may be a thousand feeds.
+            document = FeedDocument.of(feed)
+            trees = [document.config, *([document.next] if document.next else [])]
+            if any(self._policy.lies_inside(config.target, SinkConfig(tree["sink"]["uri"])) for tree in trees):
+                raise PenstockError("SINK_OCCUPIED", f"{mask_uri(config.target.uri)} lies in the target of feed {feed.name}")
 
 
 def _tables(upstream: Upstream, config: FeedConfig) -> tuple[list[TableSchema], int]:
