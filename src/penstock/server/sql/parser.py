@@ -7,7 +7,7 @@ the server and where statements are typed.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from penstock.model.errors import PenstockError
@@ -23,7 +23,7 @@ from penstock.server.sql.statements import (
     VerifyFeed,
 )
 from penstock.server.sql.tokens import Token, TokenKind, sql_error, tokens_of
-from penstock.settings.loader import merge, nested
+from penstock.settings.loader import merge
 
 FEED, FEEDS = "CHANGEFEED", "CHANGEFEEDS"
 BEGINNINGS = ("CREATE", "SHOW", "PAUSE", "RESUME", "ALTER", "RESET", "MOVE", "CLONE", "CANCEL", "VERIFY", "DROP", "EXPLAIN")
@@ -39,11 +39,21 @@ KEYWORDS = (
     *("TO", "NOW", "SNAPSHOT", "COMMENT", "IF", "NOT", "EXISTS", "ANY"),
 )
 _NEAR = 0.7
+_KEY_PARTS_MAX = 8
 
 
 def parse(text: str) -> Statement:
     """Return the one statement of a text; raise ``SQL_INVALID`` where it is none, or more than one."""
     return _Parser(text).statement()
+
+
+def _put(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a value at its path; where that goes through another value, it takes its place."""
+    *above, last = parts
+    for name in above:
+        below = tree.get(name)
+        tree[name] = tree = below if isinstance(below, dict) else {}
+    tree[last] = value
 
 
 class _Parser:
@@ -205,13 +215,14 @@ class _Parser:
             at, quoted = self._next.at, self._next.kind is not TokenKind.WORD
             key = self._name("", "a setting such as flush-interval")
             key = key if quoted else key.replace("_", "-")
-            if not all(key.split(".")):
-                self._fail(f"{key!r} is no setting", at)
+            parts = key.split(".")
+            if not all(parts) or len(parts) > _KEY_PARTS_MAX:
+                self._fail(f"{Token(TokenKind.WORD, key, at, at)} is no setting", at)
             if key in self._places:
                 self._fail(f"{key} is set twice", at)
             self._places[key] = at
             self._mark("=")
-            tree = merge(tree, nested(key, self._value()))
+            _put(tree, parts, self._value())
             if not self._takes_mark(","):
                 self._mark(")")
                 break
