@@ -148,7 +148,7 @@ def await_server(url: str, wait_s: float | None = None) -> None:
     One of this user that is starting on this machine is waited for longer than one of which nothing is known. Whether it answers is told
     by the next call.
     """
-    clock, never, began_s, told = SystemClock(), threading.Event(), None, False
+    clock, never, began_s, told = SystemClock(), threading.Event(), None, ""
     parts = urlsplit(url if "://" in url else f"//{url}")
     while True:
         starts = is_starting(url)
@@ -158,10 +158,10 @@ def await_server(url: str, wait_s: float | None = None) -> None:
         began_s = clock.monotonic_s() if began_s is None else began_s
         if clock.monotonic_s() - began_s >= bound_s:
             return
-        if not told:
-            what = "which is starting" if starts else "where nobody listens yet"
+        what = "which is starting" if starts else "where nobody listens yet"
+        if told != what:
             say(f"waiting up to {bound_s:g} s for the server at {mask_uri(url)}, {what}", err=True)
-            told = True
+            told = what
         clock.wait(never, _LOOK_S)
 
 

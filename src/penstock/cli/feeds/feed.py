@@ -151,7 +151,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):
         rows.append(("retrying", _retrying(found["retry"])))
-    elif found["state"] in {"failed", "paused"}:
+    elif found["state"] in {"failed", "paused"} and (found["error"] or {}).get("code") != "META_BEHIND_TARGET":
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
 
