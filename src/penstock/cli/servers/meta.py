@@ -139,8 +139,9 @@ def restore(file: Path, force: bool, with_tokens: bool, with_targets: bool, meta
 def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, output: str) -> None:
     """Let a feed whose target is further than the database (META_BEHIND_TARGET) go on from where the target is.
 
-    Stop its server, or pause the feed, before. It is refused where a DDL came since, or where the target holds a file of a window that was
-    not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is missing.
+    Pause one that runs before; one that failed goes on by itself. It is refused where a DDL came since, or where the target holds a file of
+    a window that was not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is
+    missing.
     """
     url = ServerConfig(data_dir=data_dir, meta_url=meta_url).effective_meta_url
     with MetaDatabase(url) as database:

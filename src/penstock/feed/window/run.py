@@ -117,5 +117,5 @@ class FeedWindows:
             # What is published was committed before, by an owner that is fenced by now: so the database has lost that.
             detail = f"feed {context.feed}: the target is at {published_ts}, the meta database at {checkpoint_ts}"
             raise PenstockError("META_BEHIND_TARGET", f"{detail}; `{adopt_command(context.feed, context.meta_url)}` lets the target count")
-        if checkpoint_ts:
+        if checkpoint_ts > context.target_from_ts:
             publish_committed(context, meta, maintainer)

@@ -35,7 +35,7 @@ KEYWORDS = (
     FEEDS,
     *SHOWN,
     *TABLE_VERBS,
-    *("FOR", "TABLE", "INTO", "WITH", "SET", "AS", "SELECT", "WHERE", "LIKE"),
+    *("FOR", "TABLE", "INTO", "START", "WITH", "SET", "AS", "SELECT", "WHERE", "LIKE"),
     *("TO", "NOW", "SNAPSHOT", "COMMENT", "IF", "NOT", "EXISTS", "ANY"),
 )
 _NEAR = 0.7
@@ -134,25 +134,30 @@ class _Parser:
                 arguments=self._comment(),
             )
         changes: dict[str, Any] = {}
+        start: dict[str, str] = {}
         if self._takes_word("FOR"):
             changes["tables"] = self._tables()
         if self._takes_word("INTO"):
             changes["sink"] = {"uri": self._literal("sink.uri", "the target's URI in quotes")}
+            start = {"start": self._start()} if self._takes_word("START") else {}
         if self._takes_word("SET", "WITH"):
             changes = merge(changes, self._options())
         query = self._query()
         if not changes and not query:
             self._refuse("FOR", "INTO", "SET", *TABLE_VERBS)
-        return self._verb("ALTER", name, {"changes": changes}, query)
+        return self._verb("ALTER", name, {"changes": changes, **start}, query)
 
     def _reset(self) -> DoVerb:
         self._words("RESET", FEED)
         name = self._name("name")
         self._words("TO")
-        self._places["to"] = self._next.at
+        return self._verb("RESET", name, {"to": self._start("to")})
+
+    def _start(self, path: str = "start") -> str:
+        self._places[path] = self._next.at
         if self._next.kind is not TokenKind.WORD:
             self._refuse("NOW", "SNAPSHOT", "a ts")
-        return self._verb("RESET", name, {"to": self._take().value.lower()})
+        return self._take().value.lower()
 
     def _move(self) -> DoVerb:
         self._words("MOVE", FEED)
