@@ -60,6 +60,11 @@ CODES: dict[str, CodeEntry] = {
     "SINK_OCCUPIED": CodeEntry(
         ErrorKind.INVALID, "The target holds files of another feed.", "Choose an empty prefix, or remove the other feed's files."
     ),
+    "SINK_NOT_READABLE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "What is in the target cannot be read back, so it cannot be compared, nor go on where history is lost.",
+        "Deliver to an empty target with a new feed, which begins with the state of the tables.",
+    ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),

@@ -23,8 +23,7 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
-from penstock.readback.contract import open_state
-from penstock.sink.catalog import open_maintainer
+from penstock.sink.catalog import open_maintainer, open_state
 from penstock.store.contract import WindowKind, WindowPlan
 from penstock.store.flight.client import FlightStoreClient
 
@@ -122,7 +121,7 @@ class ResnapshotPlanner:
         if plan.ddls:
             patterns = self._context.patterns
             fence = OwnerFence(self._context.feed, self._context.epoch, self._meta.check_owner, fresh_s=0.0)
-            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence)
+            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence, run=self._context.sink_run)
             for ddl in plan.ddls:
                 for part in written_parts(ddl, dispatchers, patterns, self.views):
                     maintainer.write_block_event(part)
