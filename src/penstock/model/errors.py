@@ -256,7 +256,7 @@ CODES: dict[str, CodeEntry] = {
     "META_BEHIND_TARGET": CodeEntry(
         ErrorKind.BLOCKED,
         "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
-        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
+        "Let the target count, by the command in the message, and the feed goes on; or restore a newer backup; or clone the feed.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,
