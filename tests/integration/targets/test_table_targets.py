@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import PenstockError
-from penstock.model.failpoints import arm
+from penstock.model.failpoints import FAILPOINTS, arm
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath, read_state
 from testing.targets.database_kit import TargetDatabase
@@ -119,3 +119,32 @@ def test_who_lost_the_feed_writes_nothing(rig: Rig) -> None:
     assert rig.target.rows("d", "a", "id, v")[1] == (1, "by the new owner")
     path.drain()
     assert rig.check() == 20
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+def test_transactions_are_whole_in_the_target(kind: str, tmp_path: Path) -> None:
+    made = Rig(kind, tmp_path, atomicity="transaction", **{"transaction-rows": "3"})
+    seen: list[int] = []
+    with contextlib.closing(made.path) as path:
+        path.write({"d.a": {0: "0"}, "d.b": {0: "0"}})
+        path.drain()
+        for at in range(1, 8):
+            path.write({"d.a": {at: "x", 0: f"{at}"}, "d.b": {at: "x", 0: f"{at}"}}, {"d.a": [at - 1] if at > 1 else []})
+        path.upstream.execute_ddl("ALTER TABLE d.a ADD COLUMN n INT")
+        path.write({"d.a": {9: "last"}, "d.b": {9: "last"}})
+
+        def look() -> None:
+            a, b = (dict(made.target.rows("d", name, "id, v")) for name in "ab")
+            assert a[0] == b[0], "half of a transaction"
+            seen.append(int(a[0]))
+            if seen[-1] < 7:
+                FAILPOINTS.call("data-put:after", look)
+
+        FAILPOINTS.call("data-put:after", look)
+        path.wait_resolved(path.upstream.current_ts())
+        path.feed.run_window(commit=False)
+        arm("")
+        path.drain()
+        assert made.check() == 12
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 1

@@ -94,6 +94,11 @@ class TableSinkSettings:
         """Return whether all rows of a window go through one task: only there are transactions over all tables whole."""
         return self.indexes_transactions
 
+    @property
+    def applies_transactions(self) -> bool:
+        """Return whether a window must have no DDL inside, because its rows are applied in the order of all tables' commits."""
+        return self.indexes_transactions
+
     def needs_before(self, table: TableSchema) -> bool:
         """Return whether old values must travel: where no primary key names a row, an update tells by them which one it was."""
         return not table.key_columns

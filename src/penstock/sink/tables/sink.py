@@ -19,11 +19,14 @@ import pyarrow.compute as pc
 from penstock.model.batch import commit_ts_array
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.tables.books import Books
 from penstock.sink.tables.database import Database, Guard, Patience, Session, Transactions
 from penstock.sink.tables.settings import TableSinkSettings
 from penstock.sink.tables.structure import Structure
+from penstock.sink.tables.whole_transactions import HeldRows, apply_whole
 from penstock.sink.tables.worker import DispatcherWriter, Gathering, TableEngine
 from penstock.target.kind import SinkRun
 
@@ -39,6 +42,9 @@ class _Dispatcher:
     rows: int = 0
     nbytes: int = 0
     last_ts: int = 0
+    held: list[tuple[TableSchema, pa.RecordBatch]] | None = None
+    """Its rows, where they are applied with those of all other tables."""
+    told: list[Callable[[], None]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     sealed: bool = False
 
@@ -57,7 +63,6 @@ class TableSink:
         self._workers: list[_Worker] = []
         self._dispatchers: dict[DispatcherId, _Dispatcher] = {}
         self._opened = 0
-        self._rows = self._events = 0
 
     def open_dispatcher(self, work: DispatcherWork) -> None:
         """Begin a dispatcher's window."""
@@ -68,7 +73,9 @@ class TableSink:
             self._workers.append(_Worker(self._engine, self._open_transactions, self._latch, first=not self._workers))
         worker = self._workers[self._opened % len(self._workers)]
         self._opened += 1
-        self._dispatchers[work.dispatcher] = _Dispatcher(Gathering(work), worker)
+        # A first state is of no transaction: it goes by itself.
+        held = self._engine.settings.indexes_transactions and work.from_ts != TS_ZERO
+        self._dispatchers[work.dispatcher] = _Dispatcher(Gathering(work), worker, held=[] if held else None)
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Queue an event for its worker."""
@@ -83,7 +90,12 @@ class TableSink:
             state.last_ts = int(ts[-1])
         state.rows += len(ts)
         state.nbytes += _bytes_of(event.records)
-        self._events += 1
+        if state.held is not None:
+            state.held.append((event.table, event.records))
+            state.told += [event.post_flush] if event.post_flush is not None else []
+            if event.post_enqueue is not None:
+                event.post_enqueue()
+            return
 
         def take(writer: DispatcherWriter) -> None:
             if event.post_enqueue is not None:
@@ -95,6 +107,8 @@ class TableSink:
     def pass_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> None:
         """Apply everything that the dispatcher was given before the DDL."""
         state = self._dispatcher(dispatcher)
+        if state.held is not None:
+            raise InvariantError(f"dispatcher {dispatcher}: a DDL inside a window whose transactions are applied whole")
         self._wait(state, lambda writer: writer.flush(state.gathering))
 
     def write_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> Sequence[str]:
@@ -111,6 +125,8 @@ class TableSink:
         state = self._dispatcher(dispatcher)
         if not state.sealed:
             state.sealed = True
+            if state.held is not None:
+                return
 
             def end(writer: DispatcherWriter) -> None:
                 writer.end(state.gathering)
@@ -122,9 +138,10 @@ class TableSink:
         """Apply the rest of the window and return what was done."""
         self.seal_dispatcher(dispatcher)
         state = self._dispatcher(dispatcher)
+        if state.held is not None and not state.ended.is_set():
+            self._apply_held()
         self._latch.wait(state.ended)
         del self._dispatchers[dispatcher]
-        self._rows += state.rows
         return DispatcherResult(dispatcher, dict(state.gathering.work.position), state.rows, state.nbytes)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
@@ -143,6 +160,19 @@ class TableSink:
             worker.join()
         self._workers.clear()
         self._dispatchers.clear()
+
+    def _apply_held(self) -> None:
+        """Apply the rows of all dispatchers whose transactions are applied whole; all of them are sealed by now."""
+        states = [state for state in self._dispatchers.values() if state.held is not None]
+        if not all(state.sealed for state in states):
+            raise InvariantError("a dispatcher is closed before all others have their rows, which transactions may share")
+        held = [HeldRows(state.gathering, state.held) for state in states if state.held]
+        if held:
+            self._wait(states[0], lambda writer: apply_whole(writer, held))
+        for state in states:
+            state.ended.set()
+            for tell in state.told:
+                tell()
 
     def _open_transactions(self) -> Transactions:
         return Transactions(self._engine.database, self._guard, self._patience, self._stop)

@@ -72,9 +72,9 @@ class DispatcherWriter:
     """Applies the changes of dispatchers over connections of its own. One thread."""
 
     def __init__(self, engine: TableEngine, open_transactions: Callable[[], Transactions]) -> None:
-        self._engine = engine
-        self._transactions = open_transactions()
-        self._lanes = [self._transactions, *(open_transactions() for _ in range(engine.settings.lanes - 1))]
+        self.engine = engine
+        self.transactions = open_transactions()
+        self._lanes = [self.transactions, *(open_transactions() for _ in range(engine.settings.lanes - 1))]
         self._pool = ThreadPoolExecutor(len(self._lanes), "lane") if len(self._lanes) > 1 else None
         self._traits: dict[tuple[int, int], TableTraits] = {}
 
@@ -91,7 +91,7 @@ class DispatcherWriter:
             state.told.append((state.taken, flushed))
         if not state.rows:
             self._tell(state)
-        elif state.rows >= self._engine.settings.transaction_rows:
+        elif state.rows >= self.engine.settings.transaction_rows:
             self._flush_whole(state)
 
     def flush(self, state: Gathering) -> None:
@@ -105,11 +105,11 @@ class DispatcherWriter:
         """Apply what is left of the window; a first state makes its table even if it has no rows."""
         self.flush(state)
         if state.work.from_ts == TS_ZERO and not state.prepared:
-            self._prepare(state, state.table or state.work.table)
+            self.prepare(state, state.table or state.work.table)
 
     def alter(self, state: Gathering, event: DdlEvent) -> list[str]:
         """Apply a DDL that this dispatcher alone is involved in, once."""
-        engine, ordinal = self._engine, state.ddls
+        engine, ordinal = self.engine, state.ddls
         state.ddls += 1
 
         def change(session: Session) -> list[str]:
@@ -122,7 +122,7 @@ class DispatcherWriter:
             return done
 
         reach("schema-file:before")
-        done = self._transactions.run(change)
+        done = self.transactions.run(change)
         reach("schema-file:after")
         self._traits.clear()
         return done
@@ -136,9 +136,9 @@ class DispatcherWriter:
 
     def _alone(self, session: Session, work: Callable[[Session], T]) -> T:
         """Change a structure within the transaction, or beside it where the database commits each DDL: the progress row stays locked."""
-        if not self._engine.database.dialect.ddl_commits:
+        if not self.engine.database.dialect.ddl_commits:
             return work(session)
-        beside = self._engine.database.connect()
+        beside = self.engine.database.connect()
         try:
             return work(beside)
         finally:
@@ -150,7 +150,7 @@ class DispatcherWriter:
         table = pa.Table.from_batches(state.parts).combine_chunks()
         ts = table.column("_ts").to_numpy()
         whole = int(np.searchsorted(ts, last_ts, side="left"))
-        if state.work.from_ts == TS_ZERO or (len(ts) - whole) >= _LARGE * self._engine.settings.transaction_rows:
+        if state.work.from_ts == TS_ZERO or (len(ts) - whole) >= _LARGE * self.engine.settings.transaction_rows:
             whole = len(ts)
         if whole == 0:
             state.parts = table.to_batches()
@@ -172,7 +172,7 @@ class DispatcherWriter:
         lanes = len(self._lanes) if self._laned(state) else 1
         if not self._remains(state, start + rows.num_rows, lanes):
             return
-        self._prepare(state, state.table)
+        self.prepare(state, state.table)
         frame = frame_of(rows, state.table)
         reach("data-put:before")
         if lanes == 1 or self._pool is None:
@@ -192,7 +192,7 @@ class DispatcherWriter:
     def _laned(self, state: Gathering) -> bool:
         """Return whether keys of the table are independent of each other: something names rows, and nothing else is unique."""
         table = state.table
-        return table is not None and len(self._lanes) > 1 and bool(table.handle_columns) and not self._engine.settings.unique_keys
+        return table is not None and len(self._lanes) > 1 and bool(table.handle_columns) and not self.engine.settings.unique_keys
 
     def _lane_name(self, state: Gathering, lane: int, lanes: int) -> str:
         # Another version may divide keys otherwise: then what it finds is of nobody, and keyed rows are applied again.
@@ -200,7 +200,7 @@ class DispatcherWriter:
 
     def _in_lane(self, state: Gathering, lane: int, lanes: int, frame: pl.DataFrame, start: int, offsets: pl.Series | None = None) -> None:
         """Apply rows of one lane in one transaction; ``start`` is the number of the first row of all lanes in the window."""
-        engine, table = self._engine, state.table
+        engine, table = self.engine, state.table
         assert table is not None
         name = self._lane_name(state, lane, lanes)
         end = start + frame.height if offsets is None else int(offsets[-1]) + 1
@@ -213,7 +213,7 @@ class DispatcherWriter:
             rows = frame
             if progress.rows > start:
                 rows = frame[progress.rows - start :] if offsets is None else frame.filter(offsets >= progress.rows)
-            traits = self._traits_of(session, renamed)
+            traits = self.traits_of(session, renamed)
             if state.work.from_ts == TS_ZERO and self._is_fresh(renamed, traits):
                 session.load(renamed, fitted(rows, renamed, engine.database, engine.settings))
             else:
@@ -225,11 +225,11 @@ class DispatcherWriter:
 
     def _is_fresh(self, table: TableSchema, traits: TableTraits) -> bool:
         """Return whether the rows of a first state may be put in as they are: the table was emptied for it, or made."""
-        return self._engine.settings.existing_rows is not ExistingRows.KEEP and len(traits.unique_sets) <= 1
+        return self.engine.settings.existing_rows is not ExistingRows.KEEP and len(traits.unique_sets) <= 1
 
     def _remains(self, state: Gathering, end: int, lanes: int) -> bool:
         """Return whether anything up to a row is not applied yet: a table that a later DDL dropped is not made again."""
-        engine = self._engine
+        engine = self.engine
 
         def look(session: Session) -> bool:
             for lane in range(lanes):
@@ -238,12 +238,13 @@ class DispatcherWriter:
                     return True
             return False
 
-        return self._transactions.run(look, begin=False)
+        return self.transactions.run(look, begin=False)
 
-    def _prepare(self, state: Gathering, table: TableSchema) -> None:
+    def prepare(self, state: Gathering, table: TableSchema) -> None:
+        """Make sure of a dispatcher's table, once in a window."""
         if state.prepared:
             return
-        engine = self._engine
+        engine = self.engine
         state_ts = state.work.to_ts if state.work.from_ts == TS_ZERO else 0
 
         def prepare(session: Session) -> None:
@@ -253,11 +254,12 @@ class DispatcherWriter:
             if found.within(state.work.to_ts, engine.run.epoch).rows < ALL_DONE:
                 self._alone(session, lambda other: engine.structure.prepare(other, table, state_ts))
 
-        self._transactions.run(prepare)
+        self.transactions.run(prepare)
         state.prepared = True
 
-    def _traits_of(self, session: Session, table: TableSchema) -> TableTraits:
+    def traits_of(self, session: Session, table: TableSchema) -> TableTraits:
+        """Return what a table of the target has."""
         key = (table.table_id, table.version)
         if key not in self._traits:
-            self._traits[key] = self._engine.database.traits(session, table.schema, table.table)
+            self._traits[key] = self.engine.database.traits(session, table.schema, table.table)
         return self._traits[key]
