@@ -152,7 +152,8 @@ class PostgresLoader(RowLoader):
 
     def _copy(self, table: str, columns: list[str], frame: pl.DataFrame) -> None:
         texts = frame.select(
-            pl.lit("\\x") + pl.col(name).bin.encode("hex") if dtype == pl.Binary else pl.col(name) for name, dtype in frame.schema.items()
+            (pl.lit("\\x") + pl.col(name).bin.encode("hex")).alias(name) if dtype == pl.Binary else pl.col(name)
+            for name, dtype in frame.schema.items()
         )
         with (
             self._connection.cursor() as cursor,
