@@ -68,6 +68,11 @@ CODES: dict[str, CodeEntry] = {
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
+    "SINK_VALUE_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target cannot hold a value.",
+        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
