@@ -37,7 +37,7 @@ APIS = {
     14: ("SyncGroup", 0, 0),
     17: ("SaslHandshake", 0, 1),
     18: ("ApiVersions", 0, 2),
-    19: ("CreateTopics", 0, 2),
+    19: ("CreateTopics", 0, 4),
     22: ("InitProducerId", 0, 1),
     24: ("AddPartitionsToTxn", 0, 0),
     25: ("AddOffsetsToTxn", 0, 0),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from dataclasses import dataclass, field
 
+from penstock.model.clock import SystemClock
 from testing.servers.kafka.wire import TRANSACTIONAL, Batch, marker
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
@@ -76,6 +76,7 @@ class Kept:
         self.message_bytes_max = 1 << 20
         self._producers = itertools.count(1000)
         self._epochs: dict[int, int] = {}
+        self._clock = SystemClock()
 
     def make(self, topic: str, partitions: int = 0) -> int:
         """Make a topic."""
@@ -140,7 +141,7 @@ class Kept:
         if epoch != found.epoch:
             return INVALID_EPOCH, None
         if not found.begun_s:
-            found.begun_s = time.monotonic()
+            found.begun_s = self._clock.monotonic_s()
         return NONE, found
 
     def end(self, transactional_id: str, producer: int, epoch: int, commit: bool) -> int:
@@ -153,7 +154,7 @@ class Kept:
     def expire(self) -> None:
         """Abort what was open for too long; its producer is fenced."""
         for found in self.transactions.values():
-            if found.begun_s and time.monotonic() > found.begun_s + found.timeout_s:
+            if found.begun_s and self._clock.monotonic_s() > found.begun_s + found.timeout_s:
                 found.epoch += 1
                 self._epochs[found.producer] = found.epoch
                 self._finish(found, commit=False)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_parts, mask_text, mask_uri
-from penstock.sink.kafka.settings import Delivery, KafkaSettings, TopicNames, prefix_problems
+from penstock.sink.kafka.settings import Delivery, Format, KafkaSettings, TopicNames, prefix_problems
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException
@@ -30,12 +30,20 @@ _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PORT = 9092
 _BUFFERED_KBYTES = 32 << 10
 _BUFFERED_MESSAGES = 200_000
-_REFUSED = frozenset({29, 30, 31, 53, 58, 33, 34, 65, -169, -181})
-"""Authorisation of topics, groups, the cluster, transactional ids; authentication; TLS."""
-_UNKNOWN_TOPIC = frozenset({3, -188, -190, 17})
-_TOO_LARGE = frozenset({10, 18})
-_NO_TRANSACTIONS = frozenset({35, -165})
-_POLICY = frozenset({37, 38, 40, 44})
+_FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
+    # Authorisation of topics, groups, the cluster and transactional ids; authentication; TLS.
+    (
+        frozenset({29, 30, 31, 33, 34, 53, 58, 65, -169, -181}),
+        "SINK_UNWRITABLE",
+        "Check user, password, certificates and the ACLs: topics, and groups and transactional ids that begin with penstock.",
+    ),
+    (frozenset({3, 17, -188, -190}), "SINK_UNWRITABLE", "Make the topic, or set create-topics = true."),
+    (frozenset({37, 38, 40, 44}), "SINK_UNWRITABLE", "Set partitions and replication-factor to what the cluster allows."),
+    (frozenset({10, 18}), "SINK_MESSAGE_TOO_LARGE", None),
+    (frozenset({35, -165}), "SINK_NO_TRANSACTIONS", None),
+    (frozenset({-186}), "CONFIG_INVALID", None),
+)
+"""The library's codes that waiting does not mend, ours for them, and what helps."""
 _FENCED = frozenset({-144, 47, 90})
 _LOG = logging.getLogger("penstock.sink.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -84,6 +92,9 @@ class KafkaAddress:
         mechanism = self.parameter("sasl-mechanism").upper()
         if mechanism and mechanism not in _MECHANISMS:
             yield f"sasl-mechanism must be one of {', '.join(_MECHANISMS)}"
+        registry = urlsplit(self.parameter("schema-registry"))
+        if self.settings.protocol is Format.AVRO and (registry.scheme not in {"http", "https"} or not registry.hostname):
+            yield "protocol avro needs schema-registry=https://host:8081"
         user = urlsplit(self.uri).netloc.rpartition("@")[0]
         if (mechanism or given.startswith("sasl")) and not user:
             yield "SASL needs a user and password: kafka://user:password@host:9092/prefix"
@@ -103,7 +114,9 @@ class KafkaAddress:
         if user:
             made |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
             made["sasl.mechanism"] = self.parameter("sasl-mechanism").upper() or "PLAIN"
-        return made | {"socket.timeout.ms": self.settings.request_timeout_ms, "socket.keepalive.enable": True}
+        # The library wants no request to outlive a transaction.
+        request_ms = min(self.settings.request_timeout_ms, self.settings.transaction_timeout_ms)
+        return made | {"socket.timeout.ms": request_ms, "socket.keepalive.enable": True}
 
     def producer_configuration(self, name: str) -> dict[str, Any]:
         """Return what a producer is made with: a transactional one of this name, or one that is only idempotent."""
@@ -144,19 +157,12 @@ class KafkaAddress:
         raise PenstockError(*_in_our_words(code, text)) from error
 
 
-def _in_our_words(code: int, text: str) -> tuple[str, str] | tuple[str, str, str]:
-    if code in _REFUSED:
-        hint = "Check user, password, certificates and the ACLs: topics, and groups and transactional ids that begin with penstock."
-        return "SINK_UNWRITABLE", text, hint
-    if code in _UNKNOWN_TOPIC:
-        return "SINK_UNWRITABLE", text, "Make the topic, or set create-topics = true."
-    if code in _POLICY:
-        return "SINK_UNWRITABLE", text, "Set partitions and replication-factor to what the cluster allows."
-    if code in _TOO_LARGE:
-        return "SINK_MESSAGE_TOO_LARGE", text
-    if code in _NO_TRANSACTIONS:
-        return "SINK_NO_TRANSACTIONS", text
-    return "SINK_UNAVAILABLE", text
+def _in_our_words(code: int, text: str) -> tuple[str, str, str | None]:
+    """Return our code, text and hint; what is not known to be for good passes."""
+    for codes, ours, hint in _FOR_GOOD:
+        if code in codes:
+            return ours, text, hint
+    return "SINK_UNAVAILABLE", text, None
 
 
 def library() -> Any:

@@ -134,6 +134,8 @@ class KafkaSettings:
             yield "partition-columns", "must name columns for partition-by columns"
         if self.partition_columns and self.partition_by is not PartitionBy.COLUMNS:
             yield "partition-columns", "needs partition-by columns"
+        if self.protocol is Format.AVRO and self.claim_check:
+            yield "claim-check", "is for JSON: a topic of Avro takes nothing else"
         if self.protocol is Format.AVRO and Announce.PARTITIONS in {self.ddls, self.watermarks}:
             yield "watermarks", "a topic of Avro takes nothing else: control or none, and so for ddls"
 

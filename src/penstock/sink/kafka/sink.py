@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 import pyarrow as pa
@@ -25,12 +26,14 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
+from penstock.sink.kafka.claim_check import ClaimCheck
 from penstock.sink.kafka.clients import KafkaAddress, OvertakenError
 from penstock.sink.kafka.control import ddl_message
 from penstock.sink.kafka.encode.messages import TableMessages
+from penstock.sink.kafka.encode.registry import SchemaRegistry
 from penstock.sink.kafka.lanes import Lanes
 from penstock.sink.kafka.progress import Progress, dispatcher_name, found_progress
-from penstock.sink.kafka.settings import Announce
+from penstock.sink.kafka.settings import Announce, Format
 from penstock.sink.kafka.topics import Topics
 from penstock.sink.kafka.transactions import KEPT, Stream
 from penstock.target.kind import SinkRun
@@ -73,6 +76,7 @@ class KafkaSink:
         self._guard = guard
         self._clock = clock or SystemClock()
         self._topics = Topics(address, self._clock)
+        self._claims = ClaimCheck(self._settings.claim_check, guard)
         self._open: dict[DispatcherId, _Dispatcher] = {}
         self._numbers = itertools.count()
         self._age_s = self._settings.transaction_timeout_ms / 1000 / _AGE_DIVISOR
@@ -172,6 +176,8 @@ class KafkaSink:
             stream = self._stream(state)
             made = self._messages(state, stream, table)
             encoded = made.encode(rows.slice(skipped))
+            for at in encoded.large:
+                encoded.values[at] = self._claims.put(made.topic, encoded.values[at], self._settings.max_message_bytes)
             self._begin(state)
             stream.write(made.messages(encoded))
             state.added_rows += rows.num_rows - skipped
@@ -280,11 +286,22 @@ class KafkaSink:
         if found is None:
             topic = self._address.topics.of(table.schema, table.table)
             count = self._topics.partitions(stream, topic)
-            found = state.tables[table.version] = TableMessages(self._settings, table, topic, count, self._run.feed)
+            found = state.tables[table.version] = TableMessages(
+                self._settings, table, topic, count, self._run.feed, registry_of(self._address)
+            )
         return found
 
     def _name(self, state: _Dispatcher) -> str:
         return dispatcher_name(self._address.topics.control, self._run.feed, state.work.dispatcher)
+
+
+@lru_cache(maxsize=16)
+def registry_of(address: KafkaAddress) -> SchemaRegistry | None:
+    """Return the schema registry of a target of Avro, the same for every task of a process."""
+    if address.settings.protocol is not Format.AVRO:
+        return None
+    timeout_s = address.settings.request_timeout_ms / 1000
+    return SchemaRegistry(address.parameter("schema-registry"), address.parameter("schema-registry-ca"), timeout_s)
 
 
 class _overtaking:  # noqa: N801

@@ -14,7 +14,7 @@ from penstock.model.errors import PenstockError
 from penstock.sink.kafka.clients import KafkaAddress, library
 from penstock.sink.kafka.transactions import Stream
 
-_EXISTS = 36
+_EXISTS, _NO_DEFAULTS = 36, -165
 _PAUSE_S = 0.1
 _CONTROL_CONFIG = {"cleanup.policy": "compact"}
 """The newest watermark and every DDL stay, however old."""
@@ -67,9 +67,14 @@ class Topics:
 
         kafka, settings = library(), self._address.settings
         wanted = NewTopic(topic, partitions or -1, settings.replication_factor or -1, config=config)
+        # The client must live as long as its answer is awaited.
+        admin = self._admin()
         try:
-            self._admin().create_topics([wanted])[topic].result(settings.request_timeout_ms / 1000)
+            admin.create_topics([wanted])[topic].result(settings.request_timeout_ms / 1000)
         except kafka.KafkaException as error:
+            if error.args[0].code() == _NO_DEFAULTS:
+                hint = "Set partitions and replication-factor: these brokers have no defaults for them."
+                raise PenstockError("SINK_UNWRITABLE", f"{self._address.name}: making topic {topic}", hint) from error
             if error.args[0].code() != _EXISTS:
                 self._address.fail(error, f"making topic {topic}")
 
