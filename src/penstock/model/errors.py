@@ -79,6 +79,16 @@ CODES: dict[str, CodeEntry] = {
         "A published file exists with different bytes.",
         "Something else writes to this prefix; move the feed to its own prefix.",
     ),
+    "SINK_MESSAGE_TOO_LARGE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A row is larger than the messages that the target takes.",
+        "Raise max-message-bytes here and at the brokers, or set claim-check to object storage for such messages.",
+    ),
+    "SINK_NO_TRANSACTIONS": CodeEntry(
+        ErrorKind.INVALID,
+        "The brokers have no transactions, without which messages may come twice.",
+        "Set delivery = at-least-once if readers can live with that, or use brokers with transactions.",
+    ),
     "CUT_CONFLICT": CodeEntry(
         ErrorKind.TRANSIENT, "Two attempts of a window cut files at different rows.", "The window is tried again with the recorded cuts."
     ),
