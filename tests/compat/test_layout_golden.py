@@ -21,7 +21,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
-from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent, WrittenFile
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import StorageSink
 from penstock.target.settings import from_uri
@@ -149,7 +149,7 @@ def write(directory: Path, query: str) -> None:
     maintainer = StorageMaintainer(target, settings)
     maintainer.write_block_event(DdlEvent(T0 - 74, DdlType.CREATE_SCHEMA, "CREATE DATABASE `schema1`", "schema1"))
     sink = StorageSink(target, settings)
-    files: list[WrittenFile] = []
+    results: list[DispatcherResult] = []
     for dispatcher in (DispatcherId(7), DispatcherId(7, 1, 2)):
         sink.open_dispatcher(DispatcherWork(dispatcher, FIRST, T0, T0 + 10**15))
         base = 100 * dispatcher.span
@@ -163,10 +163,10 @@ def write(directory: Path, query: str) -> None:
         sink.add_dml_event(
             DmlEvent(dispatcher, SECOND, batch(SECOND, [(T0 + 1001, Op.DELETE, base + 2, False), (next_day, Op.INSERT, base + 3, True)]))
         )
-        files += sink.close_dispatcher(dispatcher).files
+        results.append(sink.close_dispatcher(dispatcher))
     sink.close()
     if settings.indexes_transactions:
-        maintainer.record_files(T0, T0 + 10**15, files)
+        maintainer.record_window(T0, T0 + 10**15, results)
     maintainer.publish_checkpoint(T0 + 10**15)
 
 

@@ -1,10 +1,8 @@
 """Every target behind ``penstock.sink.contract`` passes this suite."""
 
-import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,13 +13,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.readback.reader import StorageReader
-from penstock.readback.replay import replay_table
-from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, Sink, SinkMaintainer
-from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.sink.storage.sink import StorageSink
-from penstock.target.settings import from_uri
-from penstock.target.storage import TargetAddress
+from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from testing.targets.kit import Kit
+from testing.targets.kits import FILE_KITS, KITS
 
 T0 = compose_ts(1_700_000_000_000)
 TABLE = TableSchema(
@@ -32,38 +26,18 @@ TABLE = TableSchema(
     (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True), Column(2, "note", ColumnType(TypeKind.VARCHAR, length=40))),
 )
 WHOLE = DispatcherId(7)
-_names = itertools.count()
 
 
-class Kit(NamedTuple):
-    """How the suite drives one implementation."""
-
-    open_sink: Callable[[], Sink]
-    open_maintainer: Callable[[], SinkMaintainer]
-    state: Callable[[str, str], dict[int, str | None]]
-    changes: Callable[[str, str], list[tuple[int, int, int, str | None]]]
+@pytest.fixture(params=sorted(KITS))
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
+    with KITS[request.param](tmp_path) as kit:
+        yield kit
 
 
-@pytest.fixture(params=["file", "memory"])
-def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
-    uri = f"file://{tmp_path}/target" if request.param == "file" else f"memory://contract-{next(_names)}/"
-    target_uri, settings = from_uri(f"{uri}?file-size=2048")
-
-    def state(schema: str, table: str) -> dict[int, str | None]:
-        reader = StorageReader(TargetAddress(target_uri).open(), settings)
-        frame = replay_table(reader, schema, table)
-        return dict(frame.select("id", "note").rows())
-
-    def changes(schema: str, table: str) -> list[tuple[int, int, int, str | None]]:
-        reader = StorageReader(TargetAddress(target_uri).open(), settings)
-        return [row for _, frame in reader.changes(schema, table) for row in frame.rows()]
-
-    return Kit(
-        lambda: StorageSink(TargetAddress(target_uri).open(), settings),
-        lambda: StorageMaintainer(TargetAddress(target_uri).open(), settings),
-        state,
-        changes,
-    )
+@pytest.fixture(params=sorted(FILE_KITS))
+def files_kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
+    with FILE_KITS[request.param](tmp_path) as kit:
+        yield kit
 
 
 def rows_of(changes: list[tuple[int, Op, int, str | None]], table: TableSchema = TABLE) -> pa.RecordBatch:
@@ -76,10 +50,15 @@ def inserts(count: int, start: int = 0) -> pa.RecordBatch:
     return rows_of([(T0 + 1 + i, Op.INSERT, i, f"note {i}") for i in range(start, start + count)])
 
 
-def run_window(kit: Kit, events: list[pa.RecordBatch], position: dict[str, int] | None = None, from_ts: int = T0) -> DispatcherResult:
+END = T0 + 1_000_000
+
+
+def run_window(
+    kit: Kit, events: list[pa.RecordBatch], position: dict[str, int] | None = None, from_ts: int = T0, to_ts: int = END
+) -> DispatcherResult:
     sink = kit.open_sink()
     try:
-        sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, from_ts, T0 + 1_000_000, position or {}))
+        sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, from_ts, to_ts, position or {}))
         for records in events:
             sink.add_dml_event(DmlEvent(WHOLE, TABLE, records))
         return sink.close_dispatcher(WHOLE)
@@ -87,22 +66,36 @@ def run_window(kit: Kit, events: list[pa.RecordBatch], position: dict[str, int] 
         sink.close()
 
 
+def publish(kit: Kit, checkpoint_ts: int, *results: DispatcherResult, from_ts: int = T0, to_ts: int = END) -> None:
+    maintainer = kit.open_maintainer()
+    maintainer.record_window(from_ts, to_ts, results)
+    maintainer.publish_checkpoint(checkpoint_ts)
+
+
 def test_rows_are_in_the_target_when_a_dispatcher_closes(kit: Kit) -> None:
     changes = [(T0 + 1, Op.INSERT, 1, "a"), (T0 + 2, Op.INSERT, 2, None), (T0 + 3, Op.UPDATE, 1, "b"), (T0 + 4, Op.DELETE, 2, None)]
     result = run_window(kit, [rows_of(changes)])
-    kit.open_maintainer().publish_checkpoint(T0 + 10)
+    publish(kit, T0 + 10, result)
     assert kit.state("shop", "orders") == {1: "b"}
-    assert kit.changes("shop", "orders") == [(ts, int(op), key, note) for ts, op, key, note in changes], "each under its commit ts"
+    if kit.changes is not None:
+        assert kit.changes("shop", "orders") == [(ts, int(op), key, note) for ts, op, key, note in changes], "each under its commit ts"
     assert (result.rows, result.dispatcher) == (4, WHOLE)
-    assert sum(f.rows for f in result.files) == 4
+    assert result.nbytes > 0
+
+
+def test_files_tell_their_rows_and_bytes(files_kit: Kit) -> None:
+    result = run_window(files_kit, [inserts(40)])
+    assert sum(f.rows for f in result.files) == 40
     assert sum(f.nbytes for f in result.files) == result.nbytes > 0
 
 
 def test_windows_follow_each_other_by_position(kit: Kit) -> None:
-    first = run_window(kit, [inserts(100)])
-    second = run_window(kit, [inserts(100, 100)], first.position)
-    assert not {f.path for f in first.files} & {f.path for f in second.files}
-    kit.open_maintainer().publish_checkpoint(T0 + 1_000)
+    between = T0 + 100
+    first = run_window(kit, [inserts(100)], to_ts=between)
+    publish(kit, between, first, to_ts=between)
+    second = run_window(kit, [inserts(100, 100)], first.position, from_ts=between)
+    assert not {f.path for f in first.files} & {f.path for f in second.files}, "no file has rows of two windows"
+    publish(kit, T0 + 1_000, second, from_ts=between)
     assert kit.state("shop", "orders") == {i: f"note {i}" for i in range(200)}
     assert len(second.position) <= 2
 
@@ -111,19 +104,20 @@ def test_a_repeated_attempt_does_the_same(kit: Kit) -> None:
     first = run_window(kit, [inserts(300)])
     again = run_window(kit, [inserts(120), inserts(180, 120)])
     assert again == first
-    kit.open_maintainer().publish_checkpoint(T0 + 1_000)
+    publish(kit, T0 + 1_000, first)
+    publish(kit, T0 + 1_000, again)
     assert kit.state("shop", "orders") == {i: f"note {i}" for i in range(300)}
 
 
-def test_different_rows_under_the_same_names_are_a_conflict(kit: Kit) -> None:
-    run_window(kit, [inserts(10)])
+def test_different_rows_under_the_same_names_are_a_conflict(files_kit: Kit) -> None:
+    run_window(files_kit, [inserts(10)])
     with pytest.raises(PenstockError, match="SINK_CONFLICT"):
-        run_window(kit, [inserts(11)])
+        run_window(files_kit, [inserts(11)])
 
 
 def test_an_empty_window_leaves_the_position(kit: Kit) -> None:
-    position = run_window(kit, [inserts(10)]).position
-    result = run_window(kit, [], position)
+    position = run_window(kit, [inserts(10)], to_ts=T0 + 500).position
+    result = run_window(kit, [], position, from_ts=T0 + 500)
     assert (result.position, result.rows, result.files, result.nbytes) == (position, 0, (), 0)
 
 
@@ -162,11 +156,10 @@ def test_a_block_event_drains_its_dispatcher(kit: Kit) -> None:
     paths = maintainer.write_block_event(ddl)
     assert list(maintainer.write_block_event(ddl)) == list(paths)
     sink.add_dml_event(DmlEvent(WHOLE, added, rows_of([(T0 + 60, Op.UPDATE, 3, "after")])))
-    result = sink.close_dispatcher(WHOLE)
-    assert sink.close_dispatcher(other).rows == 0
+    results = [sink.close_dispatcher(WHOLE), sink.close_dispatcher(other)]
+    assert [r.rows for r in results] == [6, 0]
     sink.close()
-    assert len(result.files) == 2
-    maintainer.publish_checkpoint(T0 + 100)
+    publish(kit, T0 + 100, *results, to_ts=T0 + 1_000)
     assert kit.state("shop", "orders") == {0: "note 0", 1: "note 1", 2: "note 2", 3: "after", 4: "note 4"}
 
 
@@ -181,21 +174,21 @@ def test_split_tables_go_side_by_side(kit: Kit) -> None:
         sink.add_dml_event(DmlEvent(parts[i % 3], TABLE, rows_of([(T0 + 100 + i, Op.UPDATE, i, f"new {i}")])))
     results = [sink.close_dispatcher(part) for part in parts]
     sink.close()
-    assert len({f.path for r in results for f in r.files}) == 3
-    kit.open_maintainer().publish_checkpoint(T0 + 1_000)
+    assert [r.rows for r in results] == [20, 20, 20]
+    publish(kit, T0 + 1_000, *results, to_ts=T0 + 1_000)
     assert kit.state("shop", "orders") == {i: f"new {i}" for i in range(30)}
 
 
-def test_rows_beyond_the_checkpoint_do_not_count(kit: Kit) -> None:
-    run_window(kit, [inserts(10)])
-    kit.open_maintainer().publish_checkpoint(T0 + 4)
-    assert sorted(kit.state("shop", "orders")) == [0, 1, 2, 3]
+def test_rows_beyond_the_checkpoint_do_not_count(files_kit: Kit) -> None:
+    run_window(files_kit, [inserts(10)])
+    files_kit.open_maintainer().publish_checkpoint(T0 + 4)
+    assert sorted(files_kit.state("shop", "orders")) == [0, 1, 2, 3]
 
 
 def test_the_checkpoint_never_goes_back(kit: Kit) -> None:
-    run_window(kit, [inserts(10)])
-    kit.open_maintainer().publish_checkpoint(T0 + 100)
+    publish(kit, T0 + 100, run_window(kit, [inserts(10)]))
     kit.open_maintainer().publish_checkpoint(T0 + 2)
+    assert kit.open_maintainer().published_ts() == T0 + 100
     assert len(kit.state("shop", "orders")) == 10
 
 
@@ -210,10 +203,10 @@ def test_a_target_belongs_to_one_feed(kit: Kit) -> None:
             call("other")
 
 
-def test_a_target_with_foreign_objects_is_refused(kit: Kit) -> None:
-    run_window(kit, [inserts(10)])
+def test_a_target_with_foreign_objects_is_refused(files_kit: Kit) -> None:
+    run_window(files_kit, [inserts(10)])
     with pytest.raises(PenstockError, match="SINK_OCCUPIED"):
-        kit.open_maintainer().check("mine")
+        files_kit.open_maintainer().check("mine")
 
 
 def test_unordered_rows_are_a_bug(kit: Kit) -> None:

@@ -18,7 +18,8 @@ from penstock.access.secret_variables import CONNECTION_PREFIX
 from penstock.config.tree import SinkConfig, flatten
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import Problems, did_you_mean
-from penstock.target.settings import CONNECTION_SCHEME, from_uri
+from penstock.sink.catalog import settings_of
+from penstock.target.settings import CONNECTION_SCHEME
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -77,7 +78,7 @@ def _check(name: str, uri: str, problems: Problems) -> None:
     if not _NAME.fullmatch(name):
         problems.add(f"connections.{name}", "its name must have lower-case letters, digits, '-' and '_' only")
     try:
-        if urlsplit(from_uri(uri)[0]).scheme == CONNECTION_SCHEME:
+        if urlsplit(settings_of(uri)[0]).scheme == CONNECTION_SCHEME:
             problems.add(f"connections.{name}.uri", "must name a target, not another connection")
     except PenstockError as error:
         problems.add_error(f"connections.{name}", error)

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock.config.tree import SinkConfig
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import Problems
-from penstock.target.settings import OPTION_KEYS, SHARED_KEYS
+from penstock.sink.catalog import kind_of
 
 _KINDS = {"s3a": "s3", "gcs": "gs", "azure": "az", "azblob": "az"}
 _PREFIXES = {"s3": ("aws-",), "gs": ("google-",), "az": ("azure-storage-", "azure-")}
@@ -41,7 +41,6 @@ _ALLOWED = {
     "az": frozenset(_OF_AZURE.split()),
 }
 """What a caller may say to a target's client, by kind; to others nothing."""
-_SERVER_ONLY_OPTIONS = frozenset({"spool-dir"})
 _ADDRESSES = frozenset({"endpoint", "endpoint-url"})
 _PLACES = _ADDRESSES | {"account-name", "use-emulator"}
 _NAME_VALUES = {
@@ -85,12 +84,17 @@ class SinkPolicy:
         for key in sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1):
             # Which of them the client takes is its own affair, and what is looked at here must be what it takes.
             problems.add(f"sink.uri?{key}", "comes twice, under one name or two")
-        own = {key: value for key, value in given.items() if key not in OPTION_KEYS and key not in SHARED_KEYS}
+        target = kind_of(sink.uri)
+        own = {key: value for key, value in given.items() if key not in target.option_keys}
         options = {key.replace("_", "-") for key in sink.options} | (given.keys() - own.keys())
-        for key in sorted(_SERVER_ONLY_OPTIONS & options):
+        for key in sorted(target.server_only_options & options):
             problems.add(f"sink.{key}", "is for the server's own configuration")
         for key, value in sorted(own.items()):
-            self._check_parameter(kind, key, value, own.get("skip-signature", "").lower() == "true", problems)
+            if key not in target.caller_parameters:
+                self._check_parameter(kind, key, value, own.get("skip-signature", "").lower() == "true", problems)
+        for host in target.hosts(sink.uri):
+            if not _is_host(host):
+                problems.add("sink.uri", f"{host!r} is no host that a caller may send the server to")
         if kind in _PREFIXES and not _BUCKET.fullmatch(parts.netloc):
             problems.add("sink.uri", "the name of a bucket or container has letters, digits, '.', '_' and '-'")
         self._check_place(sink, problems)
@@ -140,8 +144,11 @@ def _is_web_address(value: str) -> bool:
         host = (parts.hostname or "").lower()
     except ValueError:
         return False
-    if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
-        return False
+    return parts.scheme in {"http", "https"} and "@" not in parts.netloc and _is_host(host)
+
+
+def _is_host(host: str) -> bool:
+    """Return whether a host is none that gives out the machine's credentials."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

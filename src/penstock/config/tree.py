@@ -17,7 +17,9 @@ from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import pattern_problems
 from penstock.settings.loader import Problems, dump, merge, read
-from penstock.target.settings import Atomicity, StorageSinkSettings, from_uri
+from penstock.sink.catalog import settings_of
+from penstock.target.kind import TargetSettings
+from penstock.target.settings import Atomicity, StorageSinkSettings
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
@@ -118,7 +120,7 @@ def _with_atomicity(options: dict[str, str], atomicity: str) -> dict[str, str]:
     return options if atomicity == "none" else {"transaction-atomicity": atomicity, **options}
 
 
-def _check_sink(sink: Any, atomicity: str, problems: Problems) -> StorageSinkSettings | None:
+def _check_sink(sink: Any, atomicity: str, problems: Problems) -> TargetSettings | None:
     """Let the target check its URI and options; raise ``SINK_URI_INVALID``, note every other problem."""
     if not isinstance(sink, Mapping):
         return None
@@ -128,7 +130,7 @@ def _check_sink(sink: Any, atomicity: str, problems: Problems) -> StorageSinkSet
         return None
     try:
         options = flatten({key: value for key, value in sink.items() if key != "uri"})
-        return from_uri(uri, _with_atomicity(options, atomicity) if atomicity in set(Atomicity) else options)[1]
+        return settings_of(uri, _with_atomicity(options, atomicity) if atomicity in set(Atomicity) else options)[1]
     except PenstockError as error:
         if error.code == "SINK_URI_INVALID":
             raise

@@ -60,6 +60,11 @@ CODES: dict[str, CodeEntry] = {
     "SINK_OCCUPIED": CodeEntry(
         ErrorKind.INVALID, "The target holds files of another feed.", "Choose an empty prefix, or remove the other feed's files."
     ),
+    "SINK_NOT_READABLE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "What is in the target cannot be read back, so it cannot be compared, nor go on where history is lost.",
+        "Deliver to an empty target with a new feed, which begins with the state of the tables.",
+    ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
@@ -102,8 +107,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILTER_FAILED": CodeEntry(
         ErrorKind.BLOCKED,
-        "An expression of a feed's filter failed for a row.",
-        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+        "An expression of a feed's filter failed for a row. Its table is stopped; the rest of the feed goes on.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; or mend the row and run "
+        "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -29,7 +29,7 @@ from penstock.target.storage import ObjectTarget
 
 
 class StorageState:
-    """Reads dispatchers of one target back; implements ``penstock.readback.contract.TargetState``."""
+    """Reads dispatchers of one target back; implements ``penstock.target.state.TargetState``."""
 
     def __init__(self, target: ObjectTarget, settings: StorageSinkSettings) -> None:
         self._target = target

@@ -51,6 +51,8 @@ class DispatcherResult(msgspec.Struct, frozen=True):
     rows: int
     nbytes: int
     files: tuple[WrittenFile, ...] = ()
+    message: bytes = b""
+    """What the sink of the task tells the maintainer of its target, in their own words."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -122,10 +124,11 @@ class SinkMaintainer(Protocol):
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the DDL to the target, after every involved dispatcher passed it. Idempotent; returns what it wrote."""
 
-    def record_files(self, from_ts: int, to_ts: int, files: Sequence[WrittenFile]) -> None:
-        """Keep what a window's files hold, before it is committed, so that they can be checked and applied by transactions. Idempotent.
+    def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
+        """Make a window that every task has delivered whole in the target, before its DDL barrier and before progress moves. Idempotent.
 
-        ``files`` stand in the order of their dispatchers.
+        Files: their checksums and transactions; tables of a lake: the version that has the window. ``results`` stand in the order of their
+        dispatchers.
         """
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:

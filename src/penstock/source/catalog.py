@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.model.errors import PenstockError
-from penstock.source.contract import Finding, Upstream
+from penstock.model.finding import Finding
+from penstock.source.contract import Upstream
 from penstock.source.dataserver.client import ClientSettings, DataServerUpstream
 
 CONNECT_TIMEOUT_S = 3.0

@@ -9,7 +9,7 @@ from a URI. Runs in the log service, in the server, and (reading snapshots) on e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Flag, StrEnum, auto
+from enum import Flag, auto
 from typing import Protocol, TypeGuard
 
 import msgspec
@@ -106,33 +106,3 @@ class PastReader(Upstream, Protocol):
 def reads_past(upstream: Upstream) -> TypeGuard[PastReader]:
     """Return whether an upstream is declared to keep old versions of rows."""
     return Capability.PAST in upstream.capabilities
-
-
-class Level(StrEnum):
-    """What is at stake where a finding is not ``ok``."""
-
-    MUST = "must"
-    """Without it nothing is captured, or a table is not, or the application's own statements are refused."""
-    SHOULD = "should"
-    """Capture works, but slower, with less, or not for ever."""
-    NOTE = "note"
-    """Good to know; nothing to be done unless it is not wanted so."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """What a doctor found: one setting or privilege, and whether it allows capture. A source's doctor only reads.
-
-    ``statement`` is what an administrator runs where it is not ``ok``, if anything helps.
-    """
-
-    name: str
-    ok: bool
-    found: str
-    wanted: str
-    statement: str = ""
-    level: Level = Level.MUST
-
-    @property
-    def blocks(self) -> bool:
-        """Return whether it keeps something from being captured."""
-        return not self.ok and self.level is Level.MUST

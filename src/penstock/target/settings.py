@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.format.column_selection import ColumnSelector, read_selectors
@@ -51,6 +51,22 @@ class Atomicity(StrEnum):
 class StorageSinkSettings:
     """What tunes the storage sink; the target itself is a URI beside it."""
 
+    free_options: ClassVar[frozenset[str]] = frozenset(
+        {
+            "file_size",
+            "flush_interval_ms",
+            "flush_concurrency",
+            "request_timeout_ms",
+            "spool_size",
+            "spool_dir",
+            "file_expiration_days",
+            "file_cleanup_cron_spec",
+            "transaction_atomicity",
+        }
+    )
+    """What may change: readers find the files all the same, and read them in the same way."""
+    cut_options: ClassVar[frozenset[str]] = frozenset({"file_size", "transaction_atomicity"})
+
     protocol: Protocol = Protocol.CSV
     file_size: int = field(default=64 << 20, metadata={"range": (1 << 10, 512 << 20)})
     flush_interval_ms: int = field(default=5_000, metadata={"range": (100, 600_000)})
@@ -84,6 +100,11 @@ class StorageSinkSettings:
     def data_format(self) -> DataFormat:
         """Return how rows stand in data files."""
         return DataFormat(self.protocol, self.compression, self.csv, self.canal_json, self.parquet, self.debezium)
+
+    @property
+    def format_name(self) -> str:
+        """Return the protocol of the data files."""
+        return self.protocol.value
 
     @property
     def needs_old_values(self) -> bool:
@@ -137,7 +158,7 @@ def from_uri(uri: str, options: Mapping[str, Any] | None = None) -> tuple[str, S
     stand one per line, each with its key.
     """
     parts = _split(uri)
-    given = {key: (key, value) for key, value in _flatten(options or {}).items()}
+    given = {key: (key, value) for key, value in flat_options(options or {}).items()}
     kept = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key in OPTION_KEYS or key in SHARED_KEYS:
@@ -179,11 +200,12 @@ def _split(uri: str) -> SplitResult:
     return parts
 
 
-def _flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return options with dotted keys, as the configuration file writes them."""
     flat: dict[str, Any] = {}
     for key, value in options.items():
         name = f"{prefix}{key}".replace("_", "-")
-        flat |= _flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+        flat |= flat_options(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat
 
 

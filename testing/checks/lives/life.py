@@ -15,6 +15,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from testing.paths.one_log_path import OneLogPath
 SESSIONS = 3
 DRAIN_S = 60.0
 QUIET_S = 60.0
+PATIENCE_S = 10.0
 """PostgreSQL's log has no DDL: what nobody writes to is looked up in the catalog about once a second."""
 ROUNDS_MAX = 8
 
@@ -238,13 +240,22 @@ class Life:
         deadline_s = self._clock.monotonic_s() + QUIET_S
         while True:
             try:
-                self._feed.begin()
+                self._begin_feed()
             except PenstockError as error:
                 if error.code != "UPSTREAM_CHANGING" or self._clock.monotonic_s() > deadline_s:
                     raise
                 self._clock.wait(threading.Event(), 0.3)
             else:
                 return
+
+    def _begin_feed(self) -> None:
+        """Begin; where that waits for a transaction that is open, because it found a table to read, that is committed meanwhile."""
+        with ThreadPoolExecutor(1) as pool:
+            begun = pool.submit(self._feed.begin)
+            if not wait([begun], PATIENCE_S).done:
+                for number in sorted(self._open):
+                    self._sql(Step("sql", number, "COMMIT"))
+            begun.result()
 
     def _restart(self) -> None:
         self._go_down()

@@ -84,7 +84,7 @@ def test_bytes_are_compared_with_what_was_written() -> None:
     for window in range(3):
         done = source.write(TABLE, [(T0 + window * 10 + i, Op.INSERT, window * 10 + i, "x") for i in range(5)])
         if window < 2:
-            source.maintainer.record_files(T0, T0 + window * 10 + 9, done.files)
+            source.maintainer.record_window(T0, T0 + window * 10 + 9, [done])
     source.checkpoint(T0 + DAY)
     extent = Extent()
     assert list(check_target(source.target, source.settings, extent=extent)) == []
@@ -108,7 +108,7 @@ def test_a_record_goes_when_all_its_files_are_gone() -> None:
     source = lab()
     for day in range(3):
         done = source.write(TABLE, [(T0 + day * DAY, Op.INSERT, day, "x")])
-        source.maintainer.record_files(T0, T0 + day * DAY + 5, done.files)
+        source.maintainer.record_window(T0, T0 + day * DAY + 5, [done])
     source.checkpoint(T0 + 2 * DAY + 5)
     gone = expire(source.target, source.settings, 1)
     assert gone == [f"{DIR}/meta/CDC.index", FILE, record_path(T0 + 5)]

@@ -42,7 +42,7 @@ class Target:
     def window(self, to_ts: int, a: Sequence[int], b: Sequence[int], *, index: bool = True) -> None:
         results = [self.lab.write(table, [(T0 + ts, Op.INSERT, f"{ts}") for ts in found]) for table, found in ((A, a), (B, b)) if found]
         if index:
-            self.lab.maintainer.record_files(self._from_ts, T0 + to_ts, [file for result in results for file in result.files])
+            self.lab.maintainer.record_window(self._from_ts, T0 + to_ts, results)
         self._from_ts = T0 + to_ts
         self.lab.checkpoint(T0 + to_ts)
 

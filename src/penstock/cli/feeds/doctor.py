@@ -20,7 +20,7 @@ from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_text
 
 if TYPE_CHECKING:
-    from penstock.source.contract import Finding
+    from penstock.model.finding import Finding
 
 
 @click.command()
@@ -71,7 +71,7 @@ def doctor(
 def _examine(tree: Mapping[str, Any], *, whole: bool) -> list[Finding]:
     """Return what is found of all that a tree names; ``whole`` where it is a feed's configuration."""
     from penstock.config.tree import flatten
-    from penstock.server.target_check import check_target
+    from penstock.sink.catalog import check_target
     from penstock.source.catalog import examine
 
     found: list[Finding] = []
@@ -92,8 +92,8 @@ def _configuration(tree: Mapping[str, Any]) -> list[Finding]:
     """Return one finding for each problem of a configuration, the server's part in one file with it included."""
     from penstock.config.server_tree import ServerConfig
     from penstock.config.tree import load_feed_config
+    from penstock.model.finding import Finding
     from penstock.settings.loader import load
-    from penstock.source.contract import Finding
 
     feed = {"name": "default"} | {key: value for key, value in tree.items() if key != "server"}
     checks: list[Callable[[], object]] = [lambda: load_feed_config(feed)]
@@ -111,7 +111,7 @@ def _configuration(tree: Mapping[str, Any]) -> list[Finding]:
 
 def _asked(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
     """Return what a check finds; that it cannot be made is a finding, so that the others are shown as well."""
-    from penstock.source.contract import Finding
+    from penstock.model.finding import Finding
 
     try:
         return check()

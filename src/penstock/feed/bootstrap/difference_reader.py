@@ -15,11 +15,11 @@ from penstock.feed.window.steps import WorkEnd, WorkStep
 from penstock.model.batch import KEY, without_before
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
-from penstock.readback.contract import TargetState
 from penstock.readback.state_difference import StateDifference, buckets_for
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
+from penstock.target.state import TargetState
 
 
 def read_difference(

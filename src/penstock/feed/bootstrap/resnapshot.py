@@ -23,8 +23,7 @@ from penstock.model.ddl import DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.table import SchemaHistory
 from penstock.model.timestamp import TS_ZERO
-from penstock.readback.contract import open_state
-from penstock.sink.catalog import open_maintainer
+from penstock.sink.catalog import open_maintainer, open_state
 from penstock.store.contract import WindowKind, WindowPlan
 from penstock.store.flight.client import FlightStoreClient
 
@@ -74,7 +73,7 @@ class ResnapshotPlanner:
                 "Create a new feed into a prefix of its own; this one cannot tell which rows belonged to which partition.",
             )
         if self._meta.pending_window(self._context.feed) is not None:
-            plan = msgspec.structs.replace(plan, positions=self._positions(dispatchers, plan.to_ts))
+            plan = msgspec.structs.replace(plan, positions=self.positions(dispatchers, plan.to_ts))
         encoded = msgspec.json.encode(plan).decode()
         recorded = self._meta.begin_resnapshot(self._context.feed, self._context.epoch, from_ts, plan.to_ts, encoded)
         extra = {"feed": self._context.feed, "from_ts": from_ts, "to_ts": recorded.to_ts, "cause": error.detail}
@@ -122,13 +121,16 @@ class ResnapshotPlanner:
         if plan.ddls:
             patterns = self._context.patterns
             fence = OwnerFence(self._context.feed, self._context.epoch, self._meta.check_owner, fresh_s=0.0)
-            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence)
+            maintainer = open_maintainer(self._context.sink_uri, self._context.sink_options, fence, run=self._context.sink_run)
             for ddl in plan.ddls:
                 for part in written_parts(ddl, dispatchers, patterns, self.views):
                     maintainer.write_block_event(part)
                 dispatchers = follow(dispatchers, [ddl], patterns)
 
-    def _positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
+    def positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
+        """Return where dispatchers stand after everything that the target has of them, also of a window that was never committed."""
+        if not dispatchers:
+            return {}
         state = open_state(self._context.sink_uri, self._context.sink_options)
         committed = self._meta.progress(self._context.feed).positions
         found = {}

@@ -32,8 +32,7 @@ from penstock.model.batch import KEY, commit_ts_array, without_before
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import META_FIELDS, TableSchema
-from penstock.readback.contract import open_state
-from penstock.sink.catalog import before_rule, open_sink
+from penstock.sink.catalog import before_rule, open_sink, open_state
 from penstock.store.changes.ordering import merge_step
 from penstock.store.changes.snapshot import stored_columns
 from penstock.store.contract import EndOfRange
@@ -72,7 +71,7 @@ def deliver_kept(task: bytes, part: int, kept: Iterator[pa.RecordBatch]) -> byte
     """Deliver the rows of a ``QueryTask`` that Spark kept: place, check and derived columns, by place; return a ``WindowPart``."""
     told = decoded(task, QueryTask)
     context = told.context
-    sink = open_sink(context.sink_uri, context.sink_options, task_fence(context))
+    sink = open_sink(context.sink_uri, context.sink_options, task_fence(context), context.sink_run)
     try:
         with closing(_client(context)) as client:
             steps = _steps(context, client, told.item, told.view, KeptRows(kept, part << PART_BITS, told.view))

@@ -19,6 +19,7 @@ from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import Upstream
+from penstock.target.kind import SinkRun
 
 
 class Dispatcher(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class Dispatcher(msgspec.Struct, frozen=True):
     with_state: bool = False
     returns: bool = False
     stopped: str = ""
-    """Why nothing of the table is delivered: a DDL broke an expression of its filter. It comes back with its state."""
+    """Why nothing of the table is delivered: an expression of its filter does not fit it, or failed. It comes back with its state."""
 
 
 class FeedContext(msgspec.Struct, frozen=True):
@@ -76,6 +77,11 @@ class FeedContext(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"FeedContext(feed={self.feed!r}, epoch={self.epoch}, dispatchers={len(self.dispatchers)})"
+
+    @property
+    def sink_run(self) -> SinkRun:
+        """Return on whose behalf the target is written to."""
+        return SinkRun(self.feed, self.epoch)
 
     @property
     def span_ids(self) -> list[int]:

@@ -15,7 +15,16 @@ from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
-from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, with_filters, workers, written_parts
+from penstock.feed.window.following import (
+    follow,
+    joined,
+    live_dispatchers,
+    to_records,
+    with_filters,
+    without_stopped,
+    workers,
+    written_parts,
+)
 from penstock.meta.records import Counted, PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
@@ -43,7 +52,7 @@ def commit_recorded_window(
     views = views or FeedViews(context.settings.filter)
     # Asked before each write, however short ago the last answer was: these writes are few, and the checkpoint must not go back.
     fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
-    maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
+    maintainer = open_maintainer(context.sink_uri, context.sink_options, fence, run=context.sink_run)
     affected = 0
     followers: tuple[Dispatcher, ...] | None = None
     pending = meta.owned_window(context.feed, context.epoch)
@@ -53,8 +62,12 @@ def commit_recorded_window(
         dispatchers = known[1] if known is not None and at_hand else live_dispatchers(context, meta, pending.from_ts)
         _check_complete(pending, to_ts, {str(d.id) for d, _, _ in workers(dispatchers, plan)}, results)
         differs = is_resnapshot(plan)
+        delivered = sorted(results, key=lambda r: r.dispatcher)
+        maintainer.record_window(pending.from_ts, pending.to_ts, delivered)
         # A DDL may have a file for each of thousands of tables, the same whoever writes it: an answer counts for a moment here.
-        writer = open_maintainer(context.sink_uri, context.sink_options, OwnerFence(context.feed, context.epoch, meta.check_owner))
+        writer = open_maintainer(
+            context.sink_uri, context.sink_options, OwnerFence(context.feed, context.epoch, meta.check_owner), run=context.sink_run
+        )
         for ddl in plan.ddls:
             # The rows of a re-snapshot come after its DDLs, which were written before them.
             for part in () if differs else written_parts(ddl, dispatchers, context.patterns, views):
@@ -64,9 +77,7 @@ def commit_recorded_window(
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
-        followers = with_filters(followers, plan.ddls, views)
-        files = [file for result in sorted(results, key=lambda r: r.dispatcher) for file in result.files]
-        maintainer.record_files(pending.from_ts, pending.to_ts, files)
+        followers = without_stopped(with_filters(followers, plan.ddls, views), plan)
         meta.commit_window(
             context.feed,
             context.epoch,
@@ -75,7 +86,7 @@ def commit_recorded_window(
             {str(r.dispatcher): r.position for r in results},
             rows=sum(r.rows for r in results),
             nbytes=sum(r.nbytes for r in results),
-            files=len(files),
+            files=sum(len(r.files) for r in results),
             followers=None if followers == dispatchers else to_records(followers, dispatchers, pending.to_ts),
             counts={str(r.dispatcher): Counted(r.rows, r.nbytes, len(r.files)) for r in results},
         )

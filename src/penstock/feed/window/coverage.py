@@ -16,7 +16,7 @@ from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import SinkMaintainer
 
 STOPPED = "stopped"
-"""What is said of a table that a DDL made unfit for its filter."""
+"""What is said of a table whose filter does not fit it, or failed."""
 DELIVERING = "delivering"
 """What is said of a table whose corrections are in the event store and not yet in the target."""
 

@@ -45,7 +45,7 @@ def deliver_part(task: bytes) -> bytes:
     """Do a ``WindowTask``; return the ``WindowPart``."""
     told = decoded(task, WindowTask)
     context = told.context
-    sink = open_sink(context.sink_uri, context.sink_options, task_fence(context))
+    sink = open_sink(context.sink_uri, context.sink_options, task_fence(context), context.sink_run)
     try:
         with closing(FlightStoreClient(context.flight_location, context.flight_token, context.objects_options)) as client:
             results = deliver(sink, read_items(context, client, told.part.items))

@@ -110,7 +110,7 @@ class FeedWindows:
     def _repair_published_checkpoint(self) -> None:
         context, meta = self._context, driver_meta(self._context.meta_url)
         fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
-        maintainer = open_maintainer(context.sink_uri, context.sink_options, fence)
+        maintainer = open_maintainer(context.sink_uri, context.sink_options, fence, run=context.sink_run)
         checkpoint_ts, published_ts = meta.checkpoint_ts(context.feed), maintainer.published_ts()
         if published_ts > checkpoint_ts:
             # What is published was committed before, by an owner that is fenced by now: so the database has lost that.

@@ -17,8 +17,7 @@ from penstock.feed.window.steps import WorkEnd, WorkStep
 from penstock.model.batch import commit_ts_array
 from penstock.model.ddl import DdlEvent
 from penstock.model.table import TableSchema
-from penstock.readback.contract import open_state
-from penstock.sink.catalog import before_rule
+from penstock.sink.catalog import before_rule, open_state
 from penstock.store.changes.ordering import merge_step
 from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient

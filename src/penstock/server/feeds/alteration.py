@@ -32,28 +32,16 @@ from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedDocument
 from penstock.settings.loader import Problems, merge
 from penstock.settings.masking import mask_tree
+from penstock.sink.catalog import settings_of
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
+from penstock.target.kind import TargetSettings
 from penstock.target.positions import newest_directory
-from penstock.target.settings import Atomicity, from_uri
+from penstock.target.settings import Atomicity, StorageSinkSettings
 
 log = logging.getLogger(__name__)
 
 _FIXED_SETTINGS = {"start_ts": "start-ts", "spans_per_table": "spans-per-table", "bootstrap": "bootstrap"}
-_FREE_SINK_OPTIONS = frozenset(
-    {
-        "file_size",
-        "flush_interval_ms",
-        "flush_concurrency",
-        "request_timeout_ms",
-        "spool_size",
-        "spool_dir",
-        "file_expiration_days",
-        "file_cleanup_cron_spec",
-        "transaction_atomicity",
-    }
-)
-"""What of a target may change: readers find the files all the same, and read them in the same way."""
 _OWN_TARGET = "Use `penstock feed clone` to have it in a target of its own."
 
 
@@ -71,10 +59,9 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
             problems.add(key, "cannot change while the feed lives")
     if place_of(config.target.uri) != place_of(before.target.uri):
         problems.add("sink.uri", "names another place")
-    old, new = (from_uri(c.target.uri, c.target.options)[1] for c in (before, config))
-    for field in dataclasses.fields(old):
-        if field.name not in _FREE_SINK_OPTIONS and getattr(old, field.name) != getattr(new, field.name):
-            problems.add(f"sink.{field.name.replace('_', '-')}", "cannot change: files that are there are read by it")
+    old, new = (settings_of(c.target.uri, c.target.options)[1] for c in (before, config))
+    for name in sorted(_different(old, new) - old.free_options):
+        problems.add(f"sink.{name.replace('_', '-')}", "cannot change: what is there is read by it")
     try:
         problems.raise_if_any()
     except PenstockError as error:
@@ -88,10 +75,9 @@ def holds_at_once(document: FeedDocument) -> bool:
     So what keeps that window from being delivered, such as credentials that ran out, can be mended.
     """
     before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
-    old, new = (from_uri(config.target.uri, config.target.options)[1] for config in (before, after))
-    cuts = [(one.file_size, one.transaction_atomicity) for one in (old, new)]
+    old, new = (settings_of(config.target.uri, config.target.options)[1] for config in (before, after))
     same = before.tables == after.tables and before.settings.filter == after.settings.filter
-    return same and cuts[0] == cuts[1] and not document.again
+    return same and not _different(old, new) & old.cut_options and not document.again
 
 
 def why_not_back(
@@ -108,10 +94,11 @@ def why_not_back(
     ``changed_ts`` is when its tables last changed; of these files are continued, so none may have to go into a directory that is closed.
     """
     config = document.feed_config()
-    sink = from_uri(config.target.uri, config.target.options)[1]
+    sink = settings_of(config.target.uri, config.target.options)[1]
+    if not isinstance(sink, StorageSinkSettings) or sink.transaction_atomicity is Atomicity.TRANSACTION:
+        of_files = isinstance(sink, StorageSinkSettings)
+        return "a transaction stands in its index once" if of_files else "its target is no folder of files, in which rows may come twice"
     newest = [found[0] for found in map(newest_directory, positions) if found is not None]
-    if sink.transaction_atomicity is Atomicity.TRANSACTION:
-        return "a transaction stands in its index once"
     without_key = sorted({t.full_name for t in tables if not t.handle_columns})
     if kept_from_ts is None or to_ts < kept_from_ts:
         return f"its history is kept from ts {kept_from_ts} on" if kept_from_ts else "its history is not kept on this server"
@@ -122,6 +109,13 @@ def why_not_back(
     if any(date > sink.layout.date_text(to_ts) for _, date in newest):
         return "files of that day are complete"
     return f"{without_key[0]} has no key, by which rows that come twice are one" if without_key else ""
+
+
+def _different(old: TargetSettings, new: TargetSettings) -> set[str]:
+    """Return which fields differ; of two kinds of targets all of them."""
+    if type(old) is not type(new):
+        return set(old.free_options | old.cut_options | {"uri"})
+    return {f.name for f in dataclasses.fields(old) if getattr(old, f.name) != getattr(new, f.name)}  # type: ignore[arg-type]
 
 
 def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
@@ -209,7 +203,8 @@ class Adoption:
         former |= {i: tuple(d for d in before if d.id.table_id == i) for i in {d.id.table_id for d in before} - known}
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
-        coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
+        # One that stopped may have left a window behind of which the target has files.
+        coming = tuple(msgspec.structs.replace(d, returns=bool(positions.get(str(d.id)) or d.stopped), stopped="") for d in coming)
         return tuple(sorted([*kept, *coming], key=lambda d: d.id))
 
     def _first(self, config: FeedConfig, before: Sequence[Dispatcher], snapshot_ts: int) -> tuple[Dispatcher, ...]:

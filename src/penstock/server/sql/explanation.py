@@ -16,7 +16,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.model.table import TableSchema
 from penstock.server.feeds.creation import FeedCreator, FeedDocument, FeedPlan
 from penstock.settings.masking import mask_uri
-from penstock.target.settings import from_uri
+from penstock.sink.catalog import settings_of
 
 
 class Explainer:
@@ -41,13 +41,13 @@ class Explainer:
 
     def _explained(self, plan: FeedPlan) -> dict[str, Any]:
         config, settings = plan.config, plan.config.settings
-        sink = from_uri(config.target.uri, config.target.options)[1]
+        sink = settings_of(config.target.uri, config.target.options)[1]
         tasks = min(len(plan.dispatchers), settings.partitions or max(1, self._parallelism()))
         return {
             "name": config.name,
             "source": mask_uri(plan.source),
             "sink": mask_uri(config.target.uri),
-            "protocol": sink.protocol.value,
+            "protocol": sink.format_name,
             "dispatchers": len(plan.dispatchers),
             "tasks_at_once": tasks,
             "plan": _steps(plan, config, tasks),

@@ -35,9 +35,10 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
 from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.catalog import settings_of
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import PastReader, Upstream, reads_past
-from penstock.target.settings import from_uri
+from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import TargetAddress
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,9 @@ class FeedVerifier:
 
 def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader:
     """Open a target for reading; nothing is created where there is none."""
-    target_uri, settings = from_uri(sink_uri, sink_options)
+    target_uri, settings = settings_of(sink_uri, sink_options)
+    if not isinstance(settings, StorageSinkSettings):
+        raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(target_uri)} holds no files: only those are compared")
     parts = urlsplit(target_uri)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise PenstockError("SINK_URI_INVALID", f"{mask_uri(target_uri)} is no folder", "Name the folder that a feed delivers to.")

@@ -27,7 +27,7 @@ from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.failpoints import reach
-from penstock.sink.contract import WrittenFile
+from penstock.sink.contract import DispatcherResult, WrittenFile
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
@@ -92,8 +92,9 @@ class StorageMaintainer:
         """Write the schema files of a DDL; return their paths."""
         return write_ddl_files(self._target, self._settings, event)
 
-    def record_files(self, from_ts: int, to_ts: int, files: Sequence[WrittenFile]) -> None:
+    def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Write the checksums of a window's files, and its transactions; a window that is written again has the same."""
+        files = [file for result in results for file in result.files]
         if not files:
             return
         reach("checksums:before")

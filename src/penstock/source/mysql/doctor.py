@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 from penstock.access.mysql_server import parse_uri
 from penstock.ddl.tokens import literal, quoted
 from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, Level
 from penstock.model.table_pattern import match_name
-from penstock.source.contract import Finding, Level
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.tables.columns import ServerTable, read_tables

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, Level
 from penstock.model.table_pattern import TablePatterns
-from penstock.source.contract import Finding, Level
 from penstock.source.postgres.doctor_tables import check_tables
 from penstock.source.postgres.slot import PLUGIN, read_slot
 from penstock.source.postgres.tables.catalog import CatalogTable, read_tables

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.source.contract import Finding, Level
+from penstock.model.finding import Finding, Level
 from penstock.source.postgres.tables.catalog import CatalogTable
 from penstock.source.postgres.wire.address import PostgresAddress
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal

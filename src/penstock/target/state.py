@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.model.table import TableSchema
 from penstock.target.dispatcher import DispatcherId, DispatcherWork
-from penstock.target.settings import from_uri
 
 
 class TargetState(Protocol):
@@ -29,12 +28,3 @@ class TargetState(Protocol):
 
         The same for every attempt of the work, whatever an attempt wrote. Runs on executors.
         """
-
-
-def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
-    """Return what reads a target back. Its parts are imported here, because the processes beside the driver start with every query."""
-    from penstock.readback.target_state import StorageState
-    from penstock.target.storage import TargetAddress
-
-    target_uri, settings = from_uri(uri, options)
-    return StorageState(TargetAddress(target_uri).open(), settings)

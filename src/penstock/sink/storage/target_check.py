@@ -1,4 +1,4 @@
-"""What a target must allow for a feed to deliver there, checked one by one: the doctor's part about targets.
+"""What object storage must allow for a feed to deliver there, checked one by one: the doctor's part about targets.
 
 Writes one object of its own, by a name that no feed uses, and deletes it; a folder that was not there is not there afterwards. Runs
 wherever someone asks.
@@ -15,21 +15,18 @@ from urllib.parse import unquote, urlsplit
 from penstock.format.layout.paths import OWNER_DIR
 from penstock.model.clock import system_random
 from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, Level
 from penstock.settings.masking import mask_text
 from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.source.contract import Finding, Level
 from penstock.target.settings import StorageSinkSettings, from_uri
 from penstock.target.storage import ObjectTarget, TargetAddress, unfenced
 
 _CREDENTIALS = "permission to list, read, create and delete objects below the prefix"
 
 
-def check_target(uri: str, options: Mapping[str, Any] | None = None, feed: str | None = None) -> list[Finding]:
+def check_storage(uri: str, options: Mapping[str, Any], feed: str | None) -> list[Finding]:
     """Return what was found; ``feed`` is the name of the feed that is meant to deliver there."""
-    try:
-        target_uri, settings = from_uri(uri, options or {})
-    except PenstockError as error:
-        return [Finding("target", False, mask_text(error.detail), error.hint)]
+    target_uri, settings = from_uri(uri, options)
     with _folders_as_they_were(target_uri):
         try:
             target = TargetAddress(target_uri).open(guard=unfenced)

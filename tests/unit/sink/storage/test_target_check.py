@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.server.target_check import check_target
+from penstock.sink.catalog import check_target
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import TargetAddress, unfenced

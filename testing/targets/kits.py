@@ -1,0 +1,10 @@
+"""Every kit, by name: a new target adds a line here, and the contract suite runs on it."""
+
+from __future__ import annotations
+
+from testing.targets.kit import MakeKit
+from testing.targets.storage_kit import folder_kit, memory_kit
+
+FILE_KITS: dict[str, MakeKit] = {"file": folder_kit, "memory": memory_kit}
+"""Targets that are files: what is said of names, bytes and numbers holds for these."""
+KITS: dict[str, MakeKit] = {**FILE_KITS}
