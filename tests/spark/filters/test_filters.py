@@ -341,11 +341,16 @@ def test_an_expression_that_fails_for_a_row_is_named_and_rows_come_back_to_their
         places = [place - (part << PART_BITS) for batch in kept for place in batch.column(0).to_pylist()]
         return f"{task.decode()}: {places}".encode()
 
-    def answers(**given: str) -> list[bytes]:
+    def answers(*tasks: bytes, **given: str) -> list[bytes]:
         rule = FilterRule(("d.t",), **given)
-        return queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, [b"4", b"0", b"3"], read, deliver))
+        return queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, tasks or [b"4", b"0", b"3"], read, deliver))
 
+    assert isinstance(queries, SparkRowQueries)
     assert answers(where="id % 2 = 0") == [b"4: [0, 2]", b"0: []", b"3: [0, 2]"]
+    # The next window of a table has other tasks and the same plan.
+    planned = next(iter(queries._planned.values()))
+    assert answers(b"1", b"5", b"2", where="id % 2 = 0") == [b"1: [0]", b"5: [0, 2, 4]", b"2: [0]"]
+    assert [*queries._planned.values()] == [planned]
     assert answers(where="id <> 1", join="LEFT JOIN twice ON code = id AND code = 1") == [b"4: [0, 2, 3]", b"0: []", b"3: [0, 2]"]
     assert answers(where="id >= 0", join="LEFT JOIN twice ON code = id") == [b"4: [0, 1, 2, 2, 3]", b"0: []", b"3: [0, 1, 2, 2]"]
     with pytest.raises(PenstockError) as caught:

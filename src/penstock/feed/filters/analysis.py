@@ -116,12 +116,12 @@ def query(rows: DataFrame, table: TableSchema, rule: FilterRule) -> DataFrame:
         session.catalog.dropTempView(name)
 
 
-def derived_only(frame: DataFrame, view: TableView) -> DataFrame:
-    """Return place, check and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
+def derived_only(frame: DataFrame, view: TableView, *, with_check: bool) -> DataFrame:
+    """Return place, check if asked and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
     numbered = frame.toDF(*(f"_{at}" for at in range(len(frame.columns))))
     last = len(frame.columns)
-    chosen = [sf.col(f"_{last - 2}"), sf.col(f"_{last - 1}"), *(sf.col(f"_{d.place}") for d in view.derived)]
-    return numbered.select(*chosen)
+    own = [sf.col(f"_{last - 2}"), *([sf.col(f"_{last - 1}")] if with_check else [])]
+    return numbered.select(*own, *(sf.col(f"_{d.place}") for d in view.derived))
 
 
 def keeps_rows_in_place(frame: DataFrame) -> bool:
