@@ -318,6 +318,14 @@ def test_expressions_that_are_refused(jvm: None) -> None:
         assert caught.value.code == "FILTER_BROKEN"
         assert message in caught.value.detail
         assert repr(expression) in caught.value.detail
+    # PostgreSQL tells names apart by case, Spark does not; who names none of them need not mind.
+    twins = TableSchema(
+        1, "d", "order", 1, (ID, Column(2, "a", DOUBLE), Column(3, "A", TEXT), Column(4, "a.`b", TEXT), Column(5, "naïve", TEXT))
+    )
+    view = queries.view(twins, FilterRule(("*.*",), where="`order`.id > 3 AND `a.``b` = 'x' AND `NAÏVE` = 'y'"))
+    assert (view.shown, [c.name for c in view.read.columns]) == (twins, ["id", "a.`b", "naïve"])
+    with pytest.raises(PenstockError, match="Reference `a` is ambiguous"):
+        queries.view(twins, FilterRule(("*.*",), where="a > 3"))
     view = queries.view(table, FilterRule(("*.*",), where="price > 3", select="*, length(note) AS size, id AS again"))
     assert [c.name for c in view.read.columns] == ["id", "price", "note"]
     assert [c.name for c in view.shown.columns] == ["id", "price", "at", "note", "size", "again"]

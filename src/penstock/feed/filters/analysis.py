@@ -290,7 +290,7 @@ def _shown_table(table: TableSchema, rule: FilterRule, shown: list[Column]) -> T
     """Return the table as the target sees it; raise where its rows would have no key any more."""
     names = [c.name.lower() for c in shown]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice and rule.select:
         raise _refused(table, rule, "select", f"more than one column is called {', '.join(twice)}; use AS")
     kept = {c.id for c in shown}
     if rule.key:
