@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from testing.targets.http_kit import http_kit
 from testing.targets.kit import MakeKit
 from testing.targets.storage_kit import folder_kit, memory_kit
 
 FILE_KITS: dict[str, MakeKit] = {"file": folder_kit, "memory": memory_kit}
 """Targets that are files: what is said of names, bytes and numbers holds for these."""
-KITS: dict[str, MakeKit] = {**FILE_KITS}
+KITS: dict[str, MakeKit] = {**FILE_KITS, "http": http_kit}

@@ -34,6 +34,7 @@ VERBS = {
     "meta": ("servers", "Back up, restore, check and upgrade the meta database of servers."),
     "store": ("servers", "Look into an event store: list, show, check, compact, collect."),
     "replay": ("targets", "Apply a storage target to a database, and go on where it stopped."),
+    "receive": ("targets", "Receive what feeds post to an HTTP target: check it, print it, keep it."),
     "package": ("servers", "Make an archive of this installation for executors on other machines."),
     "storage": ("targets", "List, check and expire the files of a storage target."),
     "dataserver": ("servers", "Run the embedded range-sharded data server."),

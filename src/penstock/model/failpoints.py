@@ -21,6 +21,7 @@ VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
     *("window-record", "checksums", "transactions", "progress", "metadata"),
+    *("http-post", "dead-letter"),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 

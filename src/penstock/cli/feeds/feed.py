@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from penstock.cli.feeds.feed_control import COMMANDS
+from penstock.cli.feeds.feed_letters import letters_group
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, filter_options, read_rules, read_tree
 from penstock.cli.options import output_option, server_option
@@ -37,6 +38,7 @@ def feed() -> None:
 
 
 feed.add_command(table_group)
+feed.add_command(letters_group)
 for _command in COMMANDS:
     feed.add_command(_command)
 
