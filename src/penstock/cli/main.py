@@ -23,7 +23,7 @@ from penstock.settings.masking import mask_text
 # Of every verb the room where it lives and what it does, in the order in which a user meets them.
 VERBS = {
     "demo": ("feeds", "From a database to verified files in one command."),
-    "run": ("feeds", "One command from a database to files."),
+    "run": ("feeds", "One command from a database to files or another target."),
     "doctor": ("feeds", "Check that a database allows capture, and say what fixes it."),
     "server": ("servers", "Run a server: capture a source and run feeds. Drain it."),
     "feed": ("feeds", "Create, list, show, resume and remove feeds."),

@@ -31,6 +31,8 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.readback.recovery import recover_progress
 from penstock.server.feeds.creation import FeedDocument
+from penstock.settings.masking import mask_uri
+from penstock.sink.catalog import kind_of
 from penstock.target.settings import CONNECTION_SCHEME, from_uri
 from penstock.target.storage import TargetAddress
 
@@ -125,6 +127,12 @@ def restore(file: Path, force: bool, with_tokens: bool, meta_url: str | None, da
         say("tokens of the API are not restored: make new ones with `penstock token create`, or restore with --tokens")
 
 
+def _require_files(uri: str) -> None:
+    kind = kind_of(uri)
+    if kind.name != "storage":
+        raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(uri)}: what a target of kind {kind.name} was given cannot be read from it")
+
+
 @meta.command()
 @click.argument("feed")
 @click.option("--sink", metavar="URI", type=URI, help="The target, where the feed names a connection of the server.")
@@ -141,6 +149,7 @@ def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, out
         before = database.get_feed(feed)
         document = FeedDocument.of(before)
         config = document.feed_config()
+        _require_files(sink or config.target.uri)
         uri, settings = from_uri(sink or config.target.uri, config.target.options)
         if urlsplit(uri).scheme == CONNECTION_SCHEME:
             raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")
