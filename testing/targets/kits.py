@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testing.targets.database_kit import mariadb_kit, postgres_kit
+from testing.targets.http_kit import http_kit
 from testing.targets.kafka_kit import kafka_at_least_once_kit, kafka_kit
 from testing.targets.kit import MakeKit
 from testing.targets.storage_kit import folder_kit, memory_kit
@@ -13,6 +14,7 @@ KITS: dict[str, MakeKit] = {
     **FILE_KITS,
     "mariadb": mariadb_kit,
     "postgres": postgres_kit,
+    "http": http_kit,
     "kafka": kafka_kit,
     "kafka-at-least-once": kafka_at_least_once_kit,
 }
