@@ -184,7 +184,7 @@ class TableMessages:
             return Records(*self._avro.encode(records))
         lines = Lines()
         if self._value_lead:
-            around = Surrounded(lambda sheet: sheet.constant(self._value_lead), b"}") if self._value_lead else None
+            around = Surrounded(lambda sheet: sheet.constant(self._value_lead), b"}")
             debezium.encode_into(self._table, records, self._settings.data_format.debezium, lines, around)
         else:
             self._encoder.encode(records, lines)
