@@ -20,7 +20,7 @@ from penstock.model.errors import PenstockError
 VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
-    *("window-record", "checksums", "transactions", "progress", "metadata"),
+    *("window-record", "checksums", "transactions", "progress", "metadata", "lake-commit"),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 
