@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from testing.targets.kit import MakeKit
-from testing.targets.lake_kit import delta_kit
+from testing.targets.lake_kit import delta_kit, iceberg_kit
 from testing.targets.storage_kit import folder_kit, memory_kit
 
 FILE_KITS: dict[str, MakeKit] = {"file": folder_kit, "memory": memory_kit}
 """Targets that are files: what is said of names, bytes and numbers holds for these."""
-KITS: dict[str, MakeKit] = {**FILE_KITS, "delta": delta_kit}
+KITS: dict[str, MakeKit] = {**FILE_KITS, "delta": delta_kit, "iceberg": iceberg_kit}

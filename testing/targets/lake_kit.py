@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +10,17 @@ from typing import NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from penstock.sink.catalog import kind_of
+from penstock.sink.iceberg.lake import open_catalog
 from penstock.target.kind import SinkRun
 from penstock.target.storage import unfenced
 from testing.targets.kit import Kit
 
 RUN = SinkRun("contract", 1)
+# Which files there are pyiceberg says, without another plugin; polars reads them.
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
 class Lake(NamedTuple):
@@ -40,13 +45,32 @@ def delta_lake(root: Path) -> Lake:
     return Lake(root, f"delta+file://{root}", lambda schema, table: pl.read_delta(str(root / schema / table)), windows)
 
 
-LAKES: dict[str, Callable[[Path], Lake]] = {"delta": delta_lake}
+def iceberg_lake(root: Path) -> Lake:
+    """Return a lake of Iceberg tables, with the catalog that is the default."""
+
+    def load(schema: str, table: str) -> Table:
+        return open_catalog(f"file://{root}", "", f"file://{root}").load_table((schema, table))
+
+    def windows(schema: str, table: str) -> list[int]:
+        told = [s.summary.additional_properties if s.summary else {} for s in load(schema, table).snapshots()]
+        return [int(found["penstock.window"]) for found in told if int(found.get("penstock.window", "0"))]
+
+    return Lake(root, f"iceberg+file://{root}", lambda schema, table: pl.scan_iceberg(load(schema, table)).collect(), windows)
+
+
+LAKES: dict[str, Callable[[Path], Lake]] = {"delta": delta_lake, "iceberg": iceberg_lake}
 
 
 @contextmanager
 def delta_kit(tmp_path: Path) -> Iterator[Kit]:
     """Yield Delta tables in a folder."""
     yield _kit(delta_lake(tmp_path / "lake"))
+
+
+@contextmanager
+def iceberg_kit(tmp_path: Path) -> Iterator[Kit]:
+    """Yield Iceberg tables in a folder."""
+    yield _kit(iceberg_lake(tmp_path / "lake"))
 
 
 def _kit(lake: Lake) -> Kit:
