@@ -35,6 +35,7 @@ VERBS = {
     "store": ("servers", "Look into an event store: list, show, check, compact, collect."),
     "replay": ("targets", "Apply a storage target to a database, and go on where it stopped."),
     "package": ("servers", "Make an archive of this installation for executors on other machines."),
+    "lake": ("targets", "Compact Delta and Iceberg tables of a target, expire old versions."),
     "storage": ("targets", "List, check and expire the files of a storage target."),
     "dataserver": ("servers", "Run the embedded range-sharded data server."),
 }

@@ -13,6 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.failpoints import FAILPOINTS
 from penstock.sink.catalog import kind_of
 from penstock.sink.contract import DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.lake.upkeep import Upkeep
 from penstock.target.dispatcher import DispatcherId
 from penstock.target.kind import SinkRun
 from penstock.target.storage import unfenced
@@ -101,6 +102,25 @@ def test_a_window_that_breaks_anywhere_is_one_version_of_each_table(path: WholeP
     for name in "ab":
         windows = lake.windows("d", name)
         assert len(windows) == len(set(windows)) >= len(POINTS), "one version for each window, and none twice"
+
+
+def test_upkeep_beside_a_feed_leaves_every_row(path: WholePath, lake: Lake) -> None:
+    for at in range(4):
+        path.write({"d.a": {at: "x", 10 + at: "y"}, "d.b": {at: "z"}})
+        path.drain()
+    upkeep = Upkeep.open(lake.uri, {})
+    assert {k.table: k.removed > k.added for k in upkeep.compact(["d.*"])} == {"d.a": True, "d.b": True}
+    assert [k.removed for k in upkeep.compact(["d.a"])] == [0], "there is nothing more to do"
+    path.write({"d.a": {0: "after", 2: "too"}}, {"d.b": [1], "d.a": [11]})
+    path.drain()
+    assert_same(path, lake, "d.a", "d.b")
+    gone = {k.table: k.removed for k in upkeep.expire([], 0)}
+    assert gone["d.a"] > 0
+    assert gone["d.b"] > 0
+    assert {k.removed for k in upkeep.expire([], 0)} == {0}
+    path.write({"d.a": {5: "last"}, "d.b": {0: "last"}})
+    path.drain()
+    assert_same(path, lake, "d.a", "d.b")
 
 
 def test_an_owner_that_was_overtaken_changes_nothing(path: WholePath, lake: Lake) -> None:

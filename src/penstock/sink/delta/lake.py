@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from penstock.files.buckets import cause_of
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.delta.delta_table import DeltaVersion, commits, delta_schema, noted_table, properties
@@ -21,6 +22,7 @@ from penstock.target.storage import ObjectTarget
 
 CHECKPOINT_DIR = "penstock/checkpoint"
 _LOG = "/_delta_log/"
+_HOUR_MS = 3_600_000
 _CHECKPOINT_PROPERTIES = {"delta.logRetentionDuration": "interval 1 days", "delta.deletedFileRetentionDuration": "interval 1 hours"}
 
 
@@ -121,12 +123,25 @@ class DeltaLake:
         found = self._load(CHECKPOINT_DIR)
         return None if found is None else found.to_pyarrow_table()
 
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
+    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
+        """Have delta-rs write small files together."""
+        found = self._load(table_dir(schema, table))
+        if found is None:
+            return 0, 0
+        with commits():
+            done = found.optimize.compact(target_size=file_size)
+        return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
 
-    def table(self, schema: str, table: str) -> DeltaTable | None:
-        """Return a table as delta-rs has it, for maintenance."""
-        return self._load(table_dir(schema, table))
+    def expire(self, schema: str, table: str, before_ms: int) -> int:
+        """Have delta-rs delete files that no version since has, and the log of versions that may go."""
+        found = self._load(table_dir(schema, table))
+        if found is None:
+            return 0
+        hours = max(0, (SystemClock().now_ms() - before_ms) // _HOUR_MS)
+        with commits():
+            gone = found.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            found.cleanup_metadata()
+        return len(gone)
 
     def _load(self, folder: str) -> DeltaTable | None:
         try:

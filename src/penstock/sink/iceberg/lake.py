@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from penstock.model.table import TableSchema
 from penstock.sink.iceberg.iceberg_table import IcebergVersion, commits
 from penstock.sink.iceberg.types import field_id, iceberg_schema
 from penstock.sink.lake.columns import OWN_IDS
-from penstock.sink.lake.data_files import dir_name, table_dir
+from penstock.sink.lake.data_files import LakeFile, dir_name, table_dir
 from penstock.sink.lake.format import Mark
-from penstock.sink.lake.settings import DAY_COLUMN
+from penstock.sink.lake.rewriting import Rewriting, grouped
+from penstock.sink.lake.settings import DAY_COLUMN, Codec
 from penstock.target.storage import ObjectTarget
 
 CATALOG_NAME = "penstock"
@@ -119,8 +121,34 @@ class IcebergLake:
         found = self.table(*CHECKPOINT)
         return None if found is None else found.scan().to_arrow()
 
-    def close(self) -> None:
-        """Do nothing: connections end with each call."""
+    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
+        """Write small files together, a few at a time in memory."""
+        found = self.open(schema, table)
+        if found is None or found.table is None:
+            return 0, 0
+        small = [f for f in found.files() if f.nbytes < file_size // 2]
+        name = f"{table_dir(schema, table)}/{found.mark.window_ts}-{found.table.table_id}-optimized"
+        rewriting, removed, added = Rewriting(self._target, name, Codec.ZSTD), list[LakeFile](), list[LakeFile]()
+        for group in grouped(small, file_size):
+            removed += group
+            added.append(rewriting.joined(group, found.schema))
+        if removed:
+            found.commit(found.mark, added, removed)
+        return len(removed), len(added)
+
+    def expire(self, schema: str, table: str, before_ms: int) -> int:
+        """Let snapshots go, then delete the files that only they had."""
+        found = self.table(schema, table)
+        if found is None or found.current_snapshot() is None:
+            return 0
+        before = _all_files(found)
+        with commits():
+            expiring = found.maintenance.expire_snapshots()
+            expiring.older_than(dt.datetime.fromtimestamp(before_ms / 1000, dt.UTC)).commit()
+        gone = before - _all_files(found.refresh())
+        for path in sorted(gone):
+            self._target.delete(path.removeprefix(f"{self._root}/"))
+        return len(gone)
 
     def table(self, schema: str, table: str) -> Table | None:
         """Return a table as pyiceberg has it."""
@@ -176,6 +204,17 @@ def open_catalog(uri: str, catalog: str, root: str) -> Catalog:
         # A maintainer lives for one window: it leaves no connection behind.
         opened.engine = create_engine(catalog, poolclass=NullPool)
     return opened
+
+
+def _all_files(table: Table) -> set[str]:
+    """Return the files that the snapshots of a table have: data, manifests and lists of them."""
+    found = set[str]()
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)}
+    return found
 
 
 def _identifier(schema: str, table: str) -> tuple[str, str]:

@@ -28,8 +28,8 @@ from pyiceberg.types import (
 
 from penstock.model.errors import InvariantError
 from penstock.sink.lake.data_files import Bounds, LakeFile
+from penstock.sink.lake.rewriting import FIELD_ID
 
-_FIELD_ID = b"PARQUET:field_id"
 _PLAIN: dict[pa.DataType, type[IcebergType]] = {
     pa.int32(): IntegerType,
     pa.int64(): LongType,
@@ -53,12 +53,12 @@ def iceberg_schema(schema: pa.Schema, schema_id: int) -> Schema:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return Iceberg's columns as the lake has them."""
-    return pa.schema([pa.field(f.name, _arrow_type(f.field_type), True, {_FIELD_ID: str(f.field_id)}) for f in schema.fields])
+    return pa.schema([pa.field(f.name, _arrow_type(f.field_type), True, {FIELD_ID: str(f.field_id)}) for f in schema.fields])
 
 
 def field_id(field: pa.Field) -> int:
     """Return the id of a column."""
-    return int(field.metadata[_FIELD_ID])
+    return int(field.metadata[FIELD_ID])
 
 
 def iceberg_type(data_type: pa.DataType) -> IcebergType:

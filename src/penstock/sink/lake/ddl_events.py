@@ -16,7 +16,7 @@ from penstock.model.table import TableSchema
 from penstock.sink.lake.columns import LakeShape, truncation_row
 from penstock.sink.lake.dispatcher_rows import by_day
 from penstock.sink.lake.evolution import evolve
-from penstock.sink.lake.format import LakeConflict, LakeFormat, Mark, TableVersion
+from penstock.sink.lake.format import LakeConflict, LakeFormat, Mark, TableVersion, check_epoch
 from penstock.sink.lake.rewriting import Rewriting
 
 _RENAMES = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
@@ -50,7 +50,7 @@ def apply_ddl(lake: LakeFormat, shape: LakeShape, event: DdlEvent, epoch: int, r
 
 def _apply(lake: LakeFormat, shape: LakeShape, event: DdlEvent, table: TableSchema, epoch: int, rewriting: MakeRewriting) -> None:
     version = lake.create(table, shape.schema(table), Mark(epoch=epoch))
-    _check(version, event, epoch, table.full_name)
+    check_epoch(version, epoch, table.full_name)
     if version.mark.ddl_ts >= event.commit_ts:
         return
     if event.type is DdlType.TRUNCATE_TABLE or (event.type in _CREATES and version.mark != Mark(epoch=epoch)):
@@ -78,13 +78,8 @@ def _let_go(lake: LakeFormat, shape: LakeShape, event: DdlEvent, schema: str, na
     version = lake.open(schema, name)
     if version is None or version.mark.ddl_ts >= event.commit_ts:
         return
-    _check(version, event, epoch, f"{schema}.{name}")
+    check_epoch(version, epoch, f"{schema}.{name}")
     if shape.settings.is_merge:
         lake.drop(schema, name, Mark(version.mark.window_ts, event.commit_ts, epoch))
     elif version.table is not None:
         _empty(lake, shape, version, event, version.table, epoch, rewriting)
-
-
-def _check(version: TableVersion, event: DdlEvent, epoch: int, name: str) -> None:
-    if version.mark.epoch > epoch:
-        raise PenstockError("FENCED", f"{name}: epoch {version.mark.epoch} has written the table since, this is {epoch}")

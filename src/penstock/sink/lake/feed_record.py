@@ -32,6 +32,16 @@ class Record(msgspec.Struct, frozen=True):
     window_ts: int = 0
     ddl_ts: int = 0
     epoch: int = 0
+    ddls: tuple[str, ...] = ()
+    """What was applied at the ts of the last DDL: one statement may come in several parts."""
+
+    @classmethod
+    def of(cls, content: bytes) -> Record:
+        """Read the record."""
+        try:
+            return decoded(content, cls)
+        except msgspec.MsgspecError as error:
+            raise PenstockError("FILE_MALFORMED", f"{RECORD_PATH}: line 1: {error}") from error
 
 
 class FeedRecord:
@@ -70,12 +80,18 @@ class FeedRecord:
         content = self._target.find(RECORD_PATH)
         return Record() if content is None else self._checked(content, epoch)
 
-    def advance(self, epoch: int, *, window_ts: int = 0, ddl_ts: int = 0) -> None:
-        """Note that a window is in all tables, or a DDL behind it."""
+    def has_ddl(self, epoch: int, ddl_ts: int, part: str) -> bool:
+        """Return whether a part of a DDL was applied."""
+        there = self.read(epoch)
+        return there.ddl_ts > ddl_ts or (there.ddl_ts == ddl_ts and part in there.ddls)
+
+    def advance(self, epoch: int, *, window_ts: int = 0, ddl_ts: int = 0, part: str = "") -> None:
+        """Note that a window is in all tables, or a part of a DDL behind it."""
         for _ in range(_TRIES_MAX):
             found = self._target.find_tagged(RECORD_PATH)
             there = Record() if found is None else self._checked(found[0], epoch)
-            after = Record(max(there.window_ts, window_ts), max(there.ddl_ts, ddl_ts), epoch)
+            parts = there.ddls if ddl_ts < there.ddl_ts or not part else (*(there.ddls if ddl_ts == there.ddl_ts else ()), part)
+            after = Record(max(there.window_ts, window_ts), max(there.ddl_ts, ddl_ts), epoch, parts)
             if after == there:
                 return
             try:
@@ -86,10 +102,7 @@ class FeedRecord:
         raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {RECORD_PATH} never stood still")
 
     def _checked(self, content: bytes, epoch: int) -> Record:
-        try:
-            there = decoded(content, Record)
-        except msgspec.MsgspecError as error:
-            raise PenstockError("FILE_MALFORMED", f"{RECORD_PATH}: line 1: {error}") from error
+        there = Record.of(content)
         if there.epoch > epoch:
             raise PenstockError("FENCED", f"{self._target.name}: epoch {there.epoch} has written since, this is {epoch}")
         return there

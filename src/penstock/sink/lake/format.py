@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.lake.data_files import LakeFile
 
@@ -25,6 +26,12 @@ class Mark(NamedTuple):
     window_ts: int = 0
     ddl_ts: int = 0
     epoch: int = 0
+
+
+def check_epoch(version: TableVersion, epoch: int, name: str) -> None:
+    """Raise where a later run of the feed has written the table."""
+    if version.mark.epoch > epoch:
+        raise PenstockError("FENCED", f"{name}: epoch {version.mark.epoch} has written the table since, this is {epoch}")
 
 
 class TableVersion(Protocol):
@@ -82,5 +89,8 @@ class LakeFormat(Protocol):
     def published(self) -> pa.Table | None:
         """Return the row of ``penstock.checkpoint``, or None."""
 
-    def close(self) -> None:
-        """Let go of what is open."""
+    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
+        """Write small files of a table together, in a version with the same rows; return how many went and came."""
+
+    def expire(self, schema: str, table: str, before_ms: int) -> int:
+        """Let versions go that were replaced before a moment, and the files that no other has; return how many files went."""

@@ -13,6 +13,7 @@ from itertools import groupby
 
 import msgspec
 import pyarrow as pa
+import xxhash
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
@@ -25,7 +26,7 @@ from penstock.sink.lake.data_files import STAGED_DIR, LakeFile, table_dir
 from penstock.sink.lake.ddl_events import apply_ddl
 from penstock.sink.lake.evolution import evolve
 from penstock.sink.lake.feed_record import FeedRecord
-from penstock.sink.lake.format import LakeConflict, LakeFormat, Mark, TableVersion
+from penstock.sink.lake.format import LakeConflict, LakeFormat, Mark, TableVersion, check_epoch
 from penstock.sink.lake.message import DispatcherMessage
 from penstock.sink.lake.rewriting import Rewriting
 from penstock.target.kind import SinkRun
@@ -83,9 +84,11 @@ class LakeMaintainer:
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Apply a DDL; return the names of the tables that it is about."""
         names = [t.full_name for t in event.tables] or [f"{schema}.{table}" for _, schema, table in event.old_names]
-        if self._record.read(self._run.epoch).ddl_ts < event.commit_ts:
+        part = xxhash.xxh3_64_hexdigest(event.to_json())
+        if not self._record.has_ddl(self._run.epoch, event.commit_ts, part):
+            self._target.guard()
             self._settled(lambda: apply_ddl(self._lake, self._shape, event, self._run.epoch, self._rewriting))
-            self._record.advance(self._run.epoch, ddl_ts=event.commit_ts)
+            self._record.advance(self._run.epoch, ddl_ts=event.commit_ts, part=part)
         return names
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
@@ -175,12 +178,6 @@ class LakeMaintainer:
     def _rewriting(self, table: TableSchema, ts: int) -> Rewriting:
         name = f"{table_dir(table.schema, table.table)}/{ts}-{table.table_id}-merged"
         return Rewriting(self._target, name, self._shape.settings.compression)
-
-
-def check_epoch(version: TableVersion, epoch: int, name: str) -> None:
-    """Raise where a later run of the feed has written the table."""
-    if version.mark.epoch > epoch:
-        raise PenstockError("FENCED", f"{name}: epoch {version.mark.epoch} has written the table since, this is {epoch}")
 
 
 def _in_shape(shape: LakeShape, rewriting: Rewriting, message: DispatcherMessage, newest: TableSchema) -> list[LakeFile]:

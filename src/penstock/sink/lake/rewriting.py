@@ -23,6 +23,7 @@ from penstock.target.storage import ObjectTarget
 
 _THREADS = 2
 _AT = "_at"
+FIELD_ID = b"PARQUET:field_id"
 Reshape = Callable[[pa.Table], pa.Table]
 
 
@@ -63,6 +64,11 @@ class Rewriting:
         """Write rows as a new file."""
         return write_file(self._target, self._name, rows, self._codec, day)
 
+    def joined(self, files: Sequence[LakeFile], schema: pa.Schema) -> LakeFile:
+        """Write the rows of several files as one, with the columns of a schema by their ids."""
+        tables = [_by_ids(read_rows(self._target, f.path), schema) for f in files]
+        return self.write(pa.concat_tables(tables), files[0].day)
+
     def _looked_at(self, file: LakeFile, keys: pl.DataFrame, names: list[str]) -> tuple[bool, LakeFile | None]:
         content = self._target.get(file.path)
         own = pl.DataFrame(read_parquet(content, names)).select(names).with_row_index(_AT)
@@ -95,6 +101,26 @@ class Rewriting:
 
     def _left(self, file: LakeFile, rows: pa.Table, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LakeFile | None:
         return self.write(rows.filter(pa.array(kept)), file.day) if bool(kept.any()) else None
+
+
+def grouped(files: Sequence[LakeFile], file_size: int) -> list[list[LakeFile]]:
+    """Return small files in groups of one partition, each of about one file's size and of more than one file."""
+    groups: list[list[LakeFile]] = []
+    for file in sorted(files, key=lambda f: (f.day or "", f.path)):
+        last = groups[-1] if groups else []
+        if last and last[0].day == file.day and sum(f.nbytes for f in last) + file.nbytes <= file_size:
+            last.append(file)
+        else:
+            groups.append([file])
+    return [group for group in groups if len(group) > 1]
+
+
+def _by_ids(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema, which knows them by ids; NULL where a file is older than a column."""
+    at = {field.metadata[FIELD_ID]: place for place, field in enumerate(rows.schema)}
+    found = [rows.column(at[f.metadata[FIELD_ID]]).cast(f.type) if f.metadata[FIELD_ID] in at else None for f in schema]
+    arrays = [pa.nulls(rows.num_rows, f.type) if values is None else values for values, f in zip(found, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _may_hold(file: LakeFile, keys: pl.DataFrame) -> bool:
