@@ -134,12 +134,16 @@ class DeltaLake:
 
     def expire(self, schema: str, table: str, before_ms: int) -> int:
         """Have delta-rs delete files that no version since has, and the log of versions that may go."""
-        found = self._load(table_dir(schema, table))
+        folder = table_dir(schema, table)
+        found = self._load(folder)
         if found is None:
             return 0
         hours = max(0, (SystemClock().now_ms() - before_ms) // _HOUR_MS)
         with commits():
-            gone = found.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            # It tells of files again that it deleted before.
+            there = frozenset(self._target.paths(folder))
+            found.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            gone = there - frozenset(self._target.paths(folder))
             found.cleanup_metadata()
         return len(gone)
 
