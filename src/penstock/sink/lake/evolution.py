@@ -11,6 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.format.csv.dialect import row_columns
+from penstock.model.errors import PenstockError
 from penstock.model.rows.elements import ELEMENT_KINDS
 from penstock.model.rows.projection import default_of, is_converted
 from penstock.model.table import TableSchema
@@ -24,6 +25,8 @@ def evolve(lake: LakeFormat, shape: LakeShape, version: TableVersion, after: Tab
     before = version.table
     if before is None or before.version >= after.version:
         return False
+    if not shape.settings.is_merge and not lake.keeps_columns and not _same_ids(before, after):
+        raise PenstockError("SINK_DDL_REFUSED", f"{after.full_name} was made again with other columns, and its changes know columns by ids")
     mark = version.mark
     schema = next_schema(lake, shape, version, after)
     if before.columns == after.columns and same_fields(schema, version.schema):
@@ -70,6 +73,12 @@ def in_schema(rows: pa.Table, old: pa.Table, schema: pa.Schema) -> pa.Table:
         source = rows if field.name in rows.column_names else old if field.name in old.column_names else None
         arrays.append(pa.nulls(rows.num_rows, field.type) if source is None else source.column(field.name).cast(field.type))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _same_ids(before: TableSchema, after: TableSchema) -> bool:
+    """Return whether ids of columns mean the same in both; those of one table always do."""
+    known = {c.id: c.name for c in before.columns}
+    return before.table_id == after.table_id or all(known.get(c.id, c.name) == c.name for c in after.columns)
 
 
 def _added(before: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
