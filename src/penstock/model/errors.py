@@ -70,11 +70,6 @@ CODES: dict[str, CodeEntry] = {
         "The target cannot show a table, or what a DDL makes of it.",
         "Leave the table out of the feed, or change the setting that the message names; see the page of the target.",
     ),
-    "SINK_VALUE_REFUSED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "A value has no place in the target's type, and would be lost.",
-        "Set invalid-dates = null or temporal-as-text = true, or correct the value upstream and deliver the table again.",
-    ),
     "SINK_FILE_GONE": CodeEntry(
         ErrorKind.TRANSIENT, "A file that waited for its commit is gone.", "The window is tried again; let nothing else delete files there."
     ),
@@ -86,11 +81,26 @@ CODES: dict[str, CodeEntry] = {
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
+    "SINK_VALUE_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target cannot hold a value.",
+        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
         "A published file exists with different bytes.",
         "Something else writes to this prefix; move the feed to its own prefix.",
+    ),
+    "SINK_MESSAGE_TOO_LARGE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A row is larger than the messages that the target takes.",
+        "Raise max-message-bytes here and at the brokers, or set claim-check to object storage for such messages.",
+    ),
+    "SINK_NO_TRANSACTIONS": CodeEntry(
+        ErrorKind.INVALID,
+        "The brokers have no transactions, without which messages may come twice.",
+        "Set delivery = at-least-once if readers can live with that, or use brokers with transactions.",
     ),
     "CUT_CONFLICT": CodeEntry(
         ErrorKind.TRANSIENT, "Two attempts of a window cut files at different rows.", "The window is tried again with the recorded cuts."

@@ -20,8 +20,8 @@ from penstock.model.errors import PenstockError
 VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
-    *("window-record", "checksums", "transactions", "progress", "metadata", "lake-commit"),
-    *("share-schemas", "share-manifest", "share-marks"),
+    *("window-record", "checksums", "transactions", "progress", "metadata"),
+    *("share-schemas", "share-manifest", "share-marks", "kafka-commit", "lake-commit"),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 

@@ -104,7 +104,8 @@ class LakeShape(msgspec.Struct, frozen=True):
         lost = found.null_count() - text.null_count()
         if lost and self.settings.invalid_dates is InvalidDates.REFUSE:
             raise PenstockError(
-                "SINK_VALUE_REFUSED", f"column {column.name}: {lost} values are no {column.type.kind.value.lower()} of a calendar"
+                "SINK_VALUE_REFUSED",
+                f"column {column.name}: {lost} values are no {column.type.kind.value.lower()} of a calendar; see invalid-dates",
             )
         moments = found.to_arrow(compat_level=pl.CompatLevel.oldest())
         return pa.chunked_array([moments.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else moments.cast(wanted)])
