@@ -87,3 +87,46 @@ def test_what_is_too_much_for_a_row_ends_its_query_and_nothing_else(jvm: None) -
         answers("note LIKE 'w%'", "waits", idle_s_max=1.0)
     assert (caught.value.code, "d.t: [NO_PROGRESS] for 1 s while rows" in caught.value.detail) == ("FILTER_FAILED", True)
     assert answers("note LIKE 'w%'", "was", "is") == [b"1", b"0"]
+
+
+def test_whether_kept_rows_are_told_or_those_left_out_changes_nothing_but_how_many(jvm: None) -> None:
+    del jvm
+    queries = SparkRowQueries(open_session(SparkSettings("local[2]")))
+    table = TableSchema(1, "d", "t", 1, (ID, Column(2, "price", ColumnType(TypeKind.DOUBLE))))
+    rows = 6_000
+
+    def read(task: bytes, part: int) -> Iterator[pa.RecordBatch]:
+        # Every row whose number is a multiple of that of the task has no price.
+        prices = [None if at % int(task) == 0 else float(at % 7) for at in range(rows)]
+        places = pa.array([(part << PART_BITS) + at for at in range(rows)], pa.int64())
+        yield pa.RecordBatch.from_arrays([places, places, pa.array(prices)], [PLACE, CHECK, "price"])
+
+    def deliver(task: bytes, part: int, kept: Iterator[pa.RecordBatch]) -> bytes:
+        left_out, told = getattr(kept, "left_out", False), 0
+        flags = [left_out] * rows
+        for batch in kept:
+            told += batch.num_rows
+            for place, is_kept in zip(
+                batch.column(0).to_pylist(), batch.column(2).to_pylist() if left_out else [True] * rows, strict=False
+            ):
+                flags[place - (part << PART_BITS)] = is_kept
+        return f"{left_out} {told} {[at for at, flag in enumerate(flags) if flag]}".encode()
+
+    def answers(*tasks: bytes) -> list[tuple[bool, int]]:
+        rule = FilterRule(("d.t",), where="price <> 3 -- and nothing else")
+        found = queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, tasks, read, deliver))
+        told = []
+        for task, answer in zip(tasks, found, strict=True):
+            way, count, flags = answer.decode().split(" ", 2)
+            assert flags == str([at for at in range(rows) if at % int(task) and at % 7 != 3])
+            told.append((way == "True", int(count)))
+        return told
+
+    many = [sum(1 for at in range(rows) if at % 50 and at % 7 != 3)] * 2
+    assert answers(b"50", b"50") == [(False, many[0]), (False, many[1])]
+    # What comes next is told by what is left out, and one in 1,024 of the others.
+    few = answers(b"50", b"1000")
+    assert [way for way, _ in few] == [True, True]
+    assert all(rows - kept < count < rows // 3 for (_, count), kept in zip(few, (many[0], 6_000 * 6 // 7), strict=True))
+    assert answers(b"1", b"1") == [(True, rows), (True, rows)]
+    assert answers(b"1", b"50") == [(False, 0), (False, many[0])]

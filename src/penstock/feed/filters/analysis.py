@@ -116,6 +116,22 @@ def query(rows: DataFrame, table: TableSchema, rule: FilterRule) -> DataFrame:
         session.catalog.dropTempView(name)
 
 
+def condition(rows: DataFrame, table: TableSchema, rule: FilterRule) -> DataFrame | None:
+    """Return place and condition of rows; None where the condition cannot stand among the columns, as one with a subquery."""
+    name, alias = f"__penstock_rows_{next(_numbers)}", _alias(table)
+    rows.createOrReplaceTempView(name)
+    try:
+        return rows.sparkSession.sql(f"SELECT {alias}.{PLACE}, (\n{rule.where}\n) AS kept FROM {name} AS {alias}")
+    except (ParseException, AnalysisException):
+        return None
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)
+
+
+def _alias(table: TableSchema) -> str:
+    return "`" + table.table.replace("`", "``") + "`"
+
+
 def derived_only(frame: DataFrame, view: TableView, *, with_check: bool) -> DataFrame:
     """Return place, check if asked and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
     numbered = frame.toDF(*(f"_{at}" for at in range(len(frame.columns))))
@@ -140,7 +156,7 @@ class _Statement:
 
     @property
     def _parts(self) -> list[tuple[str, str]]:
-        alias = "`" + self.table.table.replace("`", "``") + "`"
+        alias = _alias(self.table)
         parts = [("", "SELECT"), ("select", self.rule.select or f"{alias}.*")]
         parts += [("", f", {alias}.{PLACE}, {alias}.{CHECK} FROM {self.rows} AS {alias}"), ("join", self.rule.join)]
         return [*parts, ("", "WHERE"), ("where", self.rule.where)] if self.rule.where else parts

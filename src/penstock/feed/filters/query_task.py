@@ -41,8 +41,11 @@ from penstock.store.flight.client import FlightStoreClient
 PLACE, CHECK = "__penstock_place", "__penstock_check"
 PART_BITS = 40
 """A place is the number of a task and of a row in it; a window has fewer rows than this many bits count."""
-_CHECK_BITS = 63 - PART_BITS
-_CHECK_MASK = (1 << _CHECK_BITS) - 1
+CHECK_BITS = 63 - PART_BITS
+_CHECK_MASK = (1 << CHECK_BITS) - 1
+SOME_ROWS = 1_024
+"""Of how many rows that are kept one is told where those are told that are left out."""
+_KEPT = "kept"
 
 Numbers = npt.NDArray[np.int64]
 
@@ -86,15 +89,37 @@ def deliver_kept(task: bytes, part: int, kept: Iterator[pa.RecordBatch]) -> byte
 def with_short_place(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows of ``read_typed`` with the number of a row in its task and a part of its check in one number: less crosses the JVM."""
     places: Numbers = rows.column(0).to_numpy()
-    short = ((places & ((1 << PART_BITS) - 1)) << _CHECK_BITS) | (rows.column(1).to_numpy() & _CHECK_MASK)
+    short = ((places & ((1 << PART_BITS) - 1)) << CHECK_BITS) | (rows.column(1).to_numpy() & _CHECK_MASK)
     return pa.RecordBatch.from_arrays([pa.array(short), *rows.columns[2:]], names=[rows.schema.names[0], *rows.schema.names[2:]])
 
 
-def with_long_place(kept: pa.RecordBatch, part: int) -> pa.RecordBatch:
-    """Return what Spark kept of such rows with place and check, as ``deliver_kept`` takes it."""
-    short: Numbers = kept.column(0).to_numpy()
-    own = [pa.array((short >> _CHECK_BITS) + (part << PART_BITS)), pa.array(short & _CHECK_MASK)]
-    return pa.RecordBatch.from_arrays([*own, *kept.columns[1:]], names=[PLACE, CHECK, *kept.schema.names[1:]])
+class ShortPlaces:
+    """What Spark tells of such rows, with place and check as ``deliver_kept`` takes it: those that it keeps, or those that it leaves out.
+
+    A row that it keeps among those that it leaves out, which is there for its check, has its number below zero.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], part: int, *, left_out: bool) -> None:
+        self._batches = batches
+        self._first = part << PART_BITS
+        self.left_out = left_out
+        self.told, self.of = 0, 0
+        """How many rows were told, and of about how many."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        short: Numbers = batch.column(0).to_numpy()
+        kept = short < 0
+        short = np.where(kept, -short - 1, short)
+        places = short >> CHECK_BITS
+        if len(places):
+            self.told, self.of = self.told + len(places), int(places[-1]) + 1
+        own = [pa.array(places + self._first), pa.array(short & _CHECK_MASK), *([pa.array(kept)] if self.left_out else [])]
+        names = [PLACE, CHECK, *([_KEPT] if self.left_out else []), *batch.schema.names[1:]]
+        return pa.RecordBatch.from_arrays([*own, *batch.columns[1:]], names=names)
 
 
 class KeptRows:
@@ -102,6 +127,7 @@ class KeptRows:
 
     def __init__(self, batches: Iterator[pa.RecordBatch], first: int, view: TableView) -> None:
         self._batches = batches
+        self._left_out = isinstance(batches, ShortPlaces) and batches.left_out
         self._next = first
         self._view = view
         self._waiting: pa.RecordBatch | None = None
@@ -111,12 +137,12 @@ class KeptRows:
         """Return the next rows with their derived columns, and which of them are kept."""
         end = self._next + records.num_rows
         found = self._up_to(end)
-        flags: npt.NDArray[np.bool_] = np.zeros(records.num_rows, dtype=np.bool_)
+        flags: npt.NDArray[np.bool_] = np.full(records.num_rows, self._left_out, dtype=np.bool_)
         at: Numbers = np.full(records.num_rows, -1, dtype=np.int64)
         rows = pa.Table.from_batches(found) if found else None
         if rows is not None:
             places: Numbers = rows.column(0).to_numpy() - self._next
-            flags[places] = True
+            flags[places] = rows.column(2).to_numpy() if self._left_out else True
             at[places] = np.arange(len(places))
             if bool(((_checks(records)[places] ^ rows.column(1).to_numpy()) & _CHECK_MASK).any()):
                 raise InvariantError(f"{self._view.base.full_name}: a row that Spark kept is not the row that was read")

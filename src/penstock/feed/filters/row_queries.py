@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -34,9 +35,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from penstock.feed.filters.analysis import derived_only, keeps_rows_in_place, query, rows_schema, view_of
+from penstock.feed.filters.analysis import condition, derived_only, keeps_rows_in_place, query, rows_schema, view_of
 from penstock.feed.filters.cost import ARROW_BYTES_MAX
-from penstock.feed.filters.query_task import CHECK, PART_BITS, PLACE, Deliver, Read, with_long_place, with_short_place
+from penstock.feed.filters.query_task import CHECK, CHECK_BITS, PART_BITS, PLACE, SOME_ROWS, Deliver, Read, ShortPlaces, with_short_place
 from penstock.feed.filters.query_watch import IDLE_S_MAX, LOOK_S, QueryWatch
 from penstock.feed.filters.rules import FilterRule
 from penstock.feed.filters.task_seal import TASKS_PROPERTY, GivenTasks, TaskSeal
@@ -70,7 +71,9 @@ _CONDITION = re.compile(r"(?P<condition>\[[A-Z_.]+\])")
 _EXPRESSION_ERRORS = (ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException)
 _VIEWS_MAX = 10_000
 _PLANNED_MAX = 200
-_ANSWER = st.StructType([st.StructField("answer", st.BinaryType())])
+_ROWS_TELLING = 10_000
+"""Of fewer rows of a window nothing is concluded for the next."""
+_ANSWER = st.StructType().add("part", st.IntegerType()).add("answer", st.BinaryType()).add("told", st.LongType()).add("of", st.LongType())
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class SparkRowQueries:
         """
         self._look_s = look_s
         self._views: dict[tuple[bytes, FilterRule], TableView | PenstockError] = {}
-        self._planned: dict[tuple[object, ...], DataFrame] = {}
+        self._planned: dict[tuple[object, ...], _Planned] = {}
         self._seal = TaskSeal.made()
         self._parent = session
         self._static = dict(static_tables or {})
@@ -144,15 +147,16 @@ class SparkRowQueries:
             key = (msgspec.json.encode(job.view), job.rule, len(job.tasks), job.read, job.deliver)
             with self._lock:
                 # No two threads have one at the same time.
-                frame = self._planned.pop(key, None) if sealed else None
-                frame = frame or _planned(session, job, self._seal if self._seal and sealed else GivenTasks(tuple(job.tasks)))
+                planned = self._planned.pop(key, None) if sealed else None
+                planned = planned or _planned(session, job, self._seal if self._seal and sealed else GivenTasks(tuple(job.tasks)))
             with watch:
-                found = {int(row["part"]): bytes(row["answer"]) for row in frame.collect()}
+                rows = planned.frame.collect()
             with self._lock:
                 # What a join reads of static tables would be kept with it.
-                if sealed and not job.rule.join:
+                if sealed and planned.way is not Way.MOVED:
                     _make_room(self._planned, _PLANNED_MAX)
-                    self._planned[key] = frame
+                    self._planned[key] = planned.for_next(rows, session, job, self._seal)
+            found = {int(row["part"]): bytes(row["answer"]) for row in rows}
         except PenstockError:
             raise
         except Exception as error:
@@ -187,21 +191,57 @@ def _make_room(kept: dict[Any, Any], count_max: int) -> None:
         del kept[next(iter(kept))]
 
 
-def _planned(session: SparkSession, job: QueryJob, tasks: TaskSeal | GivenTasks) -> DataFrame:
-    """Return the frame whose rows are the answers of the job's tasks, with the number of each."""
+class Way(Enum):
+    """How Spark tells which rows it keeps."""
+
+    KEPT = "those that it keeps, where they are"
+    LEFT_OUT = "those that it leaves out, where they are: of a condition that keeps most rows these are fewer"
+    MOVED = "those that it keeps, wherever a join brought them"
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A query as Spark planned it: its rows are the answers of the tasks, with how many rows each was told, and of how many."""
+
+    frame: DataFrame
+    way: Way
+
+    def for_next(self, answers: Sequence[Any], session: SparkSession, job: QueryJob, seal: TaskSeal | None) -> _Planned:
+        """Return the query for the next window of a table, in the way that would have told less of this one."""
+        told, of = (sum(int(row[name]) for row in answers) for name in ("told", "of"))
+        if seal is None or job.rule.select or max(told, of) < _ROWS_TELLING:
+            return self
+        if self.way is Way.KEPT and told * 4 >= of * 3:
+            frame = _left_out(session, job, seal)
+            return self if frame is None else _Planned(_delivered(frame, job, seal, Way.LEFT_OUT), Way.LEFT_OUT)
+        return _planned(session, job, seal) if self.way is Way.LEFT_OUT and told * 2 > of else self
+
+
+def _planned(session: SparkSession, job: QueryJob, tasks: TaskSeal | GivenTasks) -> _Planned:
+    """Have Spark plan a query."""
     if not job.rule.join:
-        frame = _kept(session, job, tasks, in_place=True)
+        frame = derived_only(query(_rows(session, job, tasks, Way.KEPT), job.view.base, job.rule), job.view, with_check=False)
         if keeps_rows_in_place(frame):
-            return _delivered(frame, job, tasks, in_place=True)
-    frame = _kept(session, job, tasks, in_place=False)
+            return _Planned(_delivered(frame, job, tasks, Way.KEPT), Way.KEPT)
+    frame = derived_only(query(_rows(session, job, tasks, Way.MOVED), job.view.base, job.rule), job.view, with_check=True)
     place, count = frame.columns[0], len(job.tasks)
     frame = frame.repartitionById(count, sf.shiftright(sf.col(place), PART_BITS).cast("int")).sortWithinPartitions(place)
-    return _delivered(frame, job, tasks, in_place=False)
+    return _Planned(_delivered(frame, job, tasks, Way.MOVED), Way.MOVED)
 
 
-def _kept(session: SparkSession, job: QueryJob, tasks: TaskSeal | GivenTasks, *, in_place: bool) -> DataFrame:
-    """Return the rows that Spark keeps: place, check and derived columns; where rows stay in place, place and check are one number."""
-    table, read, count = job.view.base, job.read, len(job.tasks)
+def _left_out(session: SparkSession, job: QueryJob, tasks: TaskSeal) -> DataFrame | None:
+    """Return the numbers of the rows that Spark leaves out, and of some that it keeps, for their checks; None where it cannot."""
+    found = condition(_rows(session, job, tasks, Way.LEFT_OUT), job.view.base, job.rule)
+    if found is None or not keeps_rows_in_place(found):
+        return None
+    place, kept = sf.col(found.columns[0]), sf.coalesce(sf.col(found.columns[1]), sf.lit(False))
+    some = sf.shiftright(place, CHECK_BITS).bitwiseAND(SOME_ROWS - 1) == 0
+    return found.filter(~kept | some).select(sf.when(kept, -place - 1).otherwise(place))
+
+
+def _rows(session: SparkSession, job: QueryJob, tasks: TaskSeal | GivenTasks, way: Way) -> DataFrame:
+    """Return the rows that are read, with every column of the table; where rows stay in place, place and check are one number."""
+    table, read, count, in_place = job.view.base, job.read, len(job.tasks), way is not Way.MOVED
     needed = typed_schema(job.view.read, with_ops=False)
 
     def read_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,24 +254,25 @@ def _kept(session: SparkSession, job: QueryJob, tasks: TaskSeal | GivenTasks, *,
     rows = map_batches(session.range(0, count, 1, count), read_rows, st.StructType([*own, *needed.fields]))
     # What no expression reads is there by name only: it does not cross the JVM.
     there = {*needed.names, *(field.name for field in own)}
-    rows = rows.select(
+    return rows.select(
         *(sf.col(_quoted(f.name)) if f.name in there else sf.lit(None).cast(f.dataType).alias(f.name) for f in rows_schema(table).fields)
     )
-    return derived_only(query(rows, table, job.rule), job.view, with_check=not in_place)
 
 
-def _delivered(kept: DataFrame, job: QueryJob, tasks: TaskSeal | GivenTasks, *, in_place: bool) -> DataFrame:
+def _delivered(kept: DataFrame, job: QueryJob, tasks: TaskSeal | GivenTasks, way: Way) -> DataFrame:
     deliver = job.deliver
 
     def deliver_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         part = context.partitionId()
-        rows = (with_long_place(batch, part) for batch in batches) if in_place else batches
+        rows = batches if way is Way.MOVED else ShortPlaces(batches, part, left_out=way is Way.LEFT_OUT)
         answers = list(_told(deliver(tasks.opened()[part], part, rows) for _ in range(1)))
-        yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array(answers, pa.binary())], ["part", "answer"])
+        told, of = (rows.told, rows.of) if isinstance(rows, ShortPlaces) else (0, 0)
+        columns = [pa.array([part], pa.int32()), pa.array(answers, pa.binary()), pa.array([told], pa.int64()), pa.array([of], pa.int64())]
+        yield pa.RecordBatch.from_arrays(columns, _ANSWER.names)
 
-    return map_batches(kept, deliver_rows, st.StructType([st.StructField("part", st.IntegerType()), *_ANSWER.fields]))
+    return map_batches(kept, deliver_rows, _ANSWER)
 
 
 def _told(values: Iterator[pa.RecordBatch] | Iterator[bytes]) -> Iterator[pa.RecordBatch]:

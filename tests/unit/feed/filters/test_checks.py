@@ -56,3 +56,17 @@ def test_files_that_are_there_keep_their_columns(after: FilterSettings, problem:
         check_columns_stay(before, after, TABLES)
     assert caught is None or caught.value.detail.startswith(problem)
     check_columns_stay(before, FilterSettings(rules=after.rules), [])
+
+
+def test_a_stopped_table_may_get_other_expressions_for_the_columns_that_it_has() -> None:
+    before = FilterSettings(rules=(FilterRule(("d.t",), where="id > 1"),))
+    mended = FilterSettings(rules=(FilterRule(("d.t",), where="id > 1", select="id"),))
+    with pytest.raises(PenstockError, match="only where may change"):
+        check_columns_stay(before, mended, TABLES, (), Fits())
+    check_columns_stay(before, mended, TABLES, {1}, Fits())
+    wide = TableSchema(1, "d", "t", 1, (*TABLES[0].columns, Column(2, "v", ColumnType(TypeKind.INT))))
+    narrow = FilterSettings(rules=(FilterRule(("d.t",), columns=("id",)),))
+    with pytest.raises(PenstockError, match="only where may change"):
+        check_columns_stay(before, narrow, [wide], {1}, Fits())
+    # Nothing stands in files of a version that the expression never fitted.
+    check_columns_stay(FilterSettings(rules=(FilterRule(("d.t",), where="x"),)), narrow, [wide], {1}, Fits())

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.feed.filters.query_task import PART_BITS, KeptRows, _checks, with_long_place, with_short_place
+from penstock.feed.filters.query_task import PART_BITS, KeptRows, ShortPlaces, _checks, with_short_place
 from penstock.feed.filters.views import Derived, TableView
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import Column, TableSchema
@@ -43,10 +43,26 @@ def test_place_and_check_travel_as_one_number_through_the_jvm() -> None:
     # Spark keeps the last row and computes a price.
     price = pa.array(["12.5"]).cast(pa.decimal128(6, 2))
     spark = pa.RecordBatch.from_arrays([short.column(0).slice(2), price], ["p", "price"])
-    _, flags = KeptRows(iter([with_long_place(spark, 3)]), FIRST, VIEW).of(rows(ids))
-    assert flags.tolist() == [False, False, True]
+    found = ShortPlaces(iter([spark]), 3, left_out=False)
+    _, flags = KeptRows(found, FIRST, VIEW).of(rows(ids))
+    assert (flags.tolist(), found.told, found.of) == ([False, False, True], 1, 3)
     with pytest.raises(InvariantError, match="is not the row that was read"):
-        KeptRows(iter([with_long_place(spark, 3)]), FIRST, VIEW).of(rows([10, 11, 13]))
+        KeptRows(ShortPlaces(iter([spark]), 3, left_out=False), FIRST, VIEW).of(rows([10, 11, 13]))
+
+
+def test_rows_that_are_left_out_tell_as_much_as_those_that_are_kept() -> None:
+    ids, plain = [10, 11, 12, 13], TableView(TABLE, TABLE, (1,))
+    checks = _checks(rows(ids))
+    given = pa.RecordBatch.from_arrays([pa.array([FIRST + at for at in range(4)]), pa.array(checks)], ["p", "c"])
+    short = with_short_place(given).column(0).to_numpy()
+    # The first is kept and told for its check, the third is left out.
+    told = pa.RecordBatch.from_arrays([pa.array([-short[0] - 1, short[2]])], ["p"])
+    found = KeptRows(ShortPlaces(iter([told]), 3, left_out=True), FIRST, plain)
+    assert [found.of(rows(part))[1].tolist() for part in (ids[:1], ids[1:])] == [[True], [True, False, True]]
+    found.finish()
+    assert KeptRows(ShortPlaces(iter([]), 3, left_out=True), FIRST, plain).of(rows(ids))[1].all()
+    with pytest.raises(InvariantError, match="is not the row that was read"):
+        KeptRows(ShortPlaces(iter([told]), 3, left_out=True), FIRST, plain).of(rows([9, 11, 12, 13]))
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3], [4]])
