@@ -60,6 +60,11 @@ class ServerClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
 
+    @property
+    def url(self) -> str:
+        """Return the server's address."""
+        return self._url
+
     def create_feed(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Create a feed from its configuration."""
         return self._call("POST", "/feeds", tree)

@@ -68,11 +68,26 @@ CODES: dict[str, CodeEntry] = {
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
+    "SINK_VALUE_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target cannot hold a value.",
+        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
         "A published file exists with different bytes.",
         "Something else writes to this prefix; move the feed to its own prefix.",
+    ),
+    "SINK_MESSAGE_TOO_LARGE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A row is larger than the messages that the target takes.",
+        "Raise max-message-bytes here and at the brokers, or set claim-check to object storage for such messages.",
+    ),
+    "SINK_NO_TRANSACTIONS": CodeEntry(
+        ErrorKind.INVALID,
+        "The brokers have no transactions, without which messages may come twice.",
+        "Set delivery = at-least-once if readers can live with that, or use brokers with transactions.",
     ),
     "CUT_CONFLICT": CodeEntry(
         ErrorKind.TRANSIENT, "Two attempts of a window cut files at different rows.", "The window is tried again with the recorded cuts."
@@ -107,8 +122,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILTER_FAILED": CodeEntry(
         ErrorKind.BLOCKED,
-        "An expression of a feed's filter failed for a row.",
-        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+        "An expression of a feed's filter failed for a row. Its table is stopped; the rest of the feed goes on.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; or mend the row and run "
+        "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -38,7 +38,7 @@ class Dispatcher(msgspec.Struct, frozen=True):
     with_state: bool = False
     returns: bool = False
     stopped: str = ""
-    """Why nothing of the table is delivered: a DDL broke an expression of its filter. It comes back with its state."""
+    """Why nothing of the table is delivered: an expression of its filter does not fit it, or failed. It comes back with its state."""
 
 
 class FeedContext(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import SinkMaintainer
 
 STOPPED = "stopped"
-"""What is said of a table that a DDL made unfit for its filter."""
+"""What is said of a table whose filter does not fit it, or failed."""
 JOINING = "joining"
 """What is said of a table whose state is still to come into a target that the feed went over to."""
 DELIVERING = "delivering"

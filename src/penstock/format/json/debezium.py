@@ -34,8 +34,8 @@ TOTAL_ORDER, COLLECTION_ORDER = "_total_order", "_collection_order"
 """Columns of rows that know which event of their transaction they are, from 1: among all, and among those of their table."""
 
 
-def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space) -> None:
-    """Append paired rows as events, each with its line end."""
+def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space, around: bytes = b"") -> None:
+    """Append paired rows as events, each with its line end; ``around`` begins an object whose last member is the event."""
     if records.num_rows == 0:
         return
     ops = records.column(OP).to_numpy(zero_copy_only=True)
@@ -44,7 +44,7 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
     has_old = np.ascontiguousarray(records.column(OLD).to_numpy(zero_copy_only=True))
     if not settings.output_old_value:
         has_old = np.zeros_like(has_old)
-    sheet.constant(b'{"before":')
+    sheet.constant(around + b'{"before":')
     sheet.constant(b"null", _INSERTS)
     if has_old.any():
         sheet.constant(b"null", _UPDATES, (1 - has_old).astype(np.uint8))
@@ -75,7 +75,18 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
         sheet.constant(b',"data_collection_order":')
         sheet.integers(records.column(COLLECTION_ORDER), quoted=False)
         sheet.constant(b"}")
-    sheet.constant(b"}" + settings.line_end)
+    sheet.constant((b"}}" if around else b"}") + settings.line_end)
+    sheet.render_into(out)
+
+
+def encode_keys(columns: tuple[Column, ...], records: pa.RecordBatch, out: Space, around: bytes = b"") -> None:
+    """Append an object of some columns for each row, values as events have them, each followed by a line feed."""
+    if records.num_rows == 0:
+        return
+    sheet = MessageSheet(np.zeros(records.num_rows, np.uint8))
+    sheet.constant(around)
+    _row(sheet, columns, [records.column(c.field_name) for c in columns], ALL_OPS, None)
+    sheet.constant(b"}\n" if around else b"\n")
     sheet.render_into(out)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.config.tree import load_feed_config
+from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState
 from penstock.model.decoding import decoded
@@ -30,6 +31,8 @@ from penstock.settings.masking import mask_text
 DoubtedOf = Callable[[FeedRecord], DoubtedTables | None]
 """Gives the doubted tables of a feed's source; None where they are never in doubt."""
 _WHOLE = re.compile(r"![^.*?\[\]]+\.[^*?\[\]]+")
+_AGAIN = frozenset({"retry", "resnapshot"})
+"""Verbs that have a table delivered again which its filter stopped."""
 _EXCLUDED = {"state": "excluded", "reason": "excluded by an operator", "hint": "Include it when it shall be delivered again."}
 
 
@@ -53,12 +56,14 @@ class TableControl:
         doubted = self._doubted_of(feed)
         found = find_table(self.tables(feed, doubted), table)
         actor = Actor(by, mask_text(told.reason))
+        stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(name) or ()) if d.stopped}
+        again = verb == "resnapshot" and doubted is None and not _is_excluded(feed, found)
+        if again or (verb in _AGAIN and stopped & set(found.table_ids)):
+            # It stands in the audit with the change itself.
+            self._control.deliver_again(name, found.name, verb, actor)
+            return self.views([found], feed, doubted)[0]
         if doubted is not None:
             TABLE_VERBS[verb](self._meta, doubted, name, found)
-        elif verb == "resnapshot" and not _is_excluded(feed, found):
-            # It stands in the audit with the change itself.
-            self._control.deliver_again(name, found.name, actor)
-            return self.views([found], feed, doubted)[0]
         else:
             self._alter(verb, feed, found, actor)
         self._meta.lives.record(name, f"table {verb}", actor, found.name)

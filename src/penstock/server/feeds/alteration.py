@@ -278,7 +278,8 @@ class Adoption:
         former |= {i: tuple(d for d in before if d.id.table_id == i) for i in {d.id.table_id for d in before} - known}
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
-        coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
+        # One that stopped may have left a window behind of which the target has files.
+        coming = tuple(msgspec.structs.replace(d, returns=bool(positions.get(str(d.id)) or d.stopped), stopped="") for d in coming)
         return tuple(sorted([*kept, *coming], key=lambda d: d.id))
 
     def _first(self, config: FeedConfig, before: Sequence[Dispatcher], snapshot_ts: int) -> tuple[Dispatcher, ...]:

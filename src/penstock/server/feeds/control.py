@@ -97,13 +97,13 @@ class FeedControl:
         """Return what happened to a feed, oldest first."""
         return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
 
-    def deliver_again(self, name: str, table: str, actor: Actor) -> None:
+    def deliver_again(self, name: str, table: str, verb: str, actor: Actor) -> None:
         """Have a table of a feed delivered once more as it is, as far as the target differs from it."""
         feed = self._meta.get_feed(name)
         document = FeedDocument.of(feed)
         changed = msgspec.structs.replace(document, again=tuple(sorted({*document.again, table})))
         if changed != document:
-            self._change(feed, changed, "table resnapshot", actor, "", table)
+            self._change(feed, changed, f"table {verb}", actor, "", table)
         self._supervisor.wake()
 
     def retry_now(self, name: str) -> None:

@@ -188,7 +188,7 @@ class FeedCreator:
             check_filter(chosen, tables, self._viewer)
             stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(config.name) or ()) if d.stopped}
             if move is None:
-                check_columns_stay(before.settings.filter, chosen, [t for t in tables if t.table_id not in stopped])
+                check_columns_stay(before.settings.filter, chosen, tables, stopped, self._viewer)
 
     def past_of(self, document: FeedDocument, dispatchers: Sequence[Dispatcher]) -> tuple[list[TableSchema], int | None]:
         """Return the tables of a feed's dispatchers as they are, and from which ts on all their changes are kept, if that is known."""
