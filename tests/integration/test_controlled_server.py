@@ -128,10 +128,13 @@ def test_a_feed_goes_over_to_another_target(server: ControlledServer, path: Whol
 def test_a_feed_leaves_a_target_that_takes_nothing(server: ControlledServer, path: WholePath) -> None:
     server.create("d.a")
     server.delivers(path.write({"d.a": {1: "x"}}))
-    # A file stands where its folder was: nothing can be written there, its window stays on record, and it cannot be published either.
+    # A file stands where its folder was: nothing can be written there, nor published. Nobody writes while it is put there.
+    server.do("pause")
+    server.reaches("paused")
     server.out.rename(path.root / "away")
     server.out.write_text("no folder")
     path.write({"d.a": {2: "y"}})
+    server.do("resume")
     server.reaches("failed")
     before, server.out = server.out, path.root / "second"
     told = server.do("alter", changes={"sink": server.out.as_uri()})

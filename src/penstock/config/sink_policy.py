@@ -24,6 +24,7 @@ from penstock.sink.catalog import kind_of
 from penstock.target.hosts import is_host
 
 _KINDS = {"s3a": "s3", "gcs": "gs", "azure": "az", "azblob": "az"}
+_WITH_FOLDERS = frozenset({"file", "s3", "gs", "az"})
 _PREFIXES = {"s3": ("aws-",), "gs": ("google-",), "az": ("azure-storage-", "azure-")}
 _OF_S3 = """
 access-key access-key-id secret-access-key session-token token region default-region endpoint endpoint-url force-path-style path-style
@@ -108,7 +109,7 @@ class SinkPolicy:
         except PenstockError:
             # The other one names a connection that the server has no more.
             return False
-        same_server = place_of(inner)[3] == place_of(outer)[3]
+        same_server = place_of(inner)[0] in _WITH_FOLDERS and place_of(inner)[3] == place_of(outer)[3]
         return same_server and _canonical(inner).startswith(f"{_canonical(outer).rstrip('/')}/")
 
     def _check_other(self, path: str, uri: str, problems: Problems) -> None:

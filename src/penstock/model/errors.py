@@ -74,9 +74,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "A file that waited for its commit is gone.", "The window is tried again; let nothing else delete files there."
     ),
     "SINK_LIBRARY_MISSING": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The library of this kind of target is not installed.",
-        "Install the extra that the message names, on every executor.",
+        ErrorKind.BLOCKED, "The library of this kind of target is not installed.", "Install the extra that it names, on every executor."
     ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
@@ -96,9 +94,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."
     ),
     "SINK_CONFLICT": CodeEntry(
-        ErrorKind.CORRUPT,
-        "A published file exists with different bytes.",
-        "Something else writes to this prefix; move the feed to its own prefix.",
+        ErrorKind.CORRUPT, "A published file exists with different bytes.", "Something else writes there; give the feed its own prefix."
     ),
     "SINK_MESSAGE_TOO_LARGE": CodeEntry(
         ErrorKind.BLOCKED,
@@ -148,9 +144,7 @@ CODES: dict[str, CodeEntry] = {
         "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "A setting of the upstream does not allow capture.",
-        "Run `penstock doctor`: it says what fixes it.",
+        ErrorKind.BLOCKED, "A setting of the upstream does not allow capture.", "Run `penstock doctor`: it says what fixes it."
     ),
     "LOG_HELD": CodeEntry(
         ErrorKind.TRANSIENT,
@@ -253,9 +247,7 @@ CODES: dict[str, CodeEntry] = {
         "Nothing to do; what it delivered stays. A later until-ts lets it go on.",
     ),
     "FEED_ENDED": CodeEntry(
-        ErrorKind.INVALID,
-        "The feed has ended for good, or shall be removed.",
-        "Create another one, or `penstock feed clone` it into a target of its own.",
+        ErrorKind.INVALID, "The feed has ended for good, or shall be removed.", "Create another one, or `penstock feed clone` it."
     ),
     "FEED_FAILED": CodeEntry(
         ErrorKind.TRANSIENT,

@@ -33,7 +33,7 @@ from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedDocument, TargetMove, claimant
 from penstock.settings.loader import Problems, merge
 from penstock.settings.masking import mask_tree, mask_uri
-from penstock.sink.catalog import settings_of
+from penstock.sink.catalog import kind_of, settings_of
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.target.kind import TargetSettings
@@ -55,7 +55,11 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
     before = load_feed_config(document.config)
     sink = changes.get("sink")
     given = {**changes, "sink": {"uri": sink}} if isinstance(sink, str) else changes
-    config = load_feed_config(merge(document.next or document.config, given))
+    now, named = document.next or document.config, given["sink"].get("uri") if isinstance(given.get("sink"), Mapping) else None
+    if isinstance(named, str) and kind_of(named) is not kind_of(now["sink"]["uri"]):
+        # Options of one kind of target are none of another's.
+        now = {**now, "sink": {}}
+    config = load_feed_config(merge(now, given))
     problems = Problems()
     if config.name != before.name:
         problems.add("name", "stays")

@@ -47,6 +47,13 @@ def test_another_place_is_another_target_which_may_have_other_options(uri: str) 
         altered(document(), {"sink": {"protocol": "canal-json"}})
 
 
+def test_another_kind_of_target_has_none_of_the_options_before() -> None:
+    tree = dump_feed_config(load_feed_config({"name": "f", "tables": ["a.b"], "sink": {"uri": URI, "csv": {"delimiter": ";"}}}))
+    before = FeedDocument(config=tree, source="", dispatchers=(), snapshot_ts=0)
+    assert altered(before, {"sink": "s3://lake/other"}).sink["csv"] == {"delimiter": ";"}
+    assert altered(before, {"sink": "null://"}).sink == {"uri": "null://"}
+
+
 @pytest.mark.parametrize(
     ("start", "uri", "checkpoint_ts", "says"),
     [
