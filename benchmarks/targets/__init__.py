@@ -1,6 +1,6 @@
 """``make bench NAME=targets``: each target beyond files against the bare client that a user would call instead.
 
-One part for each target, a module of ``benchmarks/rigs`` with ``part(quick)``, which gives bars and figures. Databases: a first state
+One part for each target, a module beside this one with ``part(quick)``, which gives bars and figures. Databases: a first state
 against LOAD DATA LOCAL or COPY of the same rows from text that is ready, and mixed changes against one statement for each change.
 """
 
@@ -10,7 +10,7 @@ import importlib
 
 from benchmarks.report import Bar, Report, say
 
-PARTS = ("benchmarks.rigs.table_targets",)
+PARTS = ("benchmarks.targets.databases",)
 """A new target adds its module here."""
 
 
