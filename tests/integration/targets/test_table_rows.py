@@ -244,3 +244,12 @@ def test_what_a_doctor_finds_leaves_nothing(target: TargetDatabase) -> None:
     assert [f.name for f in check_target(target.uri, target.options, "f") if not f.ok] == ["target: free"]
     closed = target.uri.replace("127.0.0.1", "127.0.0.2")
     assert [f.name for f in check_target(closed, target.options, "f") if not f.ok] == ["target: reachable"]
+
+
+def test_a_user_without_rights_is_refused(target: TargetDatabase) -> None:
+    quoted = f"weak{target.number}"
+    target.run(f"CREATE USER {quoted}")
+    weak = target.uri.replace("root@" if target.kind == "mariadb" else "penstock@", f"{quoted}@")
+    with pytest.raises(PenstockError, match="SINK_UNWRITABLE"):
+        kind_of(weak).make_maintainer(weak, target.options, lambda: None, FEED).check("f")
+    assert [f.name for f in check_target(weak, target.options, "f") if not f.ok] == ["target: writable"]
