@@ -50,9 +50,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.INVALID, "A table or pattern matches nothing upstream.", "List the tables of the source and correct the name."
     ),
     "SINK_URI_INVALID": CodeEntry(
-        ErrorKind.INVALID,
-        "The sink URI cannot be understood.",
-        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or another one of docs/targets.",
+        ErrorKind.INVALID, "The sink URI cannot be understood.", "Use file:///dir, s3://bucket/prefix, or a scheme of docs/targets."
     ),
     "SINK_UNWRITABLE": CodeEntry(
         ErrorKind.BLOCKED, "The target refuses writes.", "Check that it exists, its permissions and its credentials."
@@ -82,9 +80,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
     "SINK_VALUE_REFUSED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The target cannot hold a value.",
-        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+        ErrorKind.BLOCKED, "The target cannot hold a value.", "Change the value or the column, or set unfit-values to null."
     ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_REFUSED": CodeEntry(
@@ -96,9 +92,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."
     ),
     "SINK_CONFLICT": CodeEntry(
-        ErrorKind.CORRUPT,
-        "A published file exists with different bytes.",
-        "Something else writes to this prefix; move the feed to its own prefix.",
+        ErrorKind.CORRUPT, "A published file exists with different bytes.", "Something else writes there; give the feed its own prefix."
     ),
     "SINK_MESSAGE_TOO_LARGE": CodeEntry(
         ErrorKind.BLOCKED,
