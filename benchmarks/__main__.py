@@ -22,6 +22,7 @@ BENCHMARKS = {
     "sources": "benchmarks.sources",
     "sink": "benchmarks.sink",
     "store": "benchmarks.store",
+    "targets": "benchmarks.targets",
 }
 
 

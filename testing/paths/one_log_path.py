@@ -7,7 +7,7 @@ services and opening them again is a process that ends and comes back. Runs in t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.feed.bootstrap.bootstrap import Bootstrap, BootstrapSettings, TaskRunner
@@ -38,12 +38,15 @@ class OneLogPath(FeedPath):
         settings: FeedSettings | None = None,
         page_rows: int = PAGE_ROWS,
         shared: Path | None = None,
+        target_uri: str = "",
+        sink_options: Mapping[str, str] | None = None,
     ) -> None:
         self._uri = uri
         self._page_rows = page_rows
         with contextlib.closing(open_upstream(uri)) as upstream:
-            super().__init__(root, upstream, tables, settings or FeedSettings(bootstrap_tasks=2), root / "files", "")
+            super().__init__(root, upstream, tables, settings or FeedSettings(bootstrap_tasks=2), root / "files", target_uri)
         self.shared = shared
+        self.sink_options = dict(sink_options or {})
         self.open()
 
     def open(self, before_part: Callable[..., None] = lambda _: None) -> None:

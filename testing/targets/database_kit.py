@@ -53,12 +53,12 @@ class TargetDatabase:
         self.options = {"schema-name": self.prefix + "{schema}", "progress-schema": self.home}
         self.uri = self.server.rpartition("/")[0] + ("/" if kind == "mariadb" else "/postgres")
 
-    def connect(self) -> Any:
+    def connect(self, **settings: Any) -> Any:
         """Return a connection of the driver that commits each statement."""
         if self.kind == "postgres":
             return psycopg.connect(self.server, autocommit=True)
         address = parse_uri(self.server)
-        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4")
+        return pymysql.connect(host=address.host, port=address.port, user=address.user, autocommit=True, charset="utf8mb4", **settings)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements; return the rows of the last."""

@@ -50,9 +50,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.INVALID, "A table or pattern matches nothing upstream.", "List the tables of the source and correct the name."
     ),
     "SINK_URI_INVALID": CodeEntry(
-        ErrorKind.INVALID,
-        "The sink URI cannot be understood.",
-        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or another one of docs/targets.",
+        ErrorKind.INVALID, "The sink URI cannot be understood.", "Use file:///dir, s3://bucket/prefix, or a scheme of docs/targets."
     ),
     "SINK_UNWRITABLE": CodeEntry(
         ErrorKind.BLOCKED, "The target refuses writes.", "Check that it exists, its permissions and its credentials."
@@ -80,9 +78,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
     "SINK_VALUE_REFUSED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The target cannot hold a value.",
-        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+        ErrorKind.BLOCKED, "The target cannot hold a value.", "Change the value or the column, or set unfit-values to null."
     ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_REFUSED": CodeEntry(

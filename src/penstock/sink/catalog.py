@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.target.expiry import CleanUp
     from penstock.target.state import TargetState
     from penstock.target.storage import Guard
+    from penstock.target.tables import TargetTables
 
 _PACKAGE = "penstock.sink"
 _FIRST = "storage"
@@ -92,6 +93,11 @@ def open_clean_up(uri: str, options: Mapping[str, Any], guard: Guard, clock: Clo
 def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
     """Return what reads a target back for a feed whose history is lost."""
     return kind_of(uri).make_state(uri, options)
+
+
+def open_tables(uri: str, options: Mapping[str, Any]) -> TargetTables:
+    """Return the tables of a target that holds such, for verification."""
+    return kind_of(uri).make_tables(uri, options)
 
 
 def check_target(uri: str, options: Mapping[str, Any] | None = None, feed: str | None = None) -> list[Finding]:

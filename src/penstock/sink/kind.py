@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.target.expiry import CleanUp
     from penstock.target.state import TargetState
     from penstock.target.storage import Guard
+    from penstock.target.tables import TargetTables
 
 
 class LetterBox(Protocol):
@@ -72,6 +73,10 @@ class TargetKind(Protocol):
     def make_state(self, uri: str, options: Mapping[str, Any]) -> TargetState:
         """Return what reads the target back for a feed whose history is lost; raise ``SINK_NOT_READABLE`` where it cannot be."""
         raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(uri)}: what is in a target of kind {self.name} cannot be read back")
+
+    def make_tables(self, uri: str, options: Mapping[str, Any]) -> TargetTables:
+        """Return the tables that the target holds, for verification; raise ``SINK_NOT_READABLE`` where it holds none."""
+        raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(uri)}: a target of kind {self.name} cannot be compared")
 
     def check(self, uri: str, options: Mapping[str, Any], feed: str | None) -> list[Finding]:
         """Return what a doctor finds of a target that the given feed is meant to deliver to. Leaves it as it was."""

@@ -10,6 +10,8 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import FAILPOINTS, arm
+from penstock.server.verify.tables_verification import TablesVerifier
+from penstock.sink.catalog import open_tables
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath, read_state
 from testing.targets.database_kit import TargetDatabase
@@ -70,6 +72,14 @@ def test_state_changes_and_ddls_arrive(rig: Rig) -> None:
     path.upstream.execute_ddl("ALTER TABLE d.a DROP COLUMN v")
     path.drain()
     assert rig.check() == 791
+    ids = sorted(path.live_tables().values())
+    with contextlib.closing(open_tables(path.target_uri, path.sink_options)) as tables:
+        assert TablesVerifier(tables, path.upstream).verify(ids).summary() == "verified: 2 tables, 791 rows identical"
+        rig.target.run(
+            f"UPDATE {rig.target.name('d', 'a')} SET n = 8 WHERE id = 100", f"DELETE FROM {rig.target.name('d', 'a')} WHERE id = 101"
+        )
+        wrong = next(t for t in TablesVerifier(tables, path.upstream).verify(ids).tables if t.name == "d.a")
+        assert (wrong.rows, wrong.missing, wrong.different, wrong.unexpected) == (789, 1, 1, 0)
     assert not rig.target.run(f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{rig.target.prefix}d' AND table_name = 'b2'")
 
 

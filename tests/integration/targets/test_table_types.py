@@ -50,6 +50,8 @@ VALUES: list[tuple[ColumnType, Any, Any, Any]] = [
     (ColumnType(K.VARCHAR), "NULL", "NULL", "NULL"),
     (ColumnType(K.LONGTEXT), TEXT * 50, TEXT * 50, TEXT * 50),
     (ColumnType(K.VARBINARY, length=9), b"\x00\xff'\"\\,\n", b"\x00\xff'\"\\,\n", b"\x00\xff'\"\\,\n"),
+    (ColumnType(K.BINARY, length=4), b"\x01", b"\x01\0\0\0", b"\x01"),
+    (ColumnType(K.CHAR, length=6), "pad  ", "pad", "pad  "),
     (ColumnType(K.LONGBLOB), b"", b"", b""),
     (ColumnType(K.ENUM, elems=("a", "b'c", "")), 2, "b'c", "b'c"),
     (ColumnType(K.SET, elems=("x", "y", "z")), 5, "x,z", "x,z"),

@@ -7,6 +7,7 @@ comparison could not be made; 3 that nothing differs, but that a table could not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -177,16 +178,22 @@ def _compare(source: str, sink: str, tables: tuple[str, ...], assignments: tuple
     from penstock.config.tree import load_feed_config
     from penstock.server.feeds.creation import match_tables
     from penstock.server.verify.moving_verification import verify_standing
-    from penstock.server.verify.verification import open_reader, verify_target
+    from penstock.server.verify.tables_verification import TablesVerifier
+    from penstock.server.verify.verification import holds_files, open_reader, verify_target
+    from penstock.sink.catalog import open_tables
     from penstock.source.catalog import open_upstream
     from penstock.source.contract import reads_past
 
     given: dict[str, Any] = {"name": "verify", "tables": list(tables), "sink": {"uri": sink}}
     config = load_feed_config(merge(read_options(assignments), given))
-    reader = open_reader(config.target.uri, config.target.options)
+    files = holds_files(config.target.uri, config.target.options)
+    reader = open_reader(config.target.uri, config.target.options) if files else None
     upstream = open_upstream(source)
     try:
         table_ids = sorted(t.table_id for t in match_tables(config.tables, upstream.list_tables()))
+        if reader is None:
+            with contextlib.closing(open_tables(config.target.uri, config.target.options)) as held:
+                return TablesVerifier(held, upstream, _tell).verify(table_ids, config.settings.start_ts)
         if reads_past(upstream):
             return verify_target(reader, upstream, table_ids, start_ts=config.settings.start_ts, tell=_tell)
         return verify_standing(reader, upstream, table_ids, _tell)

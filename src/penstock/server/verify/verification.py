@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
-from penstock.config.tree import SinkConfig
+from penstock.config.tree import FeedConfig, SinkConfig
 from penstock.feed.filters.rules import FilterSettings
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import from_record
@@ -35,7 +35,7 @@ from penstock.server.feeds.creation import FeedDocument
 from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
 from penstock.settings.masking import mask_text, mask_uri
-from penstock.sink.catalog import settings_of
+from penstock.sink.catalog import open_tables, settings_of
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import StorageSinkSettings
@@ -133,6 +133,8 @@ class FeedVerifier:
         try:
             config = document.feed_config()
             target = self._resolve(config.target)
+            if not holds_files(target.uri, target.options):
+                return self._verify_tables(name, target, config)
             reader, joined = self._open(name, target)
             records = self._meta.dispatchers(name, reader.checkpoint_ts())
             live = document.dispatchers if records is None else [from_record(r) for r in records]
@@ -146,6 +148,19 @@ class FeedVerifier:
         finally:
             self._progress = ("", [])
             self._lock.release()
+
+    def _verify_tables(self, name: str, target: SinkConfig, config: FeedConfig) -> Verdict:
+        """Compare a target that holds tables, and not changes."""
+        from penstock.server.verify.tables_verification import TablesVerifier
+
+        with contextlib.closing(open_tables(target.uri, target.options)) as tables:
+            live = [from_record(r) for r in self._meta.dispatchers(name) or ()] or list(
+                FeedDocument.of(self._meta.get_feed(name)).dispatchers
+            )
+            left_out = self._left_out(live, {(d.id, d.begin_ts) for d in live if not d.with_state}, config.settings.filter)
+            table_ids = sorted({d.id.table_id for d in live} - left_out.keys())
+            verdict = TablesVerifier(tables, self._upstream, self._tell).verify(table_ids, config.settings.start_ts)
+            return msgspec.structs.replace(verdict, tables=(*verdict.tables, *left_out.values()))
 
     def progress(self, name: str) -> list[str]:
         """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
@@ -194,6 +209,11 @@ class FeedVerifier:
         lines = self._progress[1]
         if len(lines) < LINES_MAX:
             lines.append(line)
+
+
+def holds_files(sink_uri: str, sink_options: Mapping[str, Any]) -> bool:
+    """Return whether a target holds changes in files; another one may hold tables."""
+    return isinstance(settings_of(sink_uri, sink_options)[1], StorageSinkSettings)
 
 
 def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader:
@@ -268,4 +288,4 @@ def rows_of(batches: Iterable[ChangeBatch], part: TableSchema, table: TableSchem
         yield batch.records.rename_columns([fields.get(name, name) for name in batch.records.schema.names])
 
 
-__all__ = ["FeedVerifier", "TableVerdict", "Verdict", "Verifies", "open_reader", "published_ts", "rows_of", "verify_target"]
+__all__ = ["FeedVerifier", "TableVerdict", "Verdict", "Verifies", "holds_files", "open_reader", "published_ts", "rows_of", "verify_target"]

@@ -24,6 +24,7 @@ from penstock.sink.mysql.settings import MySqlSettings
 from penstock.sink.tables.database import Database, Session, TableTraits
 
 HOME = "penstock"
+_ONE_MOMENT = ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 _KEY_CHARS, _KEY_BYTES = 700, 3_000
 """What an index of InnoDB holds, over all columns of a key."""
 _DATED = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
@@ -59,6 +60,8 @@ def _sized(column: Column, length: int | None, scale: int | None) -> Column:
 class MySqlDatabase(Database):
     """One server."""
 
+    one_moment = _ONE_MOMENT
+
     def __init__(self, uri: str, settings: MySqlSettings) -> None:
         self._address = parse_uri(uri)
         self._settings = settings
@@ -87,6 +90,16 @@ class MySqlDatabase(Database):
         if column.type.kind is TypeKind.JSON and not table.handle_columns:
             return "LONGTEXT"
         return super().column_type(column, table)
+
+    def shown_value(self, column: Column) -> str:
+        """Return the expression by which a column is read."""
+        name, kind = self.dialect.identifier(column.name), column.type.kind
+        if kind in BINARY_KINDS:
+            return name
+        if kind is TypeKind.BIT:
+            return f"CAST({name} AS UNSIGNED)"
+        # A FLOAT is shown with six digits, its double with all that there are.
+        return f"{name} + 0E0" if kind in FLOAT_KINDS else f"CAST({name} AS CHAR)"
 
     def traits(self, session: Session, schema: str, table: str) -> TableTraits:
         """Return what a table has."""

@@ -10,8 +10,8 @@ from penstock.model.errors import PenstockError
 
 _FULL = frozenset({1021, 1114, 3, 28, 1041, 3675})
 """Disk full, table full, no memory."""
-_REFUSED = frozenset({1044, 1045, 1142, 1143, 1227, 1049, 1698, 1290, 1370, 1396, 4151, 3118, 1820, 1862})
-"""Who may not log in, or not do this; a database that is not there; a server that is read-only stays retried (1290 by an option is not)."""
+_REFUSED = frozenset({1044, 1045, 1142, 1143, 1227, 1049, 1370, 1396, 1698, 1820, 1862, 3118, 4151})
+"""Who may not log in, or not do this. A server that is read-only may be one that takes over, and is asked again."""
 _VALUES = frozenset({1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 3140, 3141, 4025, 1690, 1411, 1441, 3819, 3156, 1364, 1300, 4078})
 """A value that does not fit its column, or that a constraint of the table refuses."""
 _STRUCTURE = frozenset({1054, 1064, 1071, 1074, 1075, 1101, 1103, 1113, 1117, 1118, 1146, 1170, 1050, 1060, 1061, 1068, 1069, 1091, 1235})

@@ -6,13 +6,14 @@ that asks for a file gets the rows of the statement under way or nothing, whatev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import polars as pl
 import pymysql
 from pymysql.connections import LoadLocalPacketWrapper, MySQLResult
 from pymysql.constants import CLIENT
+from pymysql.cursors import SSCursor
 
 from penstock.access.guarded_mysql import NONSENSE, GuardedConnection
 from penstock.access.mysql_server import ServerAddress, login
@@ -39,10 +40,12 @@ class LoadingConnection(GuardedConnection):
     rows: bytes | None = None
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
-        del unbuffered
         self._result = None
         result = _LoadingResult(self)
-        result.read()
+        if unbuffered:
+            result.init_unbuffered_query()
+        else:
+            result.read()
         self._result = result
         if result.server_status is not None:
             self.server_status = result.server_status
@@ -119,19 +122,30 @@ class MySqlSession(Session):
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Remove the rows with these keys."""
-        names, frame = TableNames(self._dialect, table), _compared(shown(rows, table.handle_columns, self._dialect))
+        names, frame = TableNames(self._dialect, table), _compared(shown(rows, table.handle_columns, self._dialect), table)
         head = f"DELETE FROM {names.table} WHERE ({', '.join(names.keys)}) IN ("
         self._statements(head, row_texts(frame), KEYS_PER_STATEMENT, ")")
 
     def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
         """Remove as many rows of each content as counted: one statement each, for there is no other way to say it."""
-        names, frame = TableNames(self._dialect, table), _compared(shown(rows, row_columns(table), self._dialect))
+        names, frame = TableNames(self._dialect, table), _compared(shown(rows, row_columns(table), self._dialect), table)
         same = [
             pl.concat_str([pl.lit(f"{name} <=> "), literals(frame, one)]) for name, one in zip(names.columns, frame.columns, strict=True)
         ]
         conditions = frame.select(pl.concat_str(same, separator=" AND ")).to_series()
         for condition, count in zip(conditions, counts, strict=True):
             self._query(f"DELETE FROM {names.table} WHERE {condition} LIMIT {count}")
+
+    def read(self, table: TableSchema, values: Sequence[str], rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the columns of a table's rows."""
+        sql = f"SELECT {', '.join(values)} FROM {self._dialect.table(table.schema, table.table)}"
+        cursor = self._guarded(lambda: self._connection.cursor(SSCursor))
+        try:
+            self._guarded(lambda: cursor.execute(sql))
+            while rows := self._guarded(lambda: cursor.fetchmany(rows_max)):
+                yield list(zip(*rows, strict=True))
+        finally:
+            self._guarded(cursor.close)
 
     def close(self) -> None:
         """Close the connection."""
@@ -200,6 +214,19 @@ def _loaded(column: Column, name: str, at: int) -> tuple[str, str]:
     return name, ""
 
 
-def _compared(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return values as they are compared with: a FLOAT of the server is a double there, and 0.1 is another one."""
-    return frame.with_columns(pl.col(name).cast(pl.Float64) for name, dtype in frame.schema.items() if dtype == pl.Float32)
+def _compared(frame: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
+    """Return values as they are compared with what the server stores, which is not always what it was given.
+
+    A FLOAT is a double there, and 0.1 is another one; CHAR has no blanks at its end, BINARY has zeros up to its length.
+    """
+    kinds = {c.field_name: c.type for c in table.columns}
+    changed = []
+    for name, dtype in frame.schema.items():
+        kind, values = kinds[name], pl.col(name)
+        if dtype == pl.Float32:
+            changed.append(values.cast(pl.Float64))
+        elif kind.kind is TypeKind.CHAR:
+            changed.append(values.str.strip_chars_end(" "))
+        elif kind.kind is TypeKind.BINARY:
+            changed.append(values.bin.encode("hex").str.pad_end(2 * (kind.length or 1), "0").str.decode("hex"))
+    return frame.with_columns(changed)

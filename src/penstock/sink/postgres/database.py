@@ -15,7 +15,7 @@ import polars as pl
 from penstock.format.csv.dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
-from penstock.model.types import INTEGER_KINDS, ColumnType, TypeKind
+from penstock.model.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, TypeKind
 from penstock.readback.replay_dialect import DIALECTS, Dialect
 from penstock.sink.postgres.session import PostgresSession
 from penstock.sink.postgres.settings import PostgresSettings
@@ -52,6 +52,8 @@ class TargetDialect(Dialect):
 class PostgresDatabase(Database):
     """One server."""
 
+    one_moment = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
+
     def __init__(self, uri: str, settings: PostgresSettings) -> None:
         self._uri, self._settings = uri, settings
         base = DIALECTS["postgresql"]
@@ -69,6 +71,14 @@ class PostgresDatabase(Database):
         if column.type.kind is TypeKind.JSON and not table.handle_columns:
             return "TEXT"
         return super().column_type(column, table)
+
+    def shown_value(self, column: Column) -> str:
+        """Return the expression by which a column is read."""
+        name, kind = self.dialect.identifier(column.name), column.type.kind
+        if kind in BINARY_KINDS:
+            return name
+        # Without the zone, which is UTC in these sessions.
+        return f"{name}::timestamp::text" if kind is TypeKind.TIMESTAMP else f"{name}::text"
 
     def traits(self, session: Session, schema: str, table: str) -> TableTraits:
         """Return what a table has."""

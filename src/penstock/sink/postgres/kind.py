@@ -15,6 +15,7 @@ from penstock.target.kind import SinkRun
 
 if TYPE_CHECKING:
     from penstock.sink.tables.maintainer import TableMaintainer
+    from penstock.sink.tables.reading import DatabaseTables
     from penstock.sink.tables.sink import TableSink
     from penstock.target.storage import Guard
 
@@ -53,6 +54,14 @@ class PostgresKind(TargetKind):
 
         bare, settings = self.settings(uri, options)
         return TableMaintainer(PostgresDatabase(bare, settings), settings, run, guard, patience_of(answer_s_max))
+
+    def make_tables(self, uri: str, options: Mapping[str, Any]) -> DatabaseTables:
+        """Return the tables that the target holds."""
+        from penstock.sink.postgres.database import PostgresDatabase
+        from penstock.sink.tables.reading import DatabaseTables
+
+        bare, settings = self.settings(uri, options)
+        return DatabaseTables(PostgresDatabase(bare, settings), settings)
 
     def check(self, uri: str, options: Mapping[str, Any], feed: str | None) -> list[Finding]:
         """Return whether the server can be entered and written to, and whose the books are."""

@@ -5,7 +5,7 @@ Modes are set so that every value arrives as it is: UTC, ISO dates, UTF-8, backs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import polars as pl
@@ -94,6 +94,14 @@ class PostgresSession(Session):
     def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
         """Remove as many rows of each content as counted, by ``ctid``."""
         self._guarded(lambda: self._loader.delete_copies(table, rows, counts))
+
+    def read(self, table: TableSchema, values: Sequence[str], rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the columns of a table's rows."""
+        sql = f"SELECT {', '.join(values)} FROM {self._dialect.table(table.schema, table.table)}"
+        with self._guarded(lambda: self._connection.cursor("penstock_read")) as cursor:
+            self._guarded(lambda: cursor.execute(sql))
+            while rows := self._guarded(lambda: cursor.fetchmany(rows_max)):
+                yield list(zip(*rows, strict=True))
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -65,6 +65,10 @@ class Session(ABC):
         """Remove as many rows of each content as counted, if there are so many."""
 
     @abstractmethod
+    def read(self, table: TableSchema, values: Sequence[str], rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the columns of a table's rows, so many rows at a time; ``values`` say how each column is asked for."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close the connection; never raises."""
 
@@ -75,6 +79,8 @@ class Database(ABC):
     dialect: Dialect
     home: str
     """The schema that the feed's books are in."""
+    one_moment: Sequence[str]
+    """The statements that begin a transaction in which everything is read as of one moment."""
     shown: str
     """Where it is, without how it is entered."""
 
@@ -97,6 +103,10 @@ class Database(ABC):
     @abstractmethod
     def unfit(self, column: Column, values: pl.Series) -> pl.Series | None:
         """Return which values of a column the database cannot hold, None where it holds any."""
+
+    @abstractmethod
+    def shown_value(self, column: Column) -> str:
+        """Return the expression by which a column is read, so that its text is the one of change batches."""
 
     def column_type(self, column: Column, table: TableSchema) -> str:
         """Return the type of a column of a table that is made."""

@@ -22,6 +22,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.tables.books import Books
 from penstock.sink.tables.database import Database, Guard, Patience, Session, Transactions
 from penstock.sink.tables.settings import TableSinkSettings
@@ -59,7 +60,8 @@ class TableSink:
         self._engine = TableEngine(database, settings, books, Structure(database, settings, books), run)
         self._guard, self._patience = guard, patience
         self._stop = threading.Event()
-        self._latch = _Latch()
+        self._latch = FailureLatch()
+        self._told = self._latch.condition()
         self._workers: list[_Worker] = []
         self._dispatchers: dict[DispatcherId, _Dispatcher] = {}
         self._opened = 0
@@ -70,7 +72,7 @@ class TableSink:
         if work.dispatcher in self._dispatchers:
             raise InvariantError(f"dispatcher {work.dispatcher} is open already")
         if len(self._workers) < self._engine.settings.connections:
-            self._workers.append(_Worker(self._engine, self._open_transactions, self._latch, first=not self._workers))
+            self._workers.append(_Worker(self._engine, self._open_transactions, self._latch, self._told))
         worker = self._workers[self._opened % len(self._workers)]
         self._opened += 1
         # A first state is of no transaction: it goes by itself.
@@ -140,7 +142,7 @@ class TableSink:
         state = self._dispatcher(dispatcher)
         if state.held is not None and not state.ended.is_set():
             self._apply_held()
-        self._latch.wait(state.ended)
+        self._wait_for(state.ended)
         del self._dispatchers[dispatcher]
         return DispatcherResult(dispatcher, dict(state.gathering.work.position), state.rows, state.nbytes)
 
@@ -185,7 +187,12 @@ class TableSink:
             done.set()
 
         state.worker.submit(do)
-        self._latch.wait(done)
+        self._wait_for(done)
+
+    def _wait_for(self, event: threading.Event) -> None:
+        """Wait for what a worker does; raise the failure if it comes first."""
+        with self._latch.lock:
+            self._latch.wait_for(self._told, event.is_set)
 
     def _dispatcher(self, dispatcher: DispatcherId) -> _Dispatcher:
         state = self._dispatchers.get(dispatcher)
@@ -194,57 +201,13 @@ class TableSink:
         return state
 
 
-class _Latch:
-    """The one failure of a sink: the first error stays, and everybody who waits sees it. Thread safe."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._error: BaseException | None = None
-        self._listeners: list[Callable[[], None]] = []
-
-    def trip(self, error: BaseException) -> None:
-        with self._changed:
-            if self._error is not None:
-                return
-            self._error = error
-            listeners, self._listeners = self._listeners, []
-            self._changed.notify_all()
-        for listener in listeners:
-            listener()
-
-    def listen(self, callback: Callable[[], None]) -> None:
-        with self._changed:
-            if self._error is None:
-                self._listeners.append(callback)
-                return
-        callback()
-
-    def check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    @property
-    def tripped(self) -> bool:
-        return self._error is not None
-
-    def told(self) -> None:
-        """Let those who wait look again."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def wait(self, event: threading.Event) -> None:
-        """Wait for an event, which is followed by ``told``; raise the error if it comes first."""
-        with self._changed:
-            self._changed.wait_for(lambda: event.is_set() or self._error is not None)
-        if not event.is_set():
-            self.check()
-
-
 class _Worker:
     """One thread and its queue. What it is given is bounded by its caller's wake gate."""
 
-    def __init__(self, engine: TableEngine, open_transactions: Callable[[], Transactions], latch: _Latch, *, first: bool) -> None:
-        self._engine, self._open, self._latch, self._first = engine, open_transactions, latch, first
+    def __init__(
+        self, engine: TableEngine, open_transactions: Callable[[], Transactions], latch: FailureLatch, told: threading.Condition
+    ) -> None:
+        self._engine, self._open, self._latch, self._told = engine, open_transactions, latch, told
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="table-writer", daemon=True)
         self._thread.start()
@@ -260,11 +223,12 @@ class _Worker:
     def _run(self) -> None:
         writer: DispatcherWriter | None = None
         try:
-            while (job := self._jobs.get()) is not None and not self._latch.tripped:
+            while (job := self._jobs.get()) is not None and self._latch.error is None:
                 if writer is None:
                     writer = self._ready()
                 job(writer)
-                self._latch.told()
+                with self._latch.lock:
+                    self._told.notify_all()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the task fails by it
             self._latch.trip(error)
         finally:
