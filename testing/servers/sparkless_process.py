@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.model.failpoints import VARIABLE
 from testing.servers.sparkless_server import SparklessServer
 
 _END_S = 120.0
@@ -24,8 +25,17 @@ _END_S = 120.0
 class SparklessProcess:
     """The process, from the call to ``close``. It leads a group of its own."""
 
-    def __init__(self, folder: Path, name: str, source: str, meta_url: str, objects: str = "", feed: dict[str, Any] | None = None) -> None:
-        """Start; return when it is ready."""
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        source: str,
+        meta_url: str,
+        objects: str = "",
+        feed: dict[str, Any] | None = None,
+        failpoints: str = "",
+    ) -> None:
+        """Start; return when it is ready, or has ended at a failpoint."""
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self._log = folder / "process.log"
@@ -37,10 +47,16 @@ class SparklessProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                env=os.environ | {VARIABLE: failpoints},
             )
         assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
+        if self._process.stdout.readline() != b"ready\n" and not failpoints:
             raise AssertionError(self.output())
+
+    @property
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        return self._process.poll() is not None
 
     def output(self) -> str:
         """Return what it logged."""
@@ -54,6 +70,11 @@ class SparklessProcess:
         """Let it go on. Does nothing where it was not stopped, or has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a loss of power would."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """End it in order."""

@@ -326,7 +326,6 @@ class TestAlter:
             {"name": "g"},
             {"start-ts": 5},
             {"spans-per-table": 3},
-            {"sink": {"uri": "file:///elsewhere"}},
             {"sink": {"protocol": "canal-json"}},
             {"sink": {"csv": {"delimiter": ";"}}},
             {"flush-interval": "1h"},

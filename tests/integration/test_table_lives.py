@@ -228,6 +228,10 @@ ONCE_WRONG_ON_POSTGRES = {
     "a_table_is_emptied_before_its_first_row": [
         *(TABLE.format("t1"), "begin", TABLE.format("t3"), "TRUNCATE t3", "INSERT INTO t3 VALUES (6, 1)", "settle", "end")
     ],
+    "a_table_is_emptied_and_filled_in_its_first_transaction": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1)", "begin", TABLE.format("t3"), "START TRANSACTION"),
+        *("INSERT INTO t1 VALUES (2, 2)", "TRUNCATE t3, t1", "INSERT INTO t3 VALUES (6, 1)", "COMMIT WORK", "settle", "end"),
+    ],
     "a_table_is_unlogged_for_a_while_before_its_first_logged_row": [
         *(TABLE.format("t1"), "begin", TABLE.format("t3"), "ALTER TABLE t3 RENAME COLUMN a TO d", "crash", "ALTER TABLE t3 SET UNLOGGED"),
         *("INSERT INTO t3 VALUES (8, 1)", "ALTER TABLE t3 SET LOGGED", "DELETE FROM t3 WHERE k0 = 9", "TRUNCATE t3"),
@@ -276,6 +280,12 @@ ONCE_WRONG_ON_POSTGRES = {
         *("UPDATE t1 SET a = 5", "ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "down"),
         *("ALTER PUBLICATION penstock SET (publish = 'insert')", "UPDATE t1 SET a = 6"),
         *("ALTER PUBLICATION penstock SET (publish = 'insert, update, delete, truncate')", "settle", "end"),
+    ],
+    "the_publication_gives_fewer_columns_for_a_while": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "settle", "DROP PUBLICATION penstock"),
+        *("CREATE PUBLICATION penstock FOR TABLE t1 (k0) WITH (publish_via_partition_root = true)", "INSERT INTO t1 VALUES (3, 3)"),
+        *("window", "ALTER PUBLICATION penstock SET TABLE t1", "INSERT INTO t1 VALUES (4, 4)", "settle", "DROP PUBLICATION penstock"),
+        *("CREATE PUBLICATION penstock FOR ALL TABLES WITH (publish_via_partition_root = true)", "settle", "end"),
     ],
     "a_label_deep_in_a_type_is_renamed": [
         *("CREATE TYPE mood AS ENUM ('a', 'b')", "CREATE TYPE pair AS (m mood, n int)", "CREATE TABLE t1 (k0 int PRIMARY KEY, p pair[])"),

@@ -30,6 +30,7 @@ VERBS = {
     "sql": ("feeds", "Create, show and change feeds by SQL: a shell, statements or scripts."),
     "subscribe": ("feeds", "Subscribe one table over gRPC, under a name that stands for one purpose."),
     "verify": ("feeds", "Compare a feed's files with the upstream, row by row."),
+    "page": ("servers", "Print an address that opens a server's web page, signed in."),
     "token": ("servers", "Make, list and revoke tokens for the API of a server."),
     "meta": ("servers", "Back up, restore, check and upgrade the meta database of servers."),
     "store": ("servers", "Look into an event store: list, show, check, compact, collect."),

@@ -101,6 +101,16 @@ class SinkPolicy:
         if problems:
             raise PenstockError("SINK_FORBIDDEN", problems.text())
 
+    def lies_inside(self, sink: SinkConfig, other: SinkConfig) -> bool:
+        """Return whether a target lies in a folder of another one, whose readers would find its files among their own."""
+        try:
+            inner, outer = self._resolve(sink).uri, self._resolve(other).uri
+        except PenstockError:
+            # The other one names a connection that the server has no more.
+            return False
+        same_server = place_of(inner)[3] == place_of(outer)[3]
+        return same_server and _canonical(inner).startswith(f"{_canonical(outer).rstrip('/')}/")
+
     def _check_parameter(self, kind: str, key: str, value: str, unsigned: bool, problems: Problems) -> None:
         path = f"sink.uri?{key}"
         if key not in _ALLOWED.get(kind, frozenset()):

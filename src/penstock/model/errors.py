@@ -117,8 +117,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILTER_FAILED": CodeEntry(
         ErrorKind.BLOCKED,
-        "An expression of a feed's filter failed for a row.",
-        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+        "An expression of a feed's filter failed for a row. Its table is stopped; the rest of the feed goes on.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; or mend the row and run "
+        "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
@@ -265,7 +266,7 @@ CODES: dict[str, CodeEntry] = {
     "META_BEHIND_TARGET": CodeEntry(
         ErrorKind.BLOCKED,
         "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
-        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
+        "Let the target count, by the command in the message, and the feed goes on; or restore a newer backup; or clone the feed.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,

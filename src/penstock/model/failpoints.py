@@ -20,7 +20,9 @@ from penstock.model.errors import PenstockError
 VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
-    *("window-record", "checksums", "transactions", "progress", "metadata", "kafka-commit"),
+    *("window-record", "checksums", "transactions", "progress", "metadata"),
+    *("share-schemas", "share-manifest", "share-marks"),
+    *("kafka-commit",),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.model.clock import Clock
 from penstock.model.errors import ErrorKind, PenstockError
+from penstock.model.failpoints import reach
 from penstock.store.log.schema_log import SchemaLog
 from penstock.store.objects.owner_chain import OwnerChain
 from penstock.store.objects.ownership import Ownership
@@ -98,7 +99,9 @@ class Sharing:
         with self._lock:
             changes = self._schema_log.changes
             if changes != self._written_changes:
+                reach("share-schemas:before")
                 self._records.write_schemas(Schemas(*self._schema_log.contents()))
+                reach("share-schemas:after")
                 self._written_changes = changes
 
     @contextlib.contextmanager
@@ -109,7 +112,10 @@ class Sharing:
                 self.check(fresh_s)
             else:
                 self.before_publish()
+                reach("share-manifest:before")
             yield
+            if not fresh_s:
+                reach("share-manifest:after")
         except PenstockError as error:
             self.note(error)
             raise
@@ -127,7 +133,9 @@ class Sharing:
         self.before_publish()
         with self._lock:
             link = self._chain.link() if self._chain is not None else ""
+            reach("share-marks:before")
             self._records.write_marks(Marks(marks, link))
+            reach("share-marks:after")
             if self._chain is not None:
                 self._chain.wrote(link)
             self._held = {m.span_id: m.held_ts for m in marks}

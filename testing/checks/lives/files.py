@@ -112,7 +112,7 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
 
     ``strict`` where no table was ever in doubt: an insert then makes a row, an update or delete finds one.
     """
-    limit = int(json.loads((folder / "metadata").read_bytes())["checkpoint-ts"])
+    limit = _checkpoint_ts(folder)
     versions = [_version(p) for p in sorted((folder / schema).glob("*/meta/schema_*.json"))]
     versions = sorted((v for v in versions if v.number <= limit), key=lambda v: (v.number, v.type not in _RENAMES))
     by_place = {(v.name, v.number): v for v in versions}
@@ -121,7 +121,7 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
         for concerned in {version.name, *([_origin(version)] if version.type in _RENAMES else [])}:
             changes.setdefault(concerned, []).append(version.number)
     events: list[tuple[tuple[int, int, int, int], Any]] = [((v.number, v.number, 0, at), v) for at, v in enumerate(versions)]
-    for at, (name, number, line, ts) in enumerate(_lines(folder / schema, limit)):
+    for at, (name, number, line, ts) in enumerate(published_lines(folder, schema)):
         if (name, number) not in by_place:
             raise UnreadableError(f"{name}/{number} has rows and no schema file")
         # A transaction that wrote, altered and wrote again: its rows of the older version come before the next one, whatever their ts.
@@ -305,8 +305,13 @@ def _bare(name: str) -> str:
     return last[1:-1].replace(last[0] * 2, last[0]) if last[0] in '`"' else last
 
 
-def _lines(folder: Path, limit: int) -> Iterator[tuple[str, int, list[Value], int]]:
+def _checkpoint_ts(folder: Path) -> int:
+    return int(json.loads((folder / "metadata").read_bytes())["checkpoint-ts"])
+
+
+def published_lines(target: Path, schema: str) -> Iterator[tuple[str, int, list[Value], int]]:
     """Yield table, version, fields and ts of every published line up to the checkpoint, file after file."""
+    limit, folder = _checkpoint_ts(target), target / schema
     for index in sorted(folder.glob("*/*/**/meta/CDC*.index")):
         last = index.read_text().strip()
         stem = re.fullmatch(r"(CDC.*?)(\d+)(\.csv)", last)

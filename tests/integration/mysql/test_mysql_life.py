@@ -21,6 +21,7 @@ from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.single_log import LogPosition
 from penstock.store.contract import EndOfRange
 from testing.servers.databases.mysql_lab import BINLOG, Capture, connect, restarted, run
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb
 from testing.servers.waiting import wait_until
 
@@ -139,21 +140,29 @@ def check_that_another_table_is_noticed(server: str, writer: Any) -> None:
 
 def check_that_a_reset_is_noticed(server: str, writer: Any) -> None:
     """A log that was reset and has come far enough holds the GTIDs of any place before, for other transactions."""
-    upstream = MySqlUpstream(server)
-    place = upstream.first_position()
-    run(writer, "RESET MASTER", "CREATE TABLE life.after_reset (id INT PRIMARY KEY)")
-    for number in range(200):
-        if upstream.reached(upstream.log_end(), place.text):
-            break
-        run(writer, f"INSERT INTO life.after_reset VALUES ({number})")
-    assert upstream.reached(upstream.log_end(), place.text)
-    hour_before = LogPosition(compose_ts(physical_ms(place.ts) - 3_600_000), place.text)
-    with pytest.raises(PenstockError) as wrong:
-        next(iter(upstream.read_log(hour_before, [], lambda _: True, threading.Event())))
-    assert wrong.value.code == "LOG_PURGED"
-    end = upstream.first_position()
-    assert next(iter(upstream.read_log(end, [], lambda _: True, threading.Event()))) is not None
-    upstream.close()
+    run(writer, "CREATE TABLE life.after_reset (id INT PRIMARY KEY AUTO_INCREMENT)")
+    # First in a file that is gone afterwards, then in one that is there again: within the same second, which no clock tells.
+    for rows in ("()", "(), ()"):
+        upstream = MySqlUpstream(server)
+        place = upstream.first_position()
+        run(writer, "RESET MASTER")
+        for _ in range(200):
+            if upstream.reached(upstream.log_end(), place.text):
+                break
+            run(writer, f"INSERT INTO life.after_reset VALUES {rows}")
+        assert upstream.reached(upstream.log_end(), place.text)
+        hour_before = LogPosition(compose_ts(physical_ms(place.ts) - 3_600_000), place.text)
+        for start in (hour_before, place):
+            with pytest.raises(PenstockError) as wrong:
+                next(iter(upstream.read_log(start, [], lambda _: True, threading.Event())))
+            assert wrong.value.code == "LOG_PURGED"
+        # Not so a place that is there, in the middle of the log or at its end.
+        middle = upstream.first_position()
+        run(writer, "INSERT INTO life.after_reset VALUES ()")
+        for start in (middle, upstream.first_position()):
+            assert next(iter(upstream.read_log(start, [], lambda _: True, threading.Event()))) is not None
+        end = upstream.first_position()
+        upstream.close()
     # A stream that is open tells nothing of a reset: what was read lies behind the end of the log then.
     with contextlib.closing(LogEnd(Server(parse_uri(server)))) as ends_at:
         assert ends_at(LogPlace.parse(end.text))
@@ -161,6 +170,30 @@ def check_that_a_reset_is_noticed(server: str, writer: Any) -> None:
         with pytest.raises(PenstockError) as wrong:
             ends_at(LogPlace.parse("bin.000001:4@0-1-999999"))
         assert wrong.value.code == "UPSTREAM_UNREACHABLE"
+
+
+@pytest.mark.mysql
+def test_a_reset_of_mysql_is_noticed_while_its_log_is_read(tmp_path: Path) -> None:
+    with mysql(tmp_path / "server") as uri:
+        writer = connect(uri)
+        run(writer, "CREATE DATABASE life", "CREATE TABLE life.t (id INT PRIMARY KEY AUTO_INCREMENT, b LONGTEXT)")
+        run(writer, *["INSERT INTO life.t (b) VALUES ('x')"] * 5)
+        server = Server(parse_uri(uri))
+        end = server.log_end()
+        # A stream that has brought nothing yet is at the beginning of a file, as far as it tells.
+        begun = LogPlace(end.file, 4, end.gtids)
+        with contextlib.closing(LogEnd(server)) as ends_at:
+            assert ends_at(end)
+            assert ends_at(begun)
+            run(writer, "RESET BINARY LOGS AND GTIDS", "INSERT INTO life.t (b) VALUES (REPEAT('x', 100000))")
+            with pytest.raises(PenstockError) as wrong:
+                ends_at(begun)
+            assert wrong.value.code == "UPSTREAM_UNREACHABLE"
+        # The file has come further than the place; no mark is put there, and after a while it is said.
+        with contextlib.closing(LogEnd(server)) as ends_at:
+            assert not any(ends_at(end) for _ in range(20))
+            with pytest.raises(PenstockError, match="its log ends before"):
+                ends_at(end)
 
 
 def purged(writer: Any) -> bool:

@@ -98,6 +98,31 @@ def test_a_slot_whose_log_was_removed_is_said_so_and_made_anew_where_capture_beg
     lab.sql("DROP TABLE t")
 
 
+def test_a_log_that_was_written_without_the_publication_is_given_up(lab):
+    """The server reads its log with the catalog of that time: making the publication again does not help."""
+    lab.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    upstream = lab.upstream("?slot=unread&publication=gone_for_a_while")
+    start = upstream.first_position()
+    lab.sql("INSERT INTO t VALUES (1)")
+    lab.sql("DROP PUBLICATION gone_for_a_while")
+    lab.sql("INSERT INTO t VALUES (2)")
+    lab.sql("CREATE PUBLICATION gone_for_a_while FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    with pytest.raises(PenstockError) as caught:
+        for _ in upstream.read_log(start, [], lambda _: True, threading.Event()):
+            pass
+    assert caught.value.code == "LOG_PURGED"
+    assert "gone_for_a_while" in caught.value.detail
+    with lab.session() as session:
+        assert read_slot(session, "unread") is None
+    again = upstream.first_position()
+    lab.sql("INSERT INTO t VALUES (100)")
+    steps = read_until(upstream, again, upstream.log_end())
+    assert [r["c1"] for s in steps for c in s.changes for r in c.records.to_pylist()] == [100]
+    upstream.release()
+    upstream.close()
+    lab.sql("DROP TABLE t")
+
+
 def test_a_reader_that_is_held_up_keeps_its_connection(lab):
     """The server ends a connection that does not answer for a second; ours answers while nobody takes what it received."""
     lab.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -30,7 +30,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from penstock.feed.filters.analysis import derived_only, keeps_rows_in_place, query, rows_schema, view_of
+from penstock.feed.filters.cost import ARROW_BYTES_MAX
 from penstock.feed.filters.query_task import CHECK, PART_BITS, PLACE, Deliver, Read
+from penstock.feed.filters.query_watch import IDLE_S_MAX, LOOK_S, QueryWatch
 from penstock.feed.filters.rules import FilterRule
 from penstock.feed.filters.views import TableView
 from penstock.feed.formats.typed_rows import typed_schema
@@ -47,10 +49,16 @@ _CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
 }
 _EXPRESSION_FAILED = re.compile(
     r"org\.apache\.spark\.(SparkArithmetic|SparkNumberFormat|SparkDateTime|SparkRuntime|SparkUnsupportedOperation|SparkArrayIndex\w*|"
     r"SparkIllegalArgument|SparkUpgrade)Exception: (?P<condition>\[[A-Z_.]+\])"
+)
+# What the JVM says of an expression that Spark has no condition for, such as a pattern on a text that is too long for it.
+_MACHINE_FAILED = re.compile(
+    r"\(TID \d+\)[^:\n]*: java\.(lang|time|text|util\.regex)\.(?P<condition>\w*(StackOverflow|OutOfMemory|NegativeArraySize|Arithmetic|"
+    r"NumberFormat|DateTime|PatternSyntax|StringIndexOutOfBounds|IllegalArgument)\w*)"
 )
 _CONDITION = re.compile(r"(?P<condition>\[[A-Z_.]+\])")
 _EXPRESSION_ERRORS = (ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException)
@@ -69,6 +77,7 @@ class QueryJob:
     tasks: Sequence[bytes]
     read: Read
     deliver: Deliver
+    idle_s_max: float = IDLE_S_MAX
 
 
 class RowQueries(Protocol):
@@ -84,8 +93,12 @@ class RowQueries(Protocol):
 class SparkRowQueries:
     """Evaluates expressions in a session of its own, beside the server's. Implements ``RowQueries``."""
 
-    def __init__(self, session: SparkSession, static_tables: Mapping[str, str] | None = None) -> None:
-        """``static_tables`` are what expressions may join with: names, each with ``format:path``."""
+    def __init__(self, session: SparkSession, static_tables: Mapping[str, str] | None = None, look_s: float = LOOK_S) -> None:
+        """``static_tables`` are what expressions may join with: names, each with ``format:path``.
+
+        ``look_s`` is how often queries are watched.
+        """
+        self._look_s = look_s
         self._parent = session
         self._static = dict(static_tables or {})
         self._own: SparkSession | None = None
@@ -100,21 +113,26 @@ class SparkRowQueries:
         """Submit one job and wait for it. Group, pool and description are this thread's."""
         with self._lock:
             session = self._session()
-        context = session.sparkContext
+        context, watch = session.sparkContext, QueryWatch(session, job.idle_s_max, self._look_s)
         try:
             context.setJobGroup(job.group, job.description, interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", job.pool)
             with self._lock:
                 frame = _planned(session, job)
-            found = {int(row["part"]): bytes(row["answer"]) for row in frame.collect()}
+            with watch:
+                found = {int(row["part"]): bytes(row["answer"]) for row in frame.collect()}
         except PenstockError:
             raise
         except Exception as error:
-            failed = _EXPRESSION_FAILED.search(str(error)) if not isinstance(error, _EXPRESSION_ERRORS) else _CONDITION.match(str(error))
+            if watch.cancelled:
+                raise _failed(job, f"[NO_PROGRESS] for {job.idle_s_max:,.0f} s") from None
+            text = str(error)
+            failed = _CONDITION.match(text) if isinstance(error, _EXPRESSION_ERRORS) else _EXPRESSION_FAILED.search(text)
+            failed = failed or _MACHINE_FAILED.search(text)
             if failed:
                 # Spark's own words may repeat values of rows; its condition does not.
                 raise _failed(job, failed["condition"]) from None
-            raise spark_error(str(error)) from error
+            raise spark_error(text) from error
         return [found[part] for part in range(len(job.tasks))]
 
     def _session(self) -> SparkSession:

@@ -72,6 +72,8 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         "spark.driver.extraJavaOptions": f"{java} {here}",
         **executor_conf(settings.master, settings.conf, settings.archive, java, here),
         "spark.python.worker.reuse": "true",
+        # A pattern of a filter overflows the stack on a long text: that is the end of its task, not of the JVM and all feeds in it.
+        "spark.executor.killOnFatalError.depth": "0",
         # Feeds take turns: a feed with much to do does not make the others wait until it is done.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",

@@ -51,6 +51,10 @@ class MariadbGtids:
                 last[int(domain)] = (int(servers[newest]), int(sequences[newest]))
         return MariadbGtids(last)
 
+    def has_server(self, server: str) -> bool:
+        """Return whether the last GTID of a domain is a server's own; servers have numbers."""
+        return any(str(number) == server for number, _ in self._last.values())
+
     def reached(self, end: MariadbGtids) -> bool:
         """Return whether everything of the other set is in this one."""
         return all(self._last.get(domain, (0, -1))[1] >= sequence for domain, (_, sequence) in end._last.items())
@@ -93,6 +97,10 @@ class MysqlGtids:
             found = intervals.setdefault(sids[int(domain)], [])
             found += list(zip(firsts.tolist(), lasts.tolist(), strict=True))
         return MysqlGtids(intervals)
+
+    def has_server(self, server: str) -> bool:
+        """Return whether GTIDs are a server's own; servers have UUIDs."""
+        return server.lower() in self._intervals
 
     def reached(self, end: MysqlGtids) -> bool:
         """Return whether everything of the other set is in this one."""

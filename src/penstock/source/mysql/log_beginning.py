@@ -2,7 +2,8 @@
 
 After a reset a server counts from one. Once it has come far enough it finds any place of the log before, and sends what follows there; what
 it did since the reset is told to nobody, replicas included. So a log that begins behind the time of a place does not hold it, whatever its
-GTIDs say. Runs in the log service, in the thread that reads the log.
+GTIDs say. Times are those of two clocks and of whole seconds, so a log that is about as young as the place is looked at there as well: the
+server that wrote the place has it at the file and offset where it was read. Runs in the log service, in the thread that reads the log.
 """
 
 from __future__ import annotations
@@ -11,35 +12,67 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import physical_ms
 from penstock.source.mysql.position import LogPlace
-from penstock.source.mysql.server import Server
+from penstock.source.mysql.server import FIRST_OFFSET, Server
 from penstock.source.mysql.wire import constants as wire
 from penstock.source.mysql.wire.dump import BinlogStream, DumpSettings
 from penstock.source.single_log import LogPosition
 
-_FIRST_OFFSET = 4
 _WAIT_S, _ANSWER_S_MAX = 0.2, 30.0
 _CLOCKS_MS_MAX = 5_000
 """By how much our clock, which marks of a quiet log have, may be behind the server's."""
+_YOUNG_MS_MAX = 3_600_000
+"""A log that began so much before the time of a place may have been reset behind it: our clock, or a session's, may be ahead."""
+_NO_EVENT = " 1220 "
+"""What a server answers that finds no event at an offset."""
+_INNER_EVENTS = ("Query", "Xid", "Table_map", "Annotate_rows", "Rows_query", "Write_rows", "Update_rows", "Delete_rows")
+"""What stands inside of transactions, and never behind one."""
 
 
 def check_beginning(server: Server, start: LogPosition, server_id: int, settings: DumpSettings, clock: Clock) -> None:
     """Raise ``LOG_PURGED`` where the log begins behind a place from which it is to be read."""
-    began_ms = _began_ms(server, server_id, settings, clock)
-    if began_ms > physical_ms(start.ts) + _CLOCKS_MS_MAX:
+    with server.session() as session:
+        sizes = {str(name): int(size) for name, size, *_ in session.rows("SHOW BINARY LOGS")}
+    began_ms = _began_ms(server, sizes, server_id, settings, clock)
+    is_behind = began_ms > physical_ms(start.ts) + _CLOCKS_MS_MAX
+    if is_behind or (began_ms > physical_ms(start.ts) - _YOUNG_MS_MAX and _is_another(server, LogPlace.parse(start.text), sizes)):
         raise PenstockError(
             "LOG_PURGED", f"{server.address.shown}: its log begins after the place where it was read: it was reset or purged"
         )
 
 
-def _began_ms(server: Server, server_id: int, settings: DumpSettings, clock: Clock) -> int:
-    """Return when the oldest file of the log was begun, 0 where the server does not tell."""
+def _is_another(server: Server, place: LogPlace, sizes: dict[str, int]) -> bool:
+    """Return whether a server that wrote the transaction before a place has something else at its file and offset.
+
+    One that took over from another has other files, which says nothing.
+    """
     with server.session() as session:
-        files = session.rows("SHOW BINARY LOGS")
-    if not files:
+        own = session.rows("SELECT @@server_id" if server.mariadb else "SELECT @@server_uuid")[0][0]
+        if place.gtids is not None and not place.gtids.has_server(str(own)):
+            return False
+        if place.file not in sizes:
+            return bool(sizes) and not LogPlace(list(sizes)[-1], 0).reached(LogPlace(place.file, 0))
+        if place.offset >= sizes[place.file]:
+            return place.offset > sizes[place.file]
+        try:
+            found = session.records(f"SHOW BINLOG EVENTS IN '{place.file}' FROM {place.offset} LIMIT 1")
+        except PenstockError as error:
+            if _NO_EVENT not in error.detail:
+                raise
+            return True
+    kind = str(found[0]["event_type"]) if found else ""
+    if kind != "Gtid":
+        return kind.startswith(_INNER_EVENTS)
+    gtid = str(found[0]["info"]).split()[-1].strip("'")
+    return place.gtids is not None and place.reached(LogPlace.parse(f"{place.file}:{place.offset}@{gtid}"))
+
+
+def _began_ms(server: Server, sizes: dict[str, int], server_id: int, settings: DumpSettings, clock: Clock) -> int:
+    """Return when the oldest file of the log was begun, 0 where the server does not tell."""
+    if not sizes:
         return 0
     deadline_s = clock.monotonic_s() + _ANSWER_S_MAX
     try:
-        stream = BinlogStream(server.address, server.mariadb, LogPlace(str(files[0][0]), _FIRST_OFFSET), server_id, settings, clock)
+        stream = BinlogStream(server.address, server.mariadb, LogPlace(next(iter(sizes)), FIRST_OFFSET), server_id, settings, clock)
         try:
             while clock.monotonic_s() < deadline_s:
                 stream.receive(_WAIT_S)

@@ -103,6 +103,11 @@ class LogLine:
         self._pass_marks(self.place)
         return CommitChain(self._chain.last_ts).next(time_ms)
 
+    def rotate(self, file: str, offset: int) -> None:
+        """Go on to a file; a stream by GTIDs says first which file it begins in, and not how far in it the place is."""
+        if self.place.gtids is None or file != self.place.file or offset > self.place.offset:
+            self.place = LogPlace(file, offset, self.place.gtids)
+
     def come_to(self, file: str, offset: int) -> None:
         """Without GTIDs, go on to a place that a quiet server tells; one that lies before is an old answer."""
         told = LogPlace(file, offset)

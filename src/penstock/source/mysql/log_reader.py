@@ -263,8 +263,7 @@ class LogReader:
         elif kind == wire.PARTIAL_UPDATE_ROWS:
             self._on_partial_update()
         elif kind == wire.ROTATE:
-            file, offset = parse_rotate(self._scan.body())
-            self._line.place = LogPlace(file, offset, self._line.place.gtids)
+            self._line.rotate(*parse_rotate(self._scan.body()))
         elif kind == wire.FORMAT_DESCRIPTION:
             self._scan.checksum_bytes = 0
             self._scan.checksum_bytes = parse_format(self._scan.body())

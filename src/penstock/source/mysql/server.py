@@ -18,8 +18,10 @@ from penstock.source.mysql.tables.columns import ServerTable, read_tables
 
 _BINARY_LOG_STATUS_SINCE = (8, 2)
 """MySQL from here on says BINARY LOG STATUS where it said MASTER STATUS."""
-
-
+_EARLY_LOOKS_MAX = 20
+"""A transaction that does not count as executed after so many looks, half a second apart, is of a log that was reset."""
+FIRST_OFFSET = 4
+"""Where the first event of a file stands."""
 _SEEING = frozenset({"TRIGGER", "EXECUTE"})
 """What a user must have to see triggers and functions."""
 _GRANTEE = "CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
@@ -171,15 +173,23 @@ class LogEnd:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._session: Session | None = None
+        self._early = 0
+        """How often in a row what was read did not count as executed."""
 
     def __call__(self, place: LogPlace) -> bool:
         """Return whether everything that the log holds now stands before a place that was read; raise where the log ends before it."""
         end = self._end()
-        # MySQL sends a transaction before it counts as executed, so there the file must tell it as well.
-        if not end.reached(place) and (self._server.mariadb or not end.without_gtids().reached(place.without_gtids())):
+        if end.reached(place):
+            self._early = 0
+            return place.reached(end)
+        # MySQL sends a transaction a moment before it counts as executed, so there the file must tell it as well; that of a file's
+        # beginning is the one before, and whole.
+        self._early += 1
+        is_early = not self._server.mariadb and place.offset > FIRST_OFFSET and self._early <= _EARLY_LOOKS_MAX
+        if not is_early or not end.without_gtids().reached(place.without_gtids()):
             # It was reset, and a stream that is open tells nothing of that; whether the place is there is told where it is asked for.
             raise PenstockError("UPSTREAM_UNREACHABLE", f"{self._server.address.shown}: its log ends before what was read of it")
-        return place.reached(end)
+        return False
 
     def _end(self) -> LogPlace:
         if self._session is not None:

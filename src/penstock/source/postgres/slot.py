@@ -18,7 +18,7 @@ from penstock.source.postgres.wire.address import PostgresAddress
 from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
 
 log = logging.getLogger(__name__)
-DUPLICATE_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42501"
+DUPLICATE_OBJECT, UNDEFINED_OBJECT, INSUFFICIENT_PRIVILEGE = "42710", "42704", "42501"
 PLUGIN = "pgoutput"
 _FLUSH = "SELECT pg_logical_emit_message(true, 'penstock', '')"
 _MADE_HERE = "made by Penstock, which drops it with its last feed"
@@ -201,14 +201,35 @@ def check_settings(connection: Connection, address: PostgresAddress) -> None:
         )
 
 
+def give_up_unreadable(error: PostgresError, address: PostgresAddress, clock: Clock, wait_s: float) -> PenstockError:
+    """Return what an error of a stream means; where the publication was missing for a while, drop the slot, which nobody can read on.
+
+    The log is read with the catalog of its own time, so a publication that is there again does not help.
+    """
+    if error.sqlstate != UNDEFINED_OBJECT or address.publication not in error.detail:
+        return error
+    with Connection(address) as connection:
+        _drop_slot(connection, address, clock, wait_s)
+    log.warning("postgres: a slot that cannot be read is given up", extra={"slot": address.slot, "publication": address.publication})
+    return PenstockError(
+        "LOG_PURGED",
+        f"{address.shown}: there was no publication {address.publication} when a part of the log was written, which nobody can read",
+    )
+
+
+def _drop_slot(connection: Connection, address: PostgresAddress, clock: Clock, wait_s: float) -> None:
+    """Drop the slot, once the reader that is leaving it has gone."""
+    deadline_s, pause = clock.monotonic_s() + wait_s, threading.Event()
+    while (slot := read_slot(connection, address.slot)) is not None and slot.active and clock.monotonic_s() < deadline_s:
+        clock.wait(pause, _DROP_POLL_S)
+    if slot is not None:
+        connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+
+
 def release_slot(address: PostgresAddress, clock: Clock, wait_s: float) -> None:
     """Drop the slot, once the reader that is leaving it has gone, and the publication where it was made here."""
-    deadline_s, pause = clock.monotonic_s() + wait_s, threading.Event()
     with Connection(address) as connection:
-        while (slot := read_slot(connection, address.slot)) is not None and slot.active and clock.monotonic_s() < deadline_s:
-            clock.wait(pause, _DROP_POLL_S)
-        if slot is not None:
-            connection.query(f"SELECT pg_drop_replication_slot({quote_literal(address.slot)})")
+        _drop_slot(connection, address, clock, wait_s)
         found = connection.query(
             "SELECT 1 FROM pg_publication "
             f"WHERE pubname = {quote_literal(address.publication)} AND obj_description(oid, 'pg_publication') = {quote_literal(_MADE_HERE)}"

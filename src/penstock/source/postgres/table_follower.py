@@ -117,7 +117,7 @@ class TableFollower:
         if notice.relation is not None:
             self._relations[notice.oid] = notice.relation
             self._ignored.discard(notice.oid)
-        elif self._book.has_begun(notice.oid, ts):
+        elif self._book.has_begun(notice.oid, ts, read=notice.oid in self._since):
             self._guarded(notice.oid, ts, lambda: ddls.append(self._book.truncate(notice.oid, ts)))
         self._known.pop(notice.oid, None)
 

@@ -30,6 +30,7 @@ from penstock.source.postgres.slot import (
     ensure_slot,
     flushed_end,
     format_lsn,
+    give_up_unreadable,
     parse_lsn,
     release_slot,
 )
@@ -214,6 +215,9 @@ class PostgresUpstream:
                     # Whoever ends a reading may not have taken what it told last.
                     self._watch.take_back(step.doubts)
                     raise
+        except PostgresError as error:
+            stream.close()
+            raise give_up_unreadable(error, self.address, self._clock, self._settings.slot_wait_s) from None
         finally:
             with self._lock:
                 self._stream = self._reader = None

@@ -289,7 +289,7 @@ def test_callers_that_call_too_often_wait_and_hold_up_no_other(tmp_path: Path) -
 
     async def calls(count: int, headers: dict[str, str]) -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
-            return [(await client.get("/", headers=headers)).status_code for _ in range(count)]
+            return [(await client.get("/api/v1/feeds", headers=headers)).status_code for _ in range(count)]
 
     burst = round(STRANGER_CALLS_BURST)
     assert asyncio.run(calls(burst + 2, {})) == [401] * burst + [429] * 2

@@ -75,3 +75,14 @@ def test_a_quiet_server_without_gtids_tells_where_it_is() -> None:
     assert str(line.place) == "bin.000003:4"
     assert not line.mariadb
     assert LogLine(START, []).mariadb
+
+
+def test_a_stream_by_gtids_that_names_its_file_takes_nothing_back() -> None:
+    line = LogLine(LogPosition(5, at(7)), [])
+    line.rotate("bin.000001", 4)
+    assert str(line.place) == at(7)
+    line.rotate("bin.000002", 4)
+    assert str(line.place) == "bin.000002:4@0-1-7"
+    by_file = LogLine(LogPosition(5, "bin.000001:700"), [])
+    by_file.rotate("bin.000001", 4)
+    assert str(by_file.place) == "bin.000001:4"

@@ -84,10 +84,10 @@ class SchemaBook:
         with self._lock:
             return self._histories.knows(oid)
 
-    def has_begun(self, oid: int, ts: int) -> bool:
-        """Return whether a table had a version before this ts: one that was emptied before the log told of it was empty anyway."""
-        with self._lock:
-            return self._histories.at(oid, ts) is not None
+    def has_begun(self, oid: int, ts: int, *, read: bool) -> bool:
+        """Return whether a table had a version before this ts, one of its own transaction only where a row was ``read``: in any reading."""
+        with self._lock:  # One that was emptied before the log told of it was empty anyway.
+            return self._histories.at(oid, ts if read else ts - DDL_SLOTS) is not None
 
     def newest(self, oid: int) -> TableSchema:
         """Return the newest version of a table that has one."""
@@ -384,7 +384,8 @@ class SchemaBook:
                 if shape is after:
                     continue
                 before, version = named, slot + 1  # noqa: PLW2901 - the next step begins where the rename ends
-            altered.append((before, made_anew(before, msgspec.structs.replace(after, version=version))))
+            told = self._histories.versions(before.table_id)
+            altered.append((before, made_anew(before, msgspec.structs.replace(after, version=version), told)))
             made[after.table_id] = altered[-1][1]
         self.adopt([a for _, a in (*renamed, *altered)])
         if renamed or moved:

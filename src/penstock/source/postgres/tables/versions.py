@@ -64,9 +64,13 @@ def is_version_of_catalog(table: TableSchema, relation: Relation, now: CatalogTa
     return [c.column.id for c in now.columns] == [c.id for c in table.columns] and not lost_key
 
 
-def made_anew(before: TableSchema, after: TableSchema) -> TableSchema:
-    """Return a version, as the first of another generation where rows that exist could not be told from it on."""
-    if not is_made_anew(before, after.columns):
+def made_anew(before: TableSchema, after: TableSchema, told: Sequence[TableSchema]) -> TableSchema:
+    """Return a version, as the first of another generation where rows that exist could not be told from it on.
+
+    So it is where a column comes back, which a publication can do: the event store has its values still, and whoever reads files has not.
+    """
+    gone = {c.id for v in told for c in v.columns} - {c.id for c in before.columns}
+    if not is_made_anew(before, after.columns) and gone.isdisjoint(c.id for c in after.columns):
         return after
     columns = tuple(msgspec.structs.replace(c, initial_default=msgspec.UNSET) for c in after.columns)
     return msgspec.structs.replace(after, table_id=before.table_id + (1 << OID_BITS), columns=columns)

@@ -151,13 +151,15 @@ def test_a_table_that_only_the_catalog_shows_begins_at_a_mark_and_is_told_again_
     catalog = Catalog("id", "v")
     book = catalog.book()
     ts = 1 << 50
-    assert not book.has_begun(7, ts)
+    assert not book.has_begun(7, ts, read=True)
     created = book.create_from_catalog(catalog.read(None)[0], ts)
     assert created is not None
     assert [d.type for d in created.ddls] == [DdlType.CREATE_TABLE]
     assert book.create_from_catalog(catalog.read(None)[0], ts + 100) is None
-    assert book.has_begun(7, ts)
-    assert not book.has_begun(7, ts - 100), "what emptied it before counts for nothing"
+    assert book.has_begun(7, ts, read=True)
+    assert book.has_begun(7, ts + 100, read=False)
+    assert not book.has_begun(7, ts, read=False), "before its first row, whoever reads this again"
+    assert not book.has_begun(7, ts - 100, read=True), "what emptied it before counts for nothing"
     assert book.told_between(ts - 100, ts) == (created.ddls, [7])
     assert book.told_between(ts, ts + 100) == ((), [])
     later = catalog.book()
