@@ -54,7 +54,8 @@ def found_progress(text: str, run: SinkRun, from_ts: int, to_ts: int, name: str)
         raise PenstockError("FENCED", f"{name}: epoch {found.epoch} has written there, and this is {run.epoch}")
     if (found.from_ts, found.to_ts) == (from_ts, to_ts):
         return found
-    if found.to_ts >= to_ts:
+    # Under a higher epoch windows may lie before: the feed was reset, and tells again what it told.
+    if found.to_ts >= to_ts and found.epoch == run.epoch:
         raise PenstockError(
             "SINK_CONFLICT",
             f"{name}: the window ({found.from_ts}, {found.to_ts}] is in the target, and this is ({from_ts}, {to_ts}]",

@@ -160,13 +160,16 @@ def test_a_zombie_of_an_older_epoch_disturbs_nobody(broker: KafkaBroker) -> None
     assert told(broker) == changes
 
 
-def test_windows_that_go_back_are_refused(broker: KafkaBroker) -> None:
+def test_windows_that_go_back_are_refused_unless_the_feed_was_reset(broker: KafkaBroker) -> None:
     attempt(address_of(broker), life(5), window=(T0, T0 + 100))
     with pytest.raises(PenstockError, match="SINK_CONFLICT"):
         attempt(address_of(broker), life(5), window=(T0, T0 + 50))
     later = [(ts + 100, op, key, note) for ts, op, key, note in life(5, seed=2)]
     attempt(address_of(broker), later, window=(T0 + 100, T0 + 200))
     assert told(broker) == life(5) + later
+    attempt(address_of(broker), life(5), window=(T0, T0 + 50), run=SinkRun("mine", 4))
+    again = sorted(ts for ts, _, _ in canal_changes(read_topics(broker.address, [TOPIC])))
+    assert again == sorted(ts for ts, _, _, _ in life(5) * 2 + later), "a feed that was reset tells it again"
 
 
 @pytest.mark.parametrize("point", ["kafka-commit:before", "kafka-commit:after"])
