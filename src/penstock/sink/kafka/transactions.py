@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from penstock.model.clock import system_random
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.kafka.clients import KafkaAddress, Refusals, library
@@ -50,6 +51,9 @@ class Stream:
             report: dict[str, Any] = {"error_cb": self._refusals} | ({} if self._exact else {"on_delivery": self._note})
             self._producer = kafka.Producer(address.producer_configuration(name) | report)
         self._opened = not self._exact
+        self.id = f"{system_random().getrandbits(64):x}"
+        self.rested = False
+        """Whether it was kept since its last window, so that others may have fenced it."""
 
     def fence(self) -> bool:
         """Fence whoever had the name before, once; return whether that was now."""
@@ -149,6 +153,8 @@ class _Kept:
         """Return the stream of a name."""
         with self._lock:
             found = self._free.pop((address, name), None)
+        if found is not None:
+            found.rested = True
         return found or Stream(address, name)
 
     def give_back(self, address: KafkaAddress, stream: Stream) -> None:
