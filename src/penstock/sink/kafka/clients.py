@@ -19,7 +19,7 @@ from penstock.settings.masking import mask_parts, mask_text, mask_uri
 from penstock.sink.kafka.settings import Delivery, Format, KafkaSettings, TopicNames, prefix_problems
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
 CALLER_PARAMETERS = frozenset({"security-protocol", "sasl-mechanism", "schema-registry"})
 FILE_PARAMETERS = frozenset({"ssl-ca", "ssl-certificate", "ssl-key", "ssl-key-password", "schema-registry-ca"})
@@ -44,6 +44,9 @@ _FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
     (frozenset({-186}), "CONFIG_INVALID", None),
 )
 """The library's codes that waiting does not mend, ours for them, and what helps."""
+_NOT_LET_IN = frozenset({58, -169, -181})
+_WAITED = frozenset({-185, -187, -192, -195})
+"""Timed out, all brokers down, a message timed out, no transport."""
 _FENCED = frozenset({-144, 47, 90})
 _LOG = logging.getLogger("penstock.sink.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -52,6 +55,21 @@ _LOG.propagate = False
 
 class OvertakenError(Exception):
     """Another attempt has begun with the same name, so the brokers take nothing more of this one."""
+
+
+class Refusals:
+    """Takes errors of connections from a client, and keeps the first that waiting does not mend: a wrong password, a wrong certificate.
+
+    The client itself goes on trying, and says no more than that nobody answers.
+    """
+
+    def __init__(self) -> None:
+        self.found: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Note an error."""
+        if self.found is None and error.code() in _NOT_LET_IN:
+            self.found = error
 
 
 @dataclass(frozen=True)
@@ -138,13 +156,17 @@ class KafkaAddress:
         return made
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Turn errors of the library into ours; ``what`` was being done."""
+    def told(self, what: str, client: Any = None, refusals: Refusals | None = None) -> Iterator[None]:
+        """Turn errors of the library into ours; ``what`` was being done, by a client that tells what connections were refused."""
         from confluent_kafka import KafkaException
 
         try:
             yield
         except KafkaException as error:
+            if client is not None and refusals is not None and int(error.args[0].code()) in _WAITED:
+                client.poll(0)
+                if refusals.found is not None:
+                    self.fail(KafkaException(refusals.found), what)
             self.fail(error, what)
 
     def fail(self, error: KafkaException, what: str) -> NoReturn:

@@ -26,7 +26,7 @@ class KafkaKind(TargetKind):
 
     name = "kafka"
     option_keys = frozenset(dotted_keys(KafkaSettings))
-    server_only_options = frozenset({"claim-check"})
+    place_options = frozenset({"claim-check"})
     caller_parameters = CALLER_PARAMETERS
 
     def settings(self, uri: str, options: Mapping[str, Any]) -> tuple[str, KafkaSettings]:

@@ -23,6 +23,8 @@ class Progress(msgspec.Struct, frozen=True, rename={"from_ts": "from", "to_ts": 
     rows: int = 0
     nbytes: int = 0
     epoch: int = 0
+    by: str = ""
+    """The stream that committed it: one that rested, and finds another here, was fenced meanwhile."""
 
 
 class ControlState(msgspec.Struct, frozen=True):
@@ -46,15 +48,16 @@ def dispatcher_name(control_topic: str, feed: str, dispatcher: DispatcherId) -> 
 
 def found_progress(text: str, run: SinkRun, from_ts: int, to_ts: int, name: str) -> Progress:
     """Return what is done of a window, by the progress that was found; raise where a later owner or window is there."""
-    begun = Progress(from_ts, to_ts, epoch=run.epoch)
     if not text:
-        return begun
+        return Progress(from_ts, to_ts, epoch=run.epoch)
     found = decoded(text.encode(), Progress)
+    begun = Progress(from_ts, to_ts, epoch=run.epoch, by=found.by)
     if found.epoch > run.epoch:
         raise PenstockError("FENCED", f"{name}: epoch {found.epoch} has written there, and this is {run.epoch}")
     if (found.from_ts, found.to_ts) == (from_ts, to_ts):
         return found
-    if found.to_ts >= to_ts:
+    # Under a higher epoch windows may lie before: the feed was reset, and tells again what it told.
+    if found.to_ts >= to_ts and found.epoch == run.epoch:
         raise PenstockError(
             "SINK_CONFLICT",
             f"{name}: the window ({found.from_ts}, {found.to_ts}] is in the target, and this is ({from_ts}, {to_ts}]",

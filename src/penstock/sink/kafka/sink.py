@@ -234,9 +234,8 @@ class KafkaSink:
         assert stream is not None
         if self._guard is not None:
             self._guard()
-        ahead = msgspec.structs.replace(
-            done, steps=state.steps, rows=done.rows + state.added_rows, nbytes=done.nbytes + state.added_bytes, epoch=self._run.epoch
-        )
+        ahead = msgspec.structs.replace(done, steps=state.steps, rows=done.rows + state.added_rows, nbytes=done.nbytes + state.added_bytes)
+        ahead = msgspec.structs.replace(ahead, epoch=self._run.epoch, by=stream.id)
         stream.commit(state.work.to_ts, msgspec.json.encode(ahead).decode())
         state.done = ahead
 
@@ -269,6 +268,9 @@ class KafkaSink:
                 # The first look hinders nobody: one that is overtaken must not fence the one that has overtaken it.
                 self._topics.partitions(stream, self._address.topics.control)
                 state.done = self._found(state, stream)
+                if stream.rested and state.done.by != stream.id:
+                    stream.close()
+                    stream = state.stream = Stream(self._address, stream.name)
                 if stream.fence():
                     state.done = self._found(state, stream)
         return state.done
@@ -319,5 +321,8 @@ class _overtaking:  # noqa: N801
             stream, self._state.stream = self._state.stream, None
             if stream is not None:
                 stream.close()
+                if stream.rested:
+                    # Somebody fenced it while it rested, and need not be there any more: nobody to wait for.
+                    raise PenstockError("SINK_UNAVAILABLE", f"{stream.name}: another attempt had this name meanwhile") from error
             return True
         return False

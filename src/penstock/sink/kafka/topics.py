@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
-from penstock.sink.kafka.clients import KafkaAddress, library
+from penstock.sink.kafka.clients import KafkaAddress, Refusals, library
 from penstock.sink.kafka.transactions import Stream
 
 _EXISTS, _NO_DEFAULTS = 36, -165
@@ -58,8 +58,10 @@ class Topics:
         return count
 
     def _all(self) -> Mapping[str, Any]:
-        with self._address.told("listing topics"):
-            found: Mapping[str, Any] = self._admin().list_topics(timeout=self._address.settings.request_timeout_ms / 1000).topics
+        refusals = Refusals()
+        admin = self._admin(refusals)
+        with self._address.told("listing topics", admin, refusals):
+            found: Mapping[str, Any] = admin.list_topics(timeout=self._address.settings.request_timeout_ms / 1000).topics
         return found
 
     def _make(self, topic: str, partitions: int, config: dict[str, str]) -> None:
@@ -78,8 +80,8 @@ class Topics:
             if error.args[0].code() != _EXISTS:
                 self._address.fail(error, f"making topic {topic}")
 
-    def _admin(self) -> Any:
+    def _admin(self, refusals: Refusals | None = None) -> Any:
         from confluent_kafka.admin import AdminClient
 
         library()
-        return AdminClient(self._address.configuration())
+        return AdminClient(self._address.configuration() | ({"error_cb": refusals} if refusals is not None else {}))

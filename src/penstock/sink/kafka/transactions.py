@@ -12,14 +12,17 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
+from penstock.model.clock import system_random
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
-from penstock.sink.kafka.clients import KafkaAddress, library
+from penstock.sink.kafka.clients import KafkaAddress, Refusals, library
 from penstock.sink.kafka.settings import Delivery
 
 _POLL_S = 0.1
+_CONNECT_S = 0.05
 _KEPT_MAX = 64
 
 
@@ -38,20 +41,27 @@ class Stream:
         self._begun = False
         self._failed: list[Any] = []
         kafka = library()
+        self._refusals = Refusals()
+        self._producer: Any = None
         with address.told("opening"):
             self._consumer = kafka.Consumer(
                 address.configuration()
                 | {"group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
             )
-            report = {} if self._exact else {"on_delivery": self._note}
+            report: dict[str, Any] = {"error_cb": self._refusals} | ({} if self._exact else {"on_delivery": self._note})
             self._producer = kafka.Producer(address.producer_configuration(name) | report)
         self._opened = not self._exact
+        self.id = f"{system_random().getrandbits(64):x}"
+        self.rested = False
+        """Whether it was kept since its last window, so that others may have fenced it."""
 
     def fence(self) -> bool:
         """Fence whoever had the name before, once; return whether that was now."""
         if self._opened:
             return False
-        with self._address.told("beginning as the only one of its name"):
+        # A client that has just heard of its brokers, and is not connected to them yet, waits half a second before it looks again.
+        self._producer.poll(_CONNECT_S)
+        with self._told("beginning as the only one of its name"):
             self._producer.init_transactions(self._wait_s)
         self._opened = True
         return True
@@ -59,7 +69,7 @@ class Stream:
     def progress(self) -> tuple[int, str]:
         """Return how far the stream has come: a number and a text; -1 where it never did anything."""
         place = library().TopicPartition(self._address.topics.control, 0)
-        with self._address.told("reading progress"):
+        with self._told("reading progress"):
             found = self._consumer.committed([place], self._wait_s)[0]
             if found.error is not None:
                 raise library().KafkaException(found.error)
@@ -67,7 +77,7 @@ class Stream:
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, 0 where it does not exist; a cluster may make it when it is asked for."""
-        with self._address.told(f"looking at topic {topic}"):
+        with self._told(f"looking at topic {topic}"):
             found = self._producer.list_topics(topic, self._wait_s).topics.get(topic)
             if found is not None and found.error is not None and found.error.code() not in {3, 5}:
                 raise library().KafkaException(found.error)
@@ -77,7 +87,7 @@ class Stream:
         """Hand over messages, in order; waits while too many are on their way."""
         self._begin()
         produce = self._producer.produce
-        with self._address.told("writing"):
+        with self._told("writing"):
             for topic, value, key, partition, moment, headers in messages:
                 while True:
                     try:
@@ -94,7 +104,7 @@ class Stream:
         self._begin()
         place = kafka.TopicPartition(self._address.topics.control, 0, number, text)
         reach("kafka-commit:before")
-        with self._address.told("committing"):
+        with self._told("committing"):
             if self._exact:
                 self._producer.send_offsets_to_transaction([place], self._consumer.consumer_group_metadata(), self._wait_s)
                 self._producer.commit_transaction(self._wait_s + self._address.settings.transaction_timeout_ms / 1000)
@@ -113,10 +123,13 @@ class Stream:
             self._producer.purge()
         self._consumer.close()
 
+    def _told(self, what: str) -> AbstractContextManager[None]:
+        return self._address.told(what, self._producer, self._refusals)
+
     def _begin(self) -> None:
         if self._exact and not self._begun:
             self.fence()
-            with self._address.told("beginning a transaction"):
+            with self._told("beginning a transaction"):
                 self._producer.begin_transaction()
         self._begun = True
 
@@ -140,6 +153,8 @@ class _Kept:
         """Return the stream of a name."""
         with self._lock:
             found = self._free.pop((address, name), None)
+        if found is not None:
+            found.rested = True
         return found or Stream(address, name)
 
     def give_back(self, address: KafkaAddress, stream: Stream) -> None:

@@ -120,4 +120,5 @@ def test_a_wrong_password_is_told_without_it(broker: KafkaBroker) -> None:
     KafkaMaintainer(good, SinkRun("mine", 1), lambda: None).claim("mine")
     found = check_target(f"kafka://me:wr0ng-pass@{broker.address}/lake?request-timeout=2s", {}, "mine")
     assert [f.ok for f in found] == [False]
+    assert "SINK_UNWRITABLE" in found[0].found
     assert "wr0ng-pass" not in found[0].found

@@ -2,6 +2,8 @@
 
 import pytest
 
+from penstock.config.sink_policy import SinkPolicy
+from penstock.config.tree import SinkConfig
 from penstock.model.errors import PenstockError
 from penstock.sink.kafka.clients import KafkaAddress
 from penstock.sink.kafka.kind import KIND
@@ -51,8 +53,20 @@ def test_an_address_becomes_a_configuration() -> None:
     assert "p%40ss" not in address.name
     assert "p@ss" not in repr(address).replace(uri, "")
     assert list(KIND.hosts(uri + "&schema-registry=https://u:p@reg.example:8081/x")) == ["a", "b", "reg.example"]
-    assert "ssl-ca" not in KIND.caller_parameters
-    assert "claim-check" in KIND.server_only_options
+
+
+def test_a_caller_sends_the_server_only_where_it_may() -> None:
+    policy = SinkPolicy()
+    policy.check(SinkConfig("kafka://me:pw@broker.example:9092/x?protocol=avro&schema-registry=https://registry.example"))
+    for uri, text in (
+        ("kafka://h/x?ssl-ca=/etc/shadow", "ssl-ca"),
+        ("kafka://h/x?ssl-key=/etc/key", "ssl-key"),
+        ("kafka://169.254.169.254/x", "no host that a caller may"),
+        ("kafka://h/x?schema-registry=http://169.254.169.254", "no host that a caller may"),
+        ("kafka://h/x?claim-check=gs://b/p%3Fservice-account=/etc/key", "service-account"),
+    ):
+        with pytest.raises(PenstockError, match=rf"SINK_FORBIDDEN.*{text}"):
+            policy.check(SinkConfig(uri))
 
 
 def test_two_tables_never_share_a_topic() -> None:

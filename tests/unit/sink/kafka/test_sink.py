@@ -1,16 +1,21 @@
 """Exactly once, whatever happens to attempts and brokers; read by a plain client that knows nothing of Penstock."""
 
 import contextlib
+import io
 import json
 import random
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from penstock.model.batch import Op
+from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import FAILPOINTS
@@ -22,10 +27,12 @@ from penstock.sink.kafka import sink as sink_module
 from penstock.sink.kafka.clients import KafkaAddress
 from penstock.sink.kafka.kind import KIND
 from penstock.sink.kafka.sink import KafkaSink
-from penstock.sink.kafka.transactions import KEPT
+from penstock.sink.kafka.transactions import KEPT, Stream
+from penstock.store.flight.credentials import make_tls
 from penstock.target.kind import SinkRun
 from testing.servers.kafka.broker import CUT, KafkaBroker, kafka_broker
 from testing.servers.kafka.consumer import Read, canal_changes, read_topics, rebuilt
+from testing.servers.kafka.registry import Registry, schema_registry
 
 T0 = compose_ts(1_700_000_000_000)
 COLUMNS = (Column(1, "id", ColumnType(TypeKind.BIGINT), False, True), Column(2, "note", ColumnType(TypeKind.VARCHAR, length=40)))
@@ -160,13 +167,16 @@ def test_a_zombie_of_an_older_epoch_disturbs_nobody(broker: KafkaBroker) -> None
     assert told(broker) == changes
 
 
-def test_windows_that_go_back_are_refused(broker: KafkaBroker) -> None:
+def test_windows_that_go_back_are_refused_unless_the_feed_was_reset(broker: KafkaBroker) -> None:
     attempt(address_of(broker), life(5), window=(T0, T0 + 100))
     with pytest.raises(PenstockError, match="SINK_CONFLICT"):
         attempt(address_of(broker), life(5), window=(T0, T0 + 50))
     later = [(ts + 100, op, key, note) for ts, op, key, note in life(5, seed=2)]
     attempt(address_of(broker), later, window=(T0 + 100, T0 + 200))
     assert told(broker) == life(5) + later
+    attempt(address_of(broker), life(5), window=(T0, T0 + 50), run=SinkRun("mine", 4))
+    again = sorted(ts for ts, _, _ in canal_changes(read_topics(broker.address, [TOPIC])))
+    assert again == sorted(ts for ts, _, _, _ in life(5) * 2 + later), "a feed that was reset tells it again"
 
 
 @pytest.mark.parametrize("point", ["kafka-commit:before", "kafka-commit:after"])
@@ -323,3 +333,112 @@ def test_topics_are_made_if_that_is_asked_for(broker: KafkaBroker) -> None:
     assert (len(broker.kept.topics[TOPIC]), len(broker.kept.topics["lake.control"])) == (5, 1)
     assert broker.kept.configs["lake.control"] == {"cleanup.policy": "compact"}
     assert told(broker) == life(3)
+
+
+def test_brokers_that_are_gone_for_a_while_are_waited_for(broker: KafkaBroker) -> None:
+    changes, address, cuts = life(80), address_of(broker), [0]
+    sink = KafkaSink(address, RUN)
+    sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, T0, T0 + 10**6))
+    woken = threading.Event()
+    sink.add_dml_event(DmlEvent(WHOLE, TABLE, rows_of(changes[:50]), woken.set))
+    assert woken.wait(60)
+    enough = threading.Event()
+
+    def fault(api: str, side: str) -> str | None:
+        cuts[0] += 1
+        if cuts[0] >= 6:
+            enough.set()
+        return None if enough.is_set() else CUT
+
+    broker.fault = fault
+    sink.add_dml_event(DmlEvent(WHOLE, TABLE, rows_of(changes[50:])))
+    result = sink.close_dispatcher(WHOLE)
+    sink.close()
+    assert enough.is_set()
+    assert told(broker) == changes
+    assert attempt(address, changes) == result
+
+
+def test_a_transaction_that_the_brokers_gave_up_is_written_again(broker: KafkaBroker) -> None:
+    changes, address, results = life(20), address_of(broker), list[DispatcherResult]()
+    sink = KafkaSink(address, RUN)
+    sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, T0, T0 + 10**6))
+    woken = threading.Event()
+    sink.add_dml_event(DmlEvent(WHOLE, TABLE, rows_of(changes), woken.set))
+    assert woken.wait(60)
+    with broker.kept.lock:
+        for transaction in broker.kept.transactions.values():
+            transaction.timeout_s, transaction.begun_s = 0.0, transaction.begun_s or 1.0
+        broker.kept.expire()
+    # It is fenced now, and waits for whoever did that; the next attempt is that one.
+    closing = threading.Thread(target=lambda: results.append(sink.close_dispatcher(WHOLE)))
+    closing.start()
+    assert told(broker) == []
+    results.append(attempt(address, changes))
+    closing.join()
+    sink.close()
+    assert results[0] == results[1]
+    assert told(broker) == changes
+
+
+def test_avro_rows_are_read_with_the_schemas_of_the_registry(broker: KafkaBroker) -> None:
+    with schema_registry() as registry:
+        address = address_of(broker, f"protocol=avro&schema-registry={registry.url}")
+        changes = life(40)
+        assert attempt(address, changes, 3) == attempt(address, changes, 1)
+        read = read_topics(broker.address, [TOPIC])
+    rows = []
+    for message in read:
+        value = avro(registry, message.value or b"")
+        assert avro(registry, message.key or b"") == {"id": value["id"]}
+        rows.append((value["_commit_ts"], Op[["INSERT", "UPDATE", "DELETE"]["cud".index(value["_op"])]], value["id"], value["note"]))
+    assert sorted(rows) == changes
+    assert {name: len(ids) for name, ids in registry.subjects.items()} == {f"{TOPIC}-value": 1, f"{TOPIC}-key": 1}
+
+
+def avro(registry: Registry, message: bytes) -> Any:
+    assert message[:1] == b"\0"
+    schema = fastavro.parse_schema(registry.schema(int.from_bytes(message[1:5], "big")))
+    return fastavro.schemaless_reader(io.BytesIO(message[5:]), schema, None)
+
+
+def test_tls_is_checked(tmp_path: Path) -> None:
+    made, other = (make_tls(["127.0.0.1"], SystemClock()) for _ in range(2))
+    for name, content in (("server.pem", made.certificate), ("server.key", made.key), ("ca", made.readers_ca), ("other", other.readers_ca)):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with kafka_broker(context=context) as broker:
+        broker.users["me"] = "right"
+        uri = f"kafka://me:right@{broker.address}/lake?request-timeout=2s&ssl-ca={tmp_path}"
+        assert attempt(KafkaAddress(*KIND.settings(f"{uri}/ca", {})), life(5)).rows == 5
+        with pytest.raises(PenstockError) as caught:
+            attempt(KafkaAddress(*KIND.settings(f"{uri}/other", {})), life(5))
+        assert caught.value.code == "SINK_UNWRITABLE"
+        KEPT.close()
+        config = {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "right"}
+        read = read_topics(broker.address, [TOPIC], config=config | {"ssl.ca.location": str(tmp_path / "ca")})
+    assert len(canal_changes(read)) == 5
+
+
+def test_a_dispatcher_goes_from_one_process_to_another_and_back(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = address_of(broker)
+    here, there = type(KEPT)(), type(KEPT)()
+    windows = [[(ts + 100 * n, op, key, note) for ts, op, key, note in life(10, seed=n)] for n in range(5)]
+    for n, process in enumerate((here, there, here, here, there)):
+        monkeypatch.setattr(sink_module, "KEPT", process)
+        attempt(address, windows[n], window=(T0 + 100 * n, T0 + 100 * (n + 1)))
+    assert told(broker) == [change for window in windows for change in window]
+    fences = {name: found.epoch for name, found in broker.kept.transactions.items()}
+    assert list(fences.values()) == [3], "fenced when it moved, and at no other time"
+    # Somebody takes the name and dies: the first to notice does not wait for it, and the next one writes.
+    dead = Stream(address, next(iter(fences)))
+    dead.fence()
+    dead.close()
+    last = [(ts + 500, op, key, note) for ts, op, key, note in life(10, seed=9)]
+    with pytest.raises(PenstockError, match="SINK_UNAVAILABLE"):
+        attempt(address, last, window=(T0 + 500, T0 + 600))
+    attempt(address, last, window=(T0 + 500, T0 + 600))
+    assert told(broker) == [change for window in (*windows, last) for change in window]
+    here.close()
+    there.close()
