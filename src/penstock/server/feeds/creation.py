@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.config.feed_group import member_trees
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.filters.checks import check_columns_stay, check_filter
@@ -132,6 +133,23 @@ class FeedCreator:
             source.begin()
             return self._create(config, source_uri, source.upstream, actor)
 
+    def create_all(self, tree: Mapping[str, Any], actor: Actor = NOBODY, *, configured: bool = False) -> list[FeedRecord]:
+        """Create a feed for each target of a tree, all of them or none."""
+        created: list[FeedRecord] = []
+        trees = member_trees(tree)
+        for config in map(load_feed_config, trees if len(trees) > 1 else ()):
+            # Each target is looked at before the first is claimed: a claim stays where a later feed of the group is refused.
+            if not configured:
+                self._policy.check(config.target)
+            self._open_target(config.target, unfenced).check(claimant(config.name, ""))
+        try:
+            created.extend(self.create(one, actor, configured=configured) for one in trees)
+        except BaseException:
+            for feed in created:
+                self._meta.remove_feed(feed.name)
+            raise
+        return created
+
     def plan(self, tree: Mapping[str, Any]) -> FeedPlan:
         """Return what a feed of a configuration would be; nothing is created, and the target is not asked."""
         config = load_feed_config(tree)
@@ -184,8 +202,10 @@ class FeedCreator:
     def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
         check_filter(config.settings.filter, tables, self._viewer)
-        if any(feed.name == config.name for feed in self._meta.list_feeds()):
+        if any(feed.name == config.name for feed in self._meta.list_feeds()) or members_of(self._meta, config.name):
             raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        if config.group and any(feed.name == config.group for feed in self._meta.list_feeds()):
+            raise PenstockError("FEED_EXISTS", f"feed {config.group} exists, with one target")
         uid = str(uuid.uuid4())
         # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
         target = self._open_target(config.target, unfenced)
@@ -209,6 +229,13 @@ class FeedCreator:
             self._meta.remove_feed(config.name)
             raise
         return created
+
+
+def members_of(meta: MetaDatabase, group: str) -> list[FeedRecord]:
+    """Return the feeds of a group, in the order of their numbers; none where there is no such group."""
+    named = [feed for feed in meta.list_feeds() if feed.name.startswith(f"{group}.")]
+    members = [feed for feed in named if FeedDocument.of(feed).config.get("group") == group]
+    return sorted(members, key=lambda feed: int(feed.name.rpartition(".")[2]))
 
 
 def _tables(upstream: Upstream, config: FeedConfig) -> tuple[list[TableSchema], int]:
