@@ -37,6 +37,7 @@ VERBS = {
     "replay": ("targets", "Apply a storage target to a database, and go on where it stopped."),
     "receive": ("targets", "Receive what feeds post to an HTTP target: check it, print it, keep it."),
     "package": ("servers", "Make an archive of this installation for executors on other machines."),
+    "lake": ("targets", "Compact Delta and Iceberg tables of a target, expire old versions."),
     "storage": ("targets", "List, check and expire the files of a storage target."),
     "dataserver": ("servers", "Run the embedded range-sharded data server."),
 }

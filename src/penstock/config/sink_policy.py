@@ -75,7 +75,7 @@ class SinkPolicy:
         """Raise ``SINK_FORBIDDEN`` with everything that a caller must not ask for."""
         problems = Problems()
         parts = urlsplit(sink.uri)
-        kind = _KINDS.get(parts.scheme, parts.scheme)
+        kind = _kind(parts.scheme)
         pairs = [(_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True)]
         given = dict(pairs)
         for key in sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1):
@@ -100,6 +100,18 @@ class SinkPolicy:
         self._check_place(sink, problems)
         if problems:
             raise PenstockError("SINK_FORBIDDEN", problems.text())
+
+    def lies_inside(self, sink: SinkConfig, other: SinkConfig) -> bool:
+        """Return whether a target lies in a folder of another one, whose readers would find its files among their own."""
+        try:
+            inner, outer = self._resolve(sink).uri, self._resolve(other).uri
+        except PenstockError:
+            # The other one names a connection that the server has no more.
+            return False
+        if kind_of(inner).shared:
+            return False
+        same_server = place_of(inner)[3] == place_of(outer)[3]
+        return same_server and _canonical(inner).startswith(f"{_canonical(outer).rstrip('/')}/")
 
     def _check_other(self, path: str, uri: str, problems: Problems) -> None:
         """Note what forbids another target that an option names."""
@@ -128,12 +140,18 @@ class SinkPolicy:
             problems.add("sink.uri", "must not have '..' in its path")
             return
         place = _canonical(resolved.uri)
-        if self._data_dir is not None and urlsplit(resolved.uri).scheme == "file":
+        if self._data_dir is not None and _kind(urlsplit(resolved.uri).scheme) == "file":
             directory = place.removeprefix("file://")
             if _is_within(directory, self._data_dir) or _is_within(self._data_dir, directory):
                 problems.add("sink.uri", "lies in the server's data directory, or around it")
         if self._allow and not any(_matches(pattern, one) for pattern in self._allow for one in (place, _canonical(sink.uri))):
             problems.add("sink.uri", "no pattern of the server's sink-allow matches it")
+
+
+def _kind(scheme: str) -> str:
+    """Return the kind of place that a scheme names; tables of a lake, as in ``delta+s3``, lie in an object store."""
+    bare = scheme.rpartition("+")[2]
+    return _KINDS.get(bare, bare)
 
 
 def _parameter(kind: str, key: str) -> str:
@@ -157,7 +175,7 @@ def _is_web_address(value: str) -> bool:
 def place_of(uri: str) -> tuple[str, str, str, frozenset[tuple[str, str]]]:
     """Return where a target is: kind, bucket, path, and what of its parameters says on which server or account."""
     parts = urlsplit(uri)
-    kind = _KINDS.get(parts.scheme, parts.scheme)
+    kind = _kind(parts.scheme)
     given = ((_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True))
     return kind, parts.netloc, parts.path, frozenset((key, value) for key, value in given if key in _PLACES)
 
@@ -166,14 +184,14 @@ def _canonical(uri: str) -> str:
     """Return the place of a target: kind, bucket and path, as patterns see it; of a directory the true path."""
     parts = urlsplit(uri)
     path = re.sub("/+", "/", unquote(parts.path)).rstrip("/")
-    if parts.scheme == "file":
+    if _kind(parts.scheme) == "file":
         return f"file://{os.path.realpath(path or '/')}"
-    return f"{_KINDS.get(parts.scheme, parts.scheme)}://{parts.netloc}{path}"
+    return f"{_kind(parts.scheme)}://{parts.netloc}{path}"
 
 
 def _canonical_pattern(pattern: str) -> str:
     scheme, _, rest = pattern.partition("://")
-    kind = _KINDS.get(scheme, scheme)
+    kind = _kind(scheme)
     if kind != "file":
         return f"{kind}://{rest.rstrip('/')}"
     # Up to the first part with a wildcard it is a directory, which may be reached by links.

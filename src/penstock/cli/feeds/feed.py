@@ -16,8 +16,8 @@ from penstock.cli.feeds.feed_control import COMMANDS
 from penstock.cli.feeds.feed_letters import letters_group
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, filter_options, read_rules, read_tree
-from penstock.cli.options import output_option, server_option
-from penstock.cli.server_client import ServerClient
+from penstock.cli.options import output_option, server_option, wait_option
+from penstock.cli.server_client import ServerClient, await_server
 from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.clock import SystemClock
@@ -61,6 +61,7 @@ for _command in COMMANDS:
 @click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
 @filter_options
+@wait_option
 @server_option
 @output_option
 def create(
@@ -73,6 +74,7 @@ def create(
     config_file: Path | None,
     until_ts: int | None,
     assignments: tuple[str, ...],
+    wait_s: float | None,
     server_url: str,
     output: str,
 ) -> None:
@@ -91,6 +93,7 @@ def create(
     given: dict[str, Any] = {"name": name, "tables": list(tables) or None, "sink": one, "sinks": several, "source": source or None}
     tree = read_tree(config_file, assignments, given | {"until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)})
     _require_json(tree)
+    await_server(server_url, wait_s)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
     if output == "json":
@@ -162,7 +165,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):
         rows.append(("retrying", _retrying(found["retry"])))
-    elif found["state"] in {"failed", "paused"}:
+    elif found["state"] in {"failed", "paused"} and (found["error"] or {}).get("code") != "META_BEHIND_TARGET":
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
 

@@ -83,6 +83,17 @@ def encode_into(
     sheet.render_into(out)
 
 
+def encode_keys(columns: tuple[Column, ...], records: pa.RecordBatch, out: Space, around: bytes = b"") -> None:
+    """Append an object of some columns for each row, values as events have them, each followed by a line feed."""
+    if records.num_rows == 0:
+        return
+    sheet = MessageSheet(np.zeros(records.num_rows, np.uint8))
+    sheet.constant(around)
+    _row(sheet, columns, [records.column(c.field_name) for c in columns], ALL_OPS, None)
+    sheet.constant(b"}\n" if around else b"\n")
+    sheet.render_into(out)
+
+
 def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array], ops: int, flags: U8 | None) -> None:
     for at, (column, array) in enumerate(zip(columns, values, strict=True)):
         sheet.constant((b"," if at else b"{") + escape_text(column.name) + b":", ops, flags)

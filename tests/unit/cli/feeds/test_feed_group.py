@@ -11,6 +11,8 @@ import pytest
 
 from penstock.cli.main import run
 from penstock.config.feed_group import full_name, member_trees
+from penstock.config.sink_policy import SinkPolicy
+from penstock.config.tree import SinkConfig
 from penstock.meta.records import ReachedState
 from penstock.model.errors import PenstockError
 from testing.servers.api_server import ApiServer
@@ -103,3 +105,11 @@ def test_names_of_members() -> None:
     assert [full_name(name) for name in ("orders", "orders/2", "orders/0", "orders/2/3", "a.b/12")] == [
         *("orders", "orders.2", "orders/0", "orders/2/3", "a.b.12")
     ]
+
+
+@pytest.mark.parametrize("sink", ["null:", "null://", "console:", "http+json://127.0.0.1:9/hooks"])
+def test_what_belongs_to_nobody_is_shared(tmp_path: Path, sink: str) -> None:
+    policy = SinkPolicy()
+    assert not policy.lies_inside(SinkConfig(sink), SinkConfig(sink))
+    assert not policy.lies_inside(SinkConfig(f"{sink}/below"), SinkConfig(sink))
+    assert policy.lies_inside(SinkConfig(f"{tmp_path.as_uri()}/below"), SinkConfig(tmp_path.as_uri()))
