@@ -74,9 +74,7 @@ CODES: dict[str, CodeEntry] = {
         ErrorKind.TRANSIENT, "A file that waited for its commit is gone.", "The window is tried again; let nothing else delete files there."
     ),
     "SINK_LIBRARY_MISSING": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The library of this kind of target is not installed.",
-        "Install the extra that the message names, on every executor.",
+        ErrorKind.BLOCKED, "The library of the target is not installed.", "Install the extra that the message names, on every executor."
     ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
@@ -88,17 +86,13 @@ CODES: dict[str, CodeEntry] = {
     ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_REFUSED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The target answers, and does not take some rows.",
-        "Let it take them and resume the feed, or give the feed a dead-letter place, where such rows wait while it goes on.",
+        ErrorKind.BLOCKED, "The target does not take some rows.", "Let it take them and resume the feed, or give it a dead-letter place."
     ),
     "DEAD_LETTER_UNKNOWN": CodeEntry(
         ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."
     ),
     "SINK_CONFLICT": CodeEntry(
-        ErrorKind.CORRUPT,
-        "A published file exists with different bytes.",
-        "Something else writes to this prefix; move the feed to its own prefix.",
+        ErrorKind.CORRUPT, "A published file exists with different bytes.", "Something else writes there; move the feed to its own prefix."
     ),
     "SINK_MESSAGE_TOO_LARGE": CodeEntry(
         ErrorKind.BLOCKED,
@@ -148,9 +142,7 @@ CODES: dict[str, CodeEntry] = {
         "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "A setting of the upstream does not allow capture.",
-        "Run `penstock doctor`: it says what fixes it.",
+        ErrorKind.BLOCKED, "A setting of the upstream does not allow capture.", "Run `penstock doctor`: it says what fixes it."
     ),
     "LOG_HELD": CodeEntry(
         ErrorKind.TRANSIENT,

@@ -17,7 +17,7 @@ from penstock.sink.catalog import _kind, check_target, open_maintainer, schemes,
 from penstock.target.storage import unfenced
 from testing.paths.whole_path import WholePath
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "write-a-target.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-target.md"
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
 
 
