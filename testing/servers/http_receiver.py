@@ -7,6 +7,7 @@ answers 2xx to is applied or was before. Thread safe.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -141,7 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
             receiver.requests.append(Received(headers, body, fault.status))
             if fault.take:
                 receiver.take(message, redelivery="penstock-redelivery" in headers)
-        self._answer(fault)
+        # Whoever was kept waiting may be gone.
+        with contextlib.suppress(OSError):
+            self._answer(fault)
 
     def _answer(self, fault: Fault) -> None:
         if fault.cut:

@@ -19,6 +19,7 @@ import httpx
 
 from penstock.access.secret_variables import TOKEN_VARIABLE
 from penstock.cli.shown.line import say
+from penstock.config.feed_group import full_name
 from penstock.config.known_servers import KnownServer, find_server, is_starting, read_token
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -76,25 +77,25 @@ class ServerClient:
 
     def show_feed(self, name: str) -> dict[str, Any]:
         """Return everything that may be shown of a feed."""
-        return self._call("GET", f"/feeds/{quote(name, safe='')}")
+        return self._call("GET", f"/feeds/{quote(full_name(name), safe='')}")
 
     def control(self, name: str, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Ask something of a feed, by one of the server's verbs; answers before it is reached."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/{verb}", arguments)
+        return self._call("POST", f"/feeds/{quote(full_name(name), safe='')}/{verb}", arguments)
 
     def feed_history(self, name: str) -> list[dict[str, Any]]:
         """Return what was asked of a feed and what it reached, oldest first."""
-        entries: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/history")["history"]
+        entries: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/history")["history"]
         return entries
 
     def dead_letters(self, name: str) -> list[str]:
         """Return the names of what the target of a feed refused for good."""
-        names: list[str] = self._call("GET", f"/feeds/{quote(name, safe='')}/dead-letters")["dead_letters"]
+        names: list[str] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/dead-letters")["dead_letters"]
         return names
 
     def ask_for_letter(self, name: str, letter: str, what: str) -> dict[str, Any]:
         """Have a dead letter shown, or offered to the target once more."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/dead-letters/{quote(letter, safe='')}/{what}")
+        return self._call("POST", f"/feeds/{quote(full_name(name), safe='')}/dead-letters/{quote(letter, safe='')}/{what}")
 
     def drain(self, method: str = "GET") -> dict[str, Any]:
         """Begin to drain the server (POST), end that (DELETE), or ask which feeds are left (GET)."""
@@ -102,21 +103,21 @@ class ServerClient:
 
     def verify_feed(self, name: str) -> dict[str, Any]:
         """Let the server compare a feed's target with the upstream; answers when every table is compared."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/verify")
+        return self._call("POST", f"/feeds/{quote(full_name(name), safe='')}/verify")
 
     def verify_progress(self, name: str, after: int) -> list[str]:
         """Return what was told of a verification that is under way, after so many lines."""
-        lines: list[str] = self._call("GET", f"/feeds/{quote(name, safe='')}/verify?after={after}")["progress"]
+        lines: list[str] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/verify?after={after}")["progress"]
         return lines
 
     def list_tables(self, name: str) -> list[dict[str, Any]]:
         """Return the tables of a feed with their states."""
-        tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/tables")["tables"]
+        tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/tables")["tables"]
         return tables
 
     def ask_for_table(self, name: str, table: str, what: str, reason: str = "") -> dict[str, Any]:
         """Ask for something to be done with a table of a feed, by one of the server's verbs for tables; answers before it is."""
-        return self._call("POST", f"/feeds/{quote(name, safe='')}/tables/{quote(table, safe='')}/{what}", {"reason": reason})
+        return self._call("POST", f"/feeds/{quote(full_name(name), safe='')}/tables/{quote(table, safe='')}/{what}", {"reason": reason})
 
     def execute(self, text: str, *, reads: bool) -> dict[str, Any]:
         """Execute a statement of SQL; whoever may only read can have those executed that only read."""

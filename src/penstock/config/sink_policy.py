@@ -109,6 +109,8 @@ class SinkPolicy:
         except PenstockError:
             # The other one names a connection that the server has no more.
             return False
+        if kind_of(inner).shared:
+            return False
         same_server = place_of(inner)[0] in _WITH_FOLDERS and place_of(inner)[3] == place_of(outer)[3]
         return same_server and _canonical(inner).startswith(f"{_canonical(outer).rstrip('/')}/")
 

@@ -44,6 +44,7 @@ class FeedConfig:
     tables: tuple[str, ...]
     sink: dict[str, Any]
     source: str | None = None
+    group: str = ""
     settings: FeedSettings = field(default_factory=FeedSettings, metadata={"flatten": True})
 
     def __repr__(self) -> str:
@@ -54,6 +55,8 @@ class FeedConfig:
         found = []
         if not _NAME.fullmatch(self.name):
             found.append(("name", "must be 1 to 63 letters, digits, '_', '-' or '.', and begin with a letter or digit"))
+        if self.group and not re.fullmatch(rf"{re.escape(self.group)}\.[1-9][0-9]?", self.name):
+            found.append(("group", "is set by sinks alone: a feed of a group is named GROUP.1, GROUP.2 and so on"))
         if all(pattern.startswith("!") for pattern in self.tables):
             found.append(("tables", "must name at least one table"))
         too_much = pattern_problems(self.tables)

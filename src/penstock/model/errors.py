@@ -82,9 +82,7 @@ CODES: dict[str, CodeEntry] = {
     ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
     "SINK_REFUSED": CodeEntry(
-        ErrorKind.BLOCKED,
-        "The target answers, and does not take some rows.",
-        "Let it take them and resume the feed, or give the feed a dead-letter place, where such rows wait while it goes on.",
+        ErrorKind.BLOCKED, "The target does not take some rows.", "Let it take them and resume the feed, or give it a dead-letter place."
     ),
     "DEAD_LETTER_UNKNOWN": CodeEntry(
         ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."

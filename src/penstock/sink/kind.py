@@ -49,6 +49,8 @@ class TargetKind(Protocol):
     caller_parameters: frozenset[str] = frozenset()
     """Parameters of the URI beside its options that a caller of the API may give; storage has lists of its own."""
 
+    shared: bool = False
+    """Whether it belongs to nobody: any number of feeds may use one, and none lies inside another."""
     place_options: frozenset[str] = frozenset()
     """Options that are URIs of files elsewhere: they may name connections, and a caller names only what it may write to."""
 

@@ -46,7 +46,14 @@ for _command in COMMANDS:
 @feed.command()
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, https+json://host/path, console: …")
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="URI",
+    type=URI,
+    help="Repeat for several targets: a group. file:///dir, s3://bucket/prefix, https+json://host/path, console: …",
+)
 @click.option("--source", metavar="NAME", type=URI, help="A source of the server with this name.  [default: the server's own]")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
@@ -62,7 +69,7 @@ def create(
     tables: tuple[str, ...],
     wheres: tuple[str, ...],
     selects: tuple[str, ...],
-    sink: str | None,
+    sinks: tuple[str, ...],
     source: str | None,
     config_file: Path | None,
     until_ts: int | None,
@@ -78,9 +85,12 @@ def create(
       penstock feed create orders --table 'shop.*' --sink file:///tmp/orders
       penstock feed create people --source crm --table 'crm.*' --sink s3://lake/people
       penstock feed create orders --config orders.toml --set spans-per-table=4
+      penstock feed create both --table 'shop.*' --sink file:///tmp/both --sink https+json://hooks.example.com/shop
       penstock feed create large --table 'shop.*' --where 'shop.orders=amount > 100' --sink file:///tmp/large
     """  # noqa: D301
-    given = {"name": name, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None, "source": source or None}
+    several = list(sinks) if len(sinks) > 1 else None
+    one = {"uri": sinks[0]} if len(sinks) == 1 else None
+    given: dict[str, Any] = {"name": name, "tables": list(tables) or None, "sink": one, "sinks": several, "source": source or None}
     tree = read_tree(config_file, assignments, given | {"until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)})
     _require_json(tree)
     await_server(server_url, wait_s)
@@ -121,7 +131,9 @@ def show(name: str, server_url: str, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    show_facts(_rows(found))
+    for at, one in enumerate(found.get("members", [found])):
+        click.echo("" if at else None, nl=bool(at))
+        show_facts(_rows(one))
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:

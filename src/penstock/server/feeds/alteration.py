@@ -63,6 +63,8 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
     problems = Problems()
     if config.name != before.name:
         problems.add("name", "stays")
+    if config.group != before.group:
+        problems.add("group", "stays")
     if config.source != before.source:
         problems.add("source", "stays")
     for name, key in _FIXED_SETTINGS.items():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.config.feed_group import full_name, together
 from penstock.config.tree import dump_feed_config, load_feed_config
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState, ServerState
@@ -20,7 +21,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.alteration import altered, difference, holds_at_once, moved_to, why_not_back, with_next
 from penstock.server.feeds.capture import dispatchers_of
-from penstock.server.feeds.creation import FeedCreator, FeedDocument
+from penstock.server.feeds.creation import FeedCreator, FeedDocument, members_of
 from penstock.server.feeds.ports import Liveness
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text, mask_uri
@@ -75,6 +76,9 @@ class FeedControl:
 
     def do(self, verb: str, name: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
         """Do a verb on a feed for a caller; return what came of it. Raises ``CONFIG_INVALID`` for arguments that it does not have."""
+        name = full_name(name)
+        if members := [feed.name for feed in members_of(self._meta, name)]:
+            return self._do_all(verb, name, members, arguments, by)
         known = VERBS[verb]
         try:
             told = decoded(json.dumps(arguments), known.arguments)
@@ -83,6 +87,15 @@ class FeedControl:
         answer = self._tried(known, name, told, Actor(by, mask_text(told.reason)))
         self._supervisor.wake()
         return {"name": name, "verb": verb, **self._states(name), **answer}
+
+    def _do_all(self, verb: str, group: str, members: list[str], arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Do a verb on every feed of a group; one that refuses it keeps the others from being asked after it."""
+        if verb == "clone":
+            raise PenstockError("CONFIG_INVALID", f"clone: {group} is a group; clone one of its feeds: {', '.join(members)}")
+        answers = [self.do(verb, member, arguments, by) for member in members]
+        merged = {key: together(str(answer[key]) for answer in answers) for key in ("requested_state", "state")}
+        said: dict[str, Any] = {key: any(answer[key] for answer in answers) for key in ("changed", "resumed") if key in answers[0]}
+        return {**answers[0], "name": group, "verb": verb, **merged, **said, "members": answers}
 
     def _tried(self, verb: Verb, name: str, told: Asked, actor: Actor) -> dict[str, Any]:
         """Do a verb; where the feed was changed meanwhile, mostly by its server that let another change hold, do it to what it is now."""
@@ -96,7 +109,9 @@ class FeedControl:
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """Return what happened to a feed, oldest first."""
-        return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
+        names = [feed.name for feed in members_of(self._meta, name)] or [full_name(name)]
+        entries = [{**msgspec.to_builtins(entry)} for one in names for entry in self._meta.lives.history(one)]
+        return entries if len(names) == 1 else sorted(entries, key=lambda entry: int(entry["at_ms"]))
 
     def dead_letters(self, name: str) -> LetterBox:
         """Return what the target of a feed refused for good."""
@@ -222,7 +237,7 @@ class FeedControl:
         before = document.next or document.config
         sink = asked.changes.get("sink")
         own = {"name": asked.name} | ({"sink": {"uri": sink}} if isinstance(sink, str) else {})
-        config = load_feed_config(merge(before, {**asked.changes, **own}))
+        config = load_feed_config(merge(before, {**asked.changes, **own, "group": ""}))
         if config.target.uri == load_feed_config(before).target.uri:
             raise PenstockError("CONFIG_INVALID", "clone: sink: two feeds cannot have one target", "Name another one.")
         made = self._creator.create(dump_feed_config(config), Actor(actor.by, actor.why or f"a clone of {name}"))

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.config.feed_group import member_trees
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.filters.checks import check_columns_stay, check_filter
@@ -155,6 +156,24 @@ class FeedCreator:
             source.begin()
             return self._create(config, source_uri, source.upstream, actor)
 
+    def create_all(self, tree: Mapping[str, Any], actor: Actor = NOBODY, *, configured: bool = False) -> list[FeedRecord]:
+        """Create a feed for each target of a tree, all of them or none."""
+        created: list[FeedRecord] = []
+        trees = member_trees(tree)
+        for config in map(load_feed_config, trees if len(trees) > 1 else ()):
+            # Each target is looked at before the first is claimed: a claim stays where a later feed of the group is refused.
+            if not configured:
+                self._policy.check(config.target)
+            self._check_others(config)
+            self._open_target(config.target, unfenced).check(claimant(config.name, ""))
+        try:
+            created.extend(self.create(one, actor, configured=configured) for one in trees)
+        except BaseException:
+            for feed in created:
+                self._meta.remove_feed(feed.name)
+            raise
+        return created
+
     def plan(self, tree: Mapping[str, Any]) -> FeedPlan:
         """Return what a feed of a configuration would be; nothing is created, and the target is not asked."""
         config = load_feed_config(tree)
@@ -242,13 +261,22 @@ class FeedCreator:
     def _check_others(self, config: FeedConfig, own: str = "") -> None:
         """Raise where another feed has the name, or a target in a folder of which this one's would lie; its own former one counts too."""
         for feed in self._meta.list_feeds():
-            if feed.name == config.name != own:
-                raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+            if feed.name in {config.name, config.group} and feed.name != own:
+                raise PenstockError("FEED_EXISTS", f"feed {feed.name} exists")
             # The trees alone: there may be a thousand feeds.
             document = FeedDocument.of(feed)
+            if document.config.get("group") == config.name:
+                raise PenstockError("FEED_EXISTS", f"feed {config.name} exists, as a group")
             trees = [document.config, *([document.next] if document.next and feed.name != own else [])]
             if any(self._policy.lies_inside(config.target, SinkConfig(tree["sink"]["uri"])) for tree in trees):
                 raise PenstockError("SINK_OCCUPIED", f"{mask_uri(config.target.uri)} lies in the target of feed {feed.name}")
+
+
+def members_of(meta: MetaDatabase, group: str) -> list[FeedRecord]:
+    """Return the feeds of a group, in the order of their numbers; none where there is no such group."""
+    named = [feed for feed in meta.list_feeds() if feed.name.startswith(f"{group}.")]
+    members = [feed for feed in named if FeedDocument.of(feed).config.get("group") == group]
+    return sorted(members, key=lambda feed: int(feed.name.rpartition(".")[2]))
 
 
 def _tables(upstream: Upstream, config: FeedConfig) -> tuple[list[TableSchema], int]:

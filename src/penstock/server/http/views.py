@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.config.feed_group import full_name, together
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, DispatcherRecord, FeedRecord, RetryRecord, SubscribeRecord
@@ -17,7 +18,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import lag_seconds, physical_ms, to_datetime
 from penstock.server.doubts.table_control import DoubtedOf, TableControl
-from penstock.server.feeds.creation import FeedCreator, FeedDocument
+from penstock.server.feeds.creation import FeedCreator, FeedDocument, members_of
 from penstock.server.feeds.ports import Liveness, RunStatus
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.report import ServerHealth
@@ -57,9 +58,10 @@ class ShownFeeds:
 
     def create(self, tree: Mapping[str, Any], by: str) -> dict[str, Any]:
         """Create a feed for a caller; return it as it is shown."""
-        feed = self._creator.create(tree, Actor(by))
+        feeds = self._creator.create_all(tree, Actor(by))
         self._supervisor.wake()
-        return feed_detail(feed, self._meta.feed_tables(feed.name), None, self._clock, kept_s=self._kept_s)
+        made = [feed_detail(feed, self._meta.feed_tables(feed.name), None, self._clock, kept_s=self._kept_s) for feed in feeds]
+        return made[0] if "sinks" not in tree else _group(str(tree["name"]), made)
 
     def all(self) -> list[dict[str, Any]]:
         """Return a line for every feed."""
@@ -69,7 +71,9 @@ class ShownFeeds:
 
     def show(self, name: str) -> dict[str, Any]:
         """Return everything that may be shown of a feed."""
-        meta = self._meta
+        meta, name = self._meta, full_name(name)
+        if members := members_of(meta, name):
+            return _group(name, [self.show(member.name) for member in members])
         feed, retry = meta.get_feed(name), meta.retries().get(name)
         views = self._tables(feed)
         status, problem = self._supervisor.status(name), self._health.problem(name)
@@ -78,7 +82,7 @@ class ShownFeeds:
 
     def tables(self, name: str) -> list[dict[str, Any]]:
         """Return every table of a feed as it is shown."""
-        return self._tables(self._meta.get_feed(name))
+        return self._tables(self._meta.get_feed(full_name(name)))
 
     def _tables(self, feed: FeedRecord) -> list[dict[str, Any]]:
         doubted = self._doubted_of(feed)
@@ -147,6 +151,12 @@ def feed_detail(
         "uncovered": uncovered(shown, feed.checkpoint_ts),
         "history": _kept(feed, clock, kept_s),
     }
+
+
+def _group(name: str, members: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a group of feeds: what they have in common, and each of them."""
+    states = {key: together(str(member[key]) for member in members) for key in ("state", "requested_state")}
+    return {"name": name, **states, "tables": members[0]["tables"], "config": members[0]["config"], "members": members}
 
 
 def _target(document: FeedDocument) -> dict[str, str]:

@@ -93,9 +93,15 @@ class _Parser:
         self._words("FOR")
         tree["tables"] = self._tables()
         self._words("INTO")
-        tree["sink"] = {"uri": self._literal("sink.uri", "the target's URI in quotes")}
-        if self._takes_word("WITH"):
-            tree = merge(tree, self._options())
+        uris = [self._literal("sink.uri", "the target's URI in quotes")]
+        while self._takes_mark(","):
+            uris.append(self._literal(f"sinks[{len(uris)}]", "the target's URI in quotes"))
+        options = self._options() if self._takes_word("WITH") else {}
+        tree |= {"sink": {"uri": uris[0]}} if len(uris) == 1 else {"sinks": [{"uri": uri} for uri in uris]}
+        if len(uris) > 1 and "sink" in options:
+            of_each = options.pop("sink")
+            tree["sinks"] = [merge(sink, of_each) if isinstance(of_each, dict) else sink for sink in tree["sinks"]]
+        tree = merge(tree, options)
         query = self._query()
         return CreateFeed(title=f"CREATE {FEED}", places=self._places, tree=tree, query=query, if_not_exists=if_not_exists)
 

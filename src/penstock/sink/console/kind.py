@@ -219,6 +219,7 @@ class ConsoleKind(TargetKind):
     """A tail on the server's standard output."""
 
     name = "console"
+    shared = True
     option_keys = frozenset({"flush-interval", "rows", "colours"})
 
     def settings(self, uri: str, options: Mapping[str, Any]) -> tuple[str, ConsoleSettings]:

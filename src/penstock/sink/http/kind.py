@@ -30,6 +30,7 @@ class HttpKind(TargetKind):
     """JSON batches by POST."""
 
     name = "http"
+    shared = True
     option_keys = frozenset(dotted_keys(HttpSettings))
     server_only_options = frozenset({"ca"})
     caller_parameters = _EveryName()

@@ -141,6 +141,7 @@ class NullKind(TargetKind):
     """Nothing at all."""
 
     name = "null"
+    shared = True
     option_keys = frozenset({"flush-interval", "old-values"})
 
     def settings(self, uri: str, options: Mapping[str, Any]) -> tuple[str, NullSettings]:
