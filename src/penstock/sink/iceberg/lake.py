@@ -55,7 +55,7 @@ class IcebergLake:
 
     def __init__(self, uri: str, catalog: str, target: ObjectTarget, feed: str) -> None:
         parts = urlsplit(uri)
-        self._root = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+        self._root = f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")
         self._target = target
         self.catalog = open_catalog(uri, catalog, self._root)
 
