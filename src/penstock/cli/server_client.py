@@ -87,6 +87,15 @@ class ServerClient:
         entries: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/history")["history"]
         return entries
 
+    def dead_letters(self, name: str) -> list[str]:
+        """Return the names of what the target of a feed refused for good."""
+        names: list[str] = self._call("GET", f"/feeds/{quote(name, safe='')}/dead-letters")["dead_letters"]
+        return names
+
+    def ask_for_letter(self, name: str, letter: str, what: str) -> dict[str, Any]:
+        """Have a dead letter shown, or offered to the target once more."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/dead-letters/{quote(letter, safe='')}/{what}")
+
     def drain(self, method: str = "GET") -> dict[str, Any]:
         """Begin to drain the server (POST), end that (DELETE), or ask which feeds are left (GET)."""
         return self._call(method, "/server/drain")

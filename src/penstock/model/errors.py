@@ -52,7 +52,7 @@ CODES: dict[str, CodeEntry] = {
     "SINK_URI_INVALID": CodeEntry(
         ErrorKind.INVALID,
         "The sink URI cannot be understood.",
-        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or another one of docs/targets.",
     ),
     "SINK_UNWRITABLE": CodeEntry(
         ErrorKind.BLOCKED, "The target refuses writes.", "Check that it exists, its permissions and its credentials."
@@ -87,6 +87,14 @@ CODES: dict[str, CodeEntry] = {
         "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
     ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
+    "SINK_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target answers, and does not take some rows.",
+        "Let it take them and resume the feed, or give the feed a dead-letter place, where such rows wait while it goes on.",
+    ),
+    "DEAD_LETTER_UNKNOWN": CodeEntry(
+        ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."
+    ),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
         "A published file exists with different bytes.",

@@ -21,7 +21,8 @@ VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
     *("window-record", "checksums", "transactions", "progress", "metadata"),
-    *("share-schemas", "share-manifest", "share-marks", "kafka-commit", "lake-commit"),
+    *("http-post", "dead-letter", "kafka-commit", "lake-commit"),
+    *("share-schemas", "share-manifest", "share-marks"),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
 

@@ -31,7 +31,8 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.readback.recovery import published_ts, recover_progress
 from penstock.server.feeds.creation import FeedDocument
-from penstock.settings.masking import mask_text
+from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.catalog import kind_of
 from penstock.target.settings import CONNECTION_SCHEME, from_uri
 from penstock.target.storage import TargetAddress
 
@@ -131,6 +132,12 @@ def restore(file: Path, force: bool, with_tokens: bool, with_targets: bool, meta
         say("tokens of the API are not restored: make new ones with `penstock token create`, or restore with --tokens")
 
 
+def _require_files(uri: str) -> None:
+    kind = kind_of(uri)
+    if kind.name != "storage":
+        raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(uri)}: what a target of kind {kind.name} was given cannot be read from it")
+
+
 @meta.command()
 @click.argument("feed")
 @click.option("--sink", metavar="URI", type=URI, help="The target, where the feed names a connection of the server.")
@@ -178,6 +185,7 @@ def _adopt(database: MetaDatabase, before: FeedRecord, sink: str | None = None) 
     """Let a feed whose target is further go on from there; return from and up to where, and raise where that is not sure."""
     feed, document = before.name, FeedDocument.of(before)
     config = document.feed_config()
+    _require_files(sink or config.target.uri)
     uri, settings = from_uri(sink or config.target.uri, config.target.options)
     if urlsplit(uri).scheme == CONNECTION_SCHEME:
         raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")

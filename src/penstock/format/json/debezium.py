@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.format.column_texts import text_values
 from penstock.format.csv.dialect import row_columns
 from penstock.format.json.escaping import escape_text
-from penstock.format.json.rows import ALL_OPS, MessageSheet
+from penstock.format.json.rows import ALL_OPS, MessageSheet, Surrounded
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import DebeziumSettings
 from penstock.format.sheet_kernels import Space
@@ -34,17 +34,21 @@ TOTAL_ORDER, COLLECTION_ORDER = "_total_order", "_collection_order"
 """Columns of rows that know which event of their transaction they are, from 1: among all, and among those of their table."""
 
 
-def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space, around: bytes = b"") -> None:
-    """Append paired rows as events, each with its line end; ``around`` begins an object whose last member is the event."""
+def encode_into(
+    table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space, around: Surrounded | None = None
+) -> None:
+    """Append paired rows as events, each with its line end, inside of something larger where that is given."""
     if records.num_rows == 0:
         return
     ops = records.column(OP).to_numpy(zero_copy_only=True)
     sheet = MessageSheet(ops)
+    if around is not None:
+        around.lead(sheet)
     columns = row_columns(table)
     has_old = np.ascontiguousarray(records.column(OLD).to_numpy(zero_copy_only=True))
     if not settings.output_old_value:
         has_old = np.zeros_like(has_old)
-    sheet.constant(around + b'{"before":')
+    sheet.constant(b'{"before":')
     sheet.constant(b"null", _INSERTS)
     if has_old.any():
         sheet.constant(b"null", _UPDATES, (1 - has_old).astype(np.uint8))
@@ -75,7 +79,7 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
         sheet.constant(b',"data_collection_order":')
         sheet.integers(records.column(COLLECTION_ORDER), quoted=False)
         sheet.constant(b"}")
-    sheet.constant((b"}}" if around else b"}") + settings.line_end)
+    sheet.constant(b"}" + (b"" if around is None else around.tail) + settings.line_end)
     sheet.render_into(out)
 
 

@@ -24,6 +24,7 @@ from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.ports import Liveness
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.kind import LetterBox
 
 _TS_DIGITS_MAX = 20
 _TRIES_MAX = 5
@@ -96,6 +97,10 @@ class FeedControl:
     def history(self, name: str) -> list[dict[str, Any]]:
         """Return what happened to a feed, oldest first."""
         return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
+
+    def dead_letters(self, name: str) -> LetterBox:
+        """Return what the target of a feed refused for good."""
+        return self._creator.letter_box(FeedDocument.of(self._meta.get_feed(name)).feed_config())
 
     def deliver_again(self, name: str, table: str, verb: str, actor: Actor) -> None:
         """Have a table of a feed delivered once more as it is, as far as the target differs from it."""

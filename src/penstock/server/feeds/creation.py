@@ -31,7 +31,9 @@ from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.feeds.ports import FeedSources
 from penstock.settings.masking import mask_uri
+from penstock.sink.catalog import kind_of
 from penstock.sink.contract import SinkMaintainer
+from penstock.sink.kind import LetterBox
 from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced
 
@@ -195,6 +197,11 @@ class FeedCreator:
         plan = self.plan_of(document, tuple(dispatchers))
         with self._sources.using(self._sources.choose(document.source)) as source:
             return plan.tables, source.kept_from_ts([d.span.span_id for d in dispatchers])
+
+    def letter_box(self, config: FeedConfig) -> LetterBox:
+        """Return the dead letters of a feed."""
+        sink = self._policy.resolved(config.target)
+        return kind_of(sink.uri).letter_box(sink.uri, sink.options, config.name)
 
     def current_ts(self, source_uri: str) -> int:
         """Return a ts of a source that is larger than that of every commit so far."""

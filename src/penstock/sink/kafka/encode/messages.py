@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.format.csv.dialect import row_columns
 from penstock.format.data_file import RowEncoder
 from penstock.format.json import debezium
+from penstock.format.json.rows import Surrounded
 from penstock.kernels.jit import EMPTY_U8, I64, U8, binary_array
 from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
@@ -183,7 +184,8 @@ class TableMessages:
             return Records(*self._avro.encode(records))
         lines = Lines()
         if self._value_lead:
-            debezium.encode_into(self._table, records, self._settings.data_format.debezium, lines, self._value_lead)
+            around = Surrounded(lambda sheet: sheet.constant(self._value_lead), b"}")
+            debezium.encode_into(self._table, records, self._settings.data_format.debezium, lines, around)
         else:
             self._encoder.encode(records, lines)
         return lines
