@@ -84,7 +84,7 @@ def read_rows(target: ObjectTarget, path: str, columns: list[str] | None = None)
     try:
         content = target.get(path)
     except FileNotFoundError:
-        raise PenstockError("SINK_FILE_GONE", f"{target.name}: {path} is gone") from None
+        raise PenstockError("SINK_UNAVAILABLE", f"{target.name}: {path} is gone") from None
     return read_parquet(content, columns)
 
 

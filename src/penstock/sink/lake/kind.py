@@ -114,4 +114,4 @@ class LakeKind(TargetKind):
     def check_library(self) -> None:
         """Raise where the format's library is not installed."""
         if find_spec(self.library) is None:
-            raise PenstockError("SINK_LIBRARY_MISSING", f"{self.library} is not installed: pip install 'penstock[{self.name}]'")
+            raise PenstockError("MISSING_DEPENDENCY", f"{self.library} is not installed: pip install 'penstock[{self.name}]'")
