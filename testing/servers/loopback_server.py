@@ -55,10 +55,13 @@ def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
     install = program("mariadb-install-db", "mariadb-server-core")
     server = program("mariadbd", "mariadb-server-core")
     made = [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    subprocess.run(as_user(user, made), check=True, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX)
+    # It starts a server, and one that starts removes what it finds in the folder for temporary tables, those of other servers too.
+    apart = os.environ | {"TMPDIR": str(directory)}
+    done = subprocess.run(as_user(user, made), check=False, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX, env=apart)
+    if done.returncode:
+        raise AssertionError(f"{install} ended with {done.returncode}: {(done.stdout + done.stderr).decode()[-4_000:]}")
     command = [
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
-        # A server that starts removes what it finds in the folder for temporary tables, those of other servers too.
         *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid", f"--tmpdir={directory}", *options),
     ]
     with running(command, directory, answers(port), user):
