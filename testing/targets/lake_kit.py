@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from penstock.sink.catalog import kind_of
@@ -32,6 +34,8 @@ class Lake(NamedTuple):
     """The rows of a table, schema and name given."""
     windows: Callable[[str, str], list[int]]
     """The ends of the windows that a table's versions tell of, oldest first, each as often as it was committed."""
+    forget: Callable[[str, str], object]
+    """Delete a table, as somebody who should not."""
 
 
 def delta_lake(root: Path) -> Lake:
@@ -42,20 +46,35 @@ def delta_lake(root: Path) -> Lake:
         told = [int(v["penstock.window"]) for v in versions if v["operation"] == "WRITE" and "penstock.window" in v]
         return [ts for ts in told if ts]
 
-    return Lake(root, f"delta+file://{root}", lambda schema, table: pl.read_delta(str(root / schema / table)), windows)
+    def read(schema: str, table: str) -> pl.DataFrame:
+        return pl.read_delta(str(root / schema / table))
+
+    def forget(schema: str, table: str) -> None:
+        shutil.rmtree(root / schema / table)
+
+    return Lake(root, f"delta+{root.as_uri()}", read, windows, forget)
 
 
 def iceberg_lake(root: Path) -> Lake:
     """Return a lake of Iceberg tables, with the catalog that is the default."""
 
+    def opened() -> Catalog:
+        return open_catalog(root.as_uri(), "", f"file://{root}")
+
     def load(schema: str, table: str) -> Table:
-        return open_catalog(f"file://{root}", "", f"file://{root}").load_table((schema, table))
+        return opened().load_table((schema, table))
+
+    def read(schema: str, table: str) -> pl.DataFrame:
+        return pl.scan_iceberg(load(schema, table)).collect()
+
+    def forget(schema: str, table: str) -> None:
+        opened().drop_table((schema, table))
 
     def windows(schema: str, table: str) -> list[int]:
         told = [s.summary.additional_properties if s.summary else {} for s in load(schema, table).snapshots()]
         return [int(found["penstock.window"]) for found in told if int(found.get("penstock.window", "0"))]
 
-    return Lake(root, f"iceberg+file://{root}", lambda schema, table: pl.scan_iceberg(load(schema, table)).collect(), windows)
+    return Lake(root, f"iceberg+{root.as_uri()}", read, windows, forget)
 
 
 LAKES: dict[str, Callable[[Path], Lake]] = {"delta": delta_lake, "iceberg": iceberg_lake}

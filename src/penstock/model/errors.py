@@ -68,12 +68,6 @@ CODES: dict[str, CodeEntry] = {
         "The target cannot show a table, or what a DDL makes of it.",
         "Leave the table out of the feed, or change the setting that the message names; see the page of the target.",
     ),
-    "SINK_FILE_GONE": CodeEntry(
-        ErrorKind.TRANSIENT, "A file that waited for its commit is gone.", "The window is tried again; let nothing else delete files there."
-    ),
-    "SINK_LIBRARY_MISSING": CodeEntry(
-        ErrorKind.BLOCKED, "The library of this kind of target is not installed.", "Install the extra that it names, on every executor."
-    ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -14,12 +15,17 @@ from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
+from penstock.sink.catalog import kind_of
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.lake.data_files import dir_name, table_dir
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import StorageSink
+from penstock.target.kind import SinkRun
 from penstock.target.settings import from_uri
-from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress
+from penstock.target.storage import ObjectTarget, RetrySettings, TargetAddress, unfenced
 from testing.servers.seaweed import S3Server, seaweed_s3
+from tests.contract.test_sink import rows_of
 
 pytestmark = pytest.mark.integration
 
@@ -123,3 +129,34 @@ def test_large_objects_go_in_parts(server: S3Server, monkeypatch: pytest.MonkeyP
     assert target.put_new("big", content)
     assert not target.put_new("big", content)
     assert target.get("big") == content
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_of_a_lake_in_a_bucket(server: S3Server, tmp_path: Path, kind: str) -> None:
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    uri, options = f"{kind}+{server.uri(f'lake-{kind}')}", {"catalog": catalog} if kind == "iceberg" else {}
+    maintainer = kind_of(uri).make_maintainer(uri, options, unfenced, SinkRun("f", 1))
+    maintainer.check("mine")
+    maintainer.claim("mine")
+    changes = [(T0 + 1, Op.INSERT, 1, "a"), (T0 + 2, Op.INSERT, 2, "b")]
+    more = [(T0 + 11, Op.UPDATE, 1, "c"), (T0 + 12, Op.DELETE, 2, None), (T0 + 13, Op.INSERT, 3, None)]
+    for from_ts, to_ts, rows in ((T0, T0 + 10, changes), (T0 + 10, T0 + 20, more)):
+        sink = kind_of(uri).make_sink(uri, options, None, SinkRun("f", 1))
+        sink.open_dispatcher(DispatcherWork(DispatcherId(7), TABLE, from_ts, to_ts))
+        sink.add_dml_event(DmlEvent(DispatcherId(7), TABLE, rows_of(rows, TABLE)))
+        result = sink.close_dispatcher(DispatcherId(7))
+        sink.close()
+        maintainer.record_window(from_ts, to_ts, [result])
+        maintainer.record_window(from_ts, to_ts, [result])
+        maintainer.publish_checkpoint(to_ts)
+    assert maintainer.published_ts() == T0 + 20
+    if kind == "delta":
+        given = {"endpoint": server.endpoint, "access_key_id": server.access_key, "secret_access_key": server.secret_key}
+        given |= {"region": "us-east-1", "allow_http": "true"}
+        found = pl.read_delta(f"s3://{server.bucket}/lake-delta/{table_dir(TABLE.schema, TABLE.table)}", storage_options=given)
+    else:
+        store = server.uri("lake-iceberg")
+        found = pl.DataFrame(
+            open_catalog(store, catalog, store.partition("?")[0]).load_table(("shop", dir_name(TABLE.table))).scan().to_arrow()
+        )
+    assert found.sort("id").rows() == [(1, "c"), (3, None)]

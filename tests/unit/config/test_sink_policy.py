@@ -156,6 +156,15 @@ def test_no_target_lies_in_the_data_directory(tmp_path: Path) -> None:
     assert refusal(policy, (tmp_path / "files").as_uri()) is None
 
 
+def test_tables_of_a_lake_lie_where_their_object_store_does(tmp_path: Path) -> None:
+    policy = SinkPolicy(["s3://lake/*"], tmp_path)
+    assert refusal(policy, "delta+s3://lake/shop") is None
+    assert "sink-allow" in (refusal(policy, "delta+s3://other/shop") or "")
+    assert "service-account-path" in (refusal(SinkPolicy(), "delta+gs://b/p?service-account-path=/etc/passwd") or "")
+    assert "data directory" in (refusal(SinkPolicy(data_dir=tmp_path), f"iceberg+file://{tmp_path}/lake") or "")
+    assert "sink.catalog" in (refusal(SinkPolicy(), "iceberg+file:///srv/lake", catalog="sqlite:////etc/x") or "")
+
+
 def test_connections_are_what_they_stand_for() -> None:
     tables = {"lake": {"uri": "s3://bucket/base?region=x", "secret-access-key": "a&b", "spool-dir": "/big"}, "here": {"uri": "file:///srv"}}
     known = Connections.read(tables, {"PENSTOCK_CONNECTION_NEAR_BY": "memory:///m", "HOME": "/root"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -31,6 +32,7 @@ from penstock.sink.lake.settings import DAY_COLUMN, Codec
 from penstock.target.storage import ObjectTarget
 
 CATALOG_NAME = "penstock"
+_OPEN_TRIES_MAX = 4
 CHECKPOINT = ("penstock", "checkpoint")
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "0"}
 _CHECKPOINT_PROPERTIES = {**_PROPERTIES, "write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "5"}
@@ -55,7 +57,7 @@ class IcebergLake:
 
     def __init__(self, uri: str, catalog: str, target: ObjectTarget, feed: str) -> None:
         parts = urlsplit(uri)
-        self._root = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+        self._root = f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")
         self._target = target
         self.catalog = open_catalog(uri, catalog, self._root)
 
@@ -195,15 +197,19 @@ def open_catalog(uri: str, catalog: str, root: str) -> Catalog:
         folder.mkdir(parents=True, exist_ok=True)
         catalog = f"sqlite:///{folder}/catalog.db"
     with commits():
-        try:
-            opened = SqlCatalog(CATALOG_NAME, uri=catalog, **told)
-        except SQLAlchemyError:
-            # Another one may have made the catalog's own tables meanwhile.
-            opened = SqlCatalog(CATALOG_NAME, uri=catalog, **told)
+        opened = _sql_catalog(catalog, told)
         opened.engine.dispose()
         # A maintainer lives for one window: it leaves no connection behind.
         opened.engine = create_engine(catalog, poolclass=NullPool)
     return opened
+
+
+def _sql_catalog(uri: str, told: Mapping[str, Any]) -> SqlCatalog:
+    """Open a catalog, again where another one is making the catalog's own tables, one after the other."""
+    for _ in range(_OPEN_TRIES_MAX):
+        with suppress(SQLAlchemyError):
+            return SqlCatalog(CATALOG_NAME, uri=uri, **told)
+    return SqlCatalog(CATALOG_NAME, uri=uri, **told)
 
 
 def _all_files(table: Table) -> set[str]:

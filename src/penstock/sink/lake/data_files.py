@@ -24,6 +24,7 @@ from penstock.target.storage import ObjectTarget
 ROW_GROUP_ROWS = 1 << 17
 STAGED_DIR = ".penstock/windows"
 _TEXT_CHARS_MAX = 64
+_SAMPLED_ROWS = 8_192
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|^\.+$")
 
 
@@ -74,7 +75,7 @@ def parquet_bytes(rows: pa.Table, codec: Codec) -> memoryview:
     """Return rows as a Parquet file; the same for the same rows, however they were divided."""
     out = io.BytesIO()
     rows = rows.combine_chunks()
-    pq.write_table(rows, out, row_group_size=ROW_GROUP_ROWS, compression=codec.value, store_schema=False)
+    pq.write_table(rows, out, row_group_size=ROW_GROUP_ROWS, compression=codec.value, use_dictionary=_repeating(rows), store_schema=False)
     return out.getbuffer()
 
 
@@ -83,7 +84,7 @@ def read_rows(target: ObjectTarget, path: str, columns: list[str] | None = None)
     try:
         content = target.get(path)
     except FileNotFoundError:
-        raise PenstockError("SINK_FILE_GONE", f"{target.name}: {path} is gone") from None
+        raise PenstockError("SINK_UNAVAILABLE", f"{target.name}: {path} is gone") from None
     return read_parquet(content, columns)
 
 
@@ -105,6 +106,13 @@ def bounds_of(rows: pa.Table) -> dict[str, Bounds]:
                 low = high = None
         found[field.name] = Bounds(values.null_count, low, high)
     return found
+
+
+def _repeating(rows: pa.Table) -> list[str] | bool:
+    """Return the columns whose values come again, by their first rows: a dictionary of the others costs more time than it saves room."""
+    head = rows.slice(0, _SAMPLED_ROWS)
+    found = [name for name in rows.column_names if pc.count_distinct(head.column(name)).as_py() * 2 <= head.num_rows]
+    return found or False
 
 
 def _is_compared(data_type: pa.DataType) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
@@ -79,9 +81,11 @@ class LakeKind(TargetKind):
 
         extra = f"pip install 'penstock[{self.name}]'"
         found = [Finding("target: library", find_spec(self.library) is not None, self.library, f"{self.library}: {extra}")]
+        place = self.settings(uri, options)[0]
+        folder = Path(unquote(urlsplit(place).path)) if urlsplit(place).scheme == "file" else None
+        made = folder is not None and not folder.exists()
         try:
-            target = TargetAddress(self.settings(uri, options)[0]).open()
-            record = FeedRecord(target)
+            record = FeedRecord(TargetAddress(place).open())
             if feed is None:
                 record.probe()
             else:
@@ -89,6 +93,10 @@ class LakeKind(TargetKind):
             found.append(Finding("target: writable", True, "objects are created and deleted", "objects can be created and deleted"))
         except PenstockError as error:
             found.append(Finding("target: writable", False, mask_text(error.detail), error.hint))
+        if made and folder is not None:
+            # A doctor leaves no folder behind.
+            with suppress(OSError):
+                folder.rmdir()
         return found
 
     def hosts(self, uri: str) -> Sequence[str]:
@@ -106,4 +114,4 @@ class LakeKind(TargetKind):
     def check_library(self) -> None:
         """Raise where the format's library is not installed."""
         if find_spec(self.library) is None:
-            raise PenstockError("SINK_LIBRARY_MISSING", f"{self.library} is not installed: pip install 'penstock[{self.name}]'")
+            raise PenstockError("MISSING_DEPENDENCY", f"{self.library} is not installed: pip install 'penstock[{self.name}]'")

@@ -69,14 +69,15 @@ class LakeMaintainer:
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Commit the files of a window, one version for each table."""
-        if self._record.read(self._run.epoch).window_ts >= to_ts:
+        done_ts = self._record.read(self._run.epoch).window_ts
+        if done_ts >= to_ts:
             return
         messages = [DispatcherMessage.from_json(result.message) for result in results if result.message]
         messages.sort(key=_name)
         for _, found in groupby(messages, _name):
             group = list(found)
             newest = max((m.table for m in group), key=lambda t: t.version)
-            self._settled(lambda t=newest, g=group: self._commit_table(t, g, from_ts, to_ts))  # type: ignore[misc]
+            self._settled(lambda t=newest, g=group: self._commit_table(t, g, from_ts, to_ts, done_ts))  # type: ignore[misc]
         self._record.advance(self._run.epoch, window_ts=to_ts)
         for path in list(self._target.paths(f"{STAGED_DIR}/{to_ts}")):
             self._target.delete(path)
@@ -128,7 +129,10 @@ class LakeMaintainer:
             return
         raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: a table never stood still")
 
-    def _commit_table(self, newest: TableSchema, group: list[DispatcherMessage], from_ts: int, to_ts: int) -> None:
+    def _commit_table(self, newest: TableSchema, group: list[DispatcherMessage], from_ts: int, to_ts: int, done_ts: int) -> None:
+        if not all(m.is_state for m in group) and newest.version <= done_ts and self._lake.open(newest.schema, newest.table) is None:
+            what = f"{newest.full_name} is gone from {self._target.name}, which had its rows up to {done_ts}"
+            raise PenstockError("SINK_CONFLICT", what)
         version = self._lake.create(newest, self._shape.schema(newest), Mark(epoch=self._run.epoch))
         check_epoch(version, self._run.epoch, newest.full_name)
         if version.mark.window_ts >= to_ts:
