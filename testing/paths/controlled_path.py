@@ -119,6 +119,8 @@ class ControlledPath(WholePath):
             sink_options=dict(config.target.options),
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
+            rewound_from_ts=document.rewound_from_ts,
+            target_from_ts=document.target_from_ts,
             altered=document.altered,
         )
 

@@ -116,12 +116,12 @@ def query(rows: DataFrame, table: TableSchema, rule: FilterRule) -> DataFrame:
         session.catalog.dropTempView(name)
 
 
-def derived_only(frame: DataFrame, view: TableView) -> DataFrame:
-    """Return place, check and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
+def derived_only(frame: DataFrame, view: TableView, *, with_check: bool) -> DataFrame:
+    """Return place, check if asked and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
     numbered = frame.toDF(*(f"_{at}" for at in range(len(frame.columns))))
     last = len(frame.columns)
-    chosen = [sf.col(f"_{last - 2}"), sf.col(f"_{last - 1}"), *(sf.col(f"_{d.place}") for d in view.derived)]
-    return numbered.select(*chosen)
+    own = [sf.col(f"_{last - 2}"), *([sf.col(f"_{last - 1}")] if with_check else [])]
+    return numbered.select(*own, *(sf.col(f"_{d.place}") for d in view.derived))
 
 
 def keeps_rows_in_place(frame: DataFrame) -> bool:
@@ -290,7 +290,7 @@ def _shown_table(table: TableSchema, rule: FilterRule, shown: list[Column]) -> T
     """Return the table as the target sees it; raise where its rows would have no key any more."""
     names = [c.name.lower() for c in shown]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice and rule.select:
         raise _refused(table, rule, "select", f"more than one column is called {', '.join(twice)}; use AS")
     kept = {c.id for c in shown}
     if rule.key:

@@ -72,6 +72,12 @@ class FeedContext(msgspec.Struct, frozen=True):
     resnapshot_from_ts: int | None = None
     """Where an operator asked for a new snapshot: the checkpoint by then. One that began there or later fulfils it."""
 
+    rewound_from_ts: int = 0
+    """The furthest checkpoint that an operator reset the feed back from: up to there the target may be published ahead of it."""
+
+    target_from_ts: int = 0
+    """The checkpoint at which the feed came to its target, which begins with the state: at that checkpoint it has nothing yet."""
+
     altered: bool = False
     """Whether the feed has another configuration from the end of the recorded window on: the run ends there."""
 

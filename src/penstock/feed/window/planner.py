@@ -26,7 +26,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
-from penstock.sink.catalog import one_task
+from penstock.sink.catalog import ddls_end_windows, one_task
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.flight.client import FlightStoreClient
@@ -249,7 +249,9 @@ class WindowPlanner:
         count = Counter(d.id.table_id for d in dispatchers)
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
         unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
-        if self._context.settings.filter.is_sql:
+        if ddls_end_windows(self._context.sink_uri, self._context.sink_options):
+            unsplit = []
+        elif self._context.settings.filter.is_sql:
             # Spark SQL sees one version of a table at a time, so its DDLs end windows.
             typed = {d.id.table_id for d in dispatchers if self._context.settings.filter.sql_rule(d.schema, d.table) is not None}
             unsplit = [table_id for table_id in unsplit if table_id not in typed]

@@ -18,7 +18,7 @@ import msgspec
 from penstock.config.tree import load_feed_config
 from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import Actor, FeedRecord
+from penstock.meta.records import Actor, FeedRecord, RequestedState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
@@ -51,6 +51,8 @@ class TableControl:
         except msgspec.ValidationError as error:
             raise PenstockError("CONFIG_INVALID", f"table {verb}: {error}") from None
         feed = self._meta.get_feed(name)
+        if feed.requested_state in {RequestedState.CANCELLED, RequestedState.REMOVED}:
+            raise PenstockError("FEED_ENDED", f"feed {name} is {feed.requested_state.value}")
         doubted = self._doubted_of(feed)
         found = find_table(self.tables(feed, doubted), table)
         actor = Actor(by, mask_text(told.reason))
@@ -114,7 +116,8 @@ def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: Feed
     if not table.table_ids:
         raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
     source = FeedDocument.of(meta.get_feed(feed)).source
-    names = [f.name for f in meta.list_feeds() if f.name != feed and same_source(FeedDocument.of(f).source, source)]
+    living = [f for f in meta.list_feeds() if f.name != feed and not f.is_over]
+    names = [f.name for f in living if same_source(FeedDocument.of(f).source, source)]
     others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
     if others:
         raise PenstockError(

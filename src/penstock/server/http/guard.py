@@ -84,6 +84,7 @@ class ApiGuard:
             if path not in self._open or method not in _READING:
                 raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", f"{_short(method)} {_short(path)}: {_what_is_missing(headers)}"))
         elif not caller.role.allows(needed := needed_role(method, path)):
+            log.warning("api call refused", extra=_logged(method, path, caller, client) | {"needs": needed.value})
             raise _RefusedError(
                 PenstockError(
                     "API_FORBIDDEN",
@@ -92,7 +93,7 @@ class ApiGuard:
             )
         scope[_CALLER] = caller.name if caller else ""
         if caller is not None and method not in _READING:
-            log.info("api call", extra={"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client})
+            log.info("api call", extra=_logged(method, path, caller, client))
         handed_on = await self._bounded(headers, receive)
         if handed_on is not receive and caller is not None and await self._caller(headers) is None:
             raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", "the token ended while the body was sent"))
@@ -166,6 +167,10 @@ def needed_role(method: str, path: str) -> Role:
     if path.startswith(TOKENS_PATH):
         return Role.ADMIN
     return Role.READ if method in _READING else Role.OPERATE
+
+
+def _logged(method: str, path: str, caller: Caller, client: str) -> dict[str, str]:
+    return {"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client}
 
 
 def _headers(scope: Scope) -> dict[str, str]:
