@@ -74,7 +74,7 @@ def mariadb(folder: Path) -> Iterator[Server]:
     subprocess.run(as_user(user, [*made, "--auth-root-authentication-method=normal"]), check=True, capture_output=True, cwd=folder)
     command = [
         *(program("mariadbd", "mariadb-server-core"), "--no-defaults", f"--datadir={folder}/data", f"--port={port}"),
-        *("--bind-address=127.0.0.1", f"--socket={folder}/s.sock", "--skip-name-resolve", f"--pid-file={folder}/pid"),
+        *("--bind-address=127.0.0.1", f"--socket={folder}/s.sock", "--skip-name-resolve", f"--pid-file={folder}/pid", f"--tmpdir={folder}"),
         *("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL"),
         *("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=512M", "--innodb-log-file-size=512M"),
     ]

@@ -239,7 +239,9 @@ class MemoryJournal:
         self.versions: list[TableSchema] = []
         self._on_save = on_save
 
-    def hold(self) -> None:
+    readers = ("", "")
+
+    def hold(self, afresh: bool = False) -> None:
         """Be the reader: nobody else can be."""
 
     def let_go(self) -> None:

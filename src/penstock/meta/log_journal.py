@@ -63,14 +63,21 @@ class LogJournal:
         self._reader = reader
         self._epoch: int | None = None
         self._held_s = float("-inf")
+        self._former = ""
 
-    def hold(self) -> None:
+    @property
+    def readers(self) -> tuple[str, str]:
+        """Return the server that reads the log, and the one that had it before and lost it without letting go; empty for none."""
+        return self._reader, self._former
+
+    def hold(self, afresh: bool = False) -> None:
         """Be the reader of the log: take it, or look again whether it is still this one's and renew that; raise where another has it.
 
-        What was read of the log before this returns lies before every mark that a later reader puts, so it may be given.
+        What was read of the log before this returns lies before every mark that a later reader puts, so it may be given. A look of a
+        moment ago is enough, unless it is to be taken ``afresh``.
         """
         now_s = self._clock.monotonic_s()
-        if not self._reader or now_s - self._held_s < min(1.0, self.settings.lease_s / 3):
+        if not self._reader or (not afresh and now_s - self._held_s < min(1.0, self.settings.lease_s / 3)):
             return
         if self._epoch is not None:
             with self._engine.read() as connection:
@@ -184,8 +191,10 @@ class LogJournal:
         if was is not None:
             # What was read since the last look may have another ts there: the log is read again from a place that is known.
             raise PenstockError("LOG_HELD", "another server took the log meanwhile")
-        self._epoch = log_readers.take(connection, self._source, self._reader, self._lease_ms, now_ms)
-        if self._epoch is None:
+        taken = log_readers.take(connection, self._source, self._reader, self._lease_ms, now_ms)
+        if taken is not None:
+            self._epoch, self._former = taken
+        else:
             other = log_readers.reader_of(connection, self._source)
             raise PenstockError("LOG_HELD", f"the log is read by the server {other.owner if other is not None else 'that took it'}")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -127,6 +127,18 @@ class LoggedUpstream(Upstream, Protocol):
         """Give back what was made at the upstream for capture, because nobody needs its log any more. May be called twice.
 
         A reading that goes on ends with ``LOG_PURGED``; whoever captures again begins with ``begin_again``.
+        """
+
+
+@runtime_checkable
+class ServesOneReader(Protocol):
+    """An upstream whose server lets one reader at a time have the log, and notices late that one stands still."""
+
+    def read_as(self, name: str, before: str, check: Callable[[], None]) -> None:
+        """Tell by which name the log is read from now on, and by which it was read before, if that lost it without letting go.
+
+        Connections under these two names may be ended where they are in the way, right after ``check``, which raises where somebody else
+        has the log.
         """
 
 

@@ -123,6 +123,45 @@ def test_a_log_that_was_written_without_the_publication_is_given_up(lab):
     lab.sql("DROP TABLE t")
 
 
+def test_a_slot_is_taken_from_a_reader_that_lost_the_log_and_from_nobody_else(lab):
+    """The server would notice that it stands still after ``wal_sender_timeout``, a minute."""
+    lab.sql("CREATE ROLE capture LOGIN REPLICATION; CREATE TABLE t (id int PRIMARY KEY); GRANT SELECT ON t TO capture")
+    lab.sql("CREATE PUBLICATION taken FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    uri = f"{lab.uri.replace('penstock@', 'capture@')}?slot=taken&publication=taken"
+    settings = PostgresSettings(reader_wait_s=0.0, slot_wait_s=1.5)
+    first, other, next_one = (PostgresUpstream(uri, settings) for _ in range(3))
+    checked = []
+
+    def begun(upstream, name, before, check):
+        upstream.read_as(name, before, check)
+        reading = upstream.read_log(start, [], lambda _: True, threading.Event())
+        return reading, next(step for step in reading if step.changes)
+
+    def lost():
+        checked.append("lost")
+        raise PenstockError("LOG_HELD", "another server took the log meanwhile")
+
+    start = first.first_position()
+    lab.sql("INSERT INTO t VALUES (1)")
+    standing, _ = begun(first, "a~1", "", lambda: None)
+    with pytest.raises(PenstockError, match="is active for PID"):
+        begun(other, "x~1", "y~1", lambda: None)
+    with pytest.raises(PenstockError, match="LOG_HELD"):
+        begun(other, "x~1", "a~1", lost)
+    reading, step = begun(next_one, "b~1", "a~1", lambda: checked.append("mine"))
+    assert step.changes[0].records.num_rows == 1
+    assert checked[0] == "lost"
+    assert set(checked[1:]) == {"mine"}
+    with pytest.raises(PenstockError, match="UPSTREAM_UNREACHABLE"):
+        for _ in standing:
+            pass
+    reading.close()
+    for upstream in (first, other, next_one):
+        upstream.close()
+    lab.upstream("?slot=taken&publication=taken").release()
+    lab.sql("DROP TABLE t")
+
+
 def test_a_reader_that_is_held_up_keeps_its_connection(lab):
     """The server ends a connection that does not answer for a second; ours answers while nobody takes what it received."""
     lab.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")

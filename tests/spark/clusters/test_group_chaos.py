@@ -187,7 +187,9 @@ class Chaos:
             lambda: self.kill_server(self.rng.choice(servers)),
             lambda: self.pause(group.servers[self.rng.choice(servers)].pid),
             lambda: self.kill_jvm(self.rng.choice(servers)),
+            lambda: self.pause_jvm(self.rng.choice(servers)),
             lambda: self.kill_executor(self.rng.choice(group.spark.workers).pid),
+            lambda: self.pause(self.rng.choice(group.spark.workers).pid),
             lambda: self.pause(self.store()),
             lambda: self.pause(os.getpgid(group.database)),
         ]
@@ -230,6 +232,17 @@ class Chaos:
         if restart:
             self.group.begin(name)
             self.group.await_start(name)
+
+    def pause_jvm(self, name: str) -> None:
+        """Let a server live on while its JVM stands still; it waits for it."""
+        server = self.group.servers[name]
+        (jvm,) = children(server.pid, b"org.apache.spark.deploy.SparkSubmit")
+        os.kill(jvm, signal.SIGSTOP)
+        try:
+            self.never.wait(PAUSE_S)
+        finally:
+            os.kill(jvm, signal.SIGCONT)
+        assert not server.ended, server.output[-5000:]
 
     def kill_executor(self, worker: int) -> None:
         for pid in children(worker, EXECUTOR)[:1]:

@@ -7,10 +7,9 @@ transaction. Runs in the server.
 
 from __future__ import annotations
 
-import contextlib
-
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from penstock.meta.tables import log_reader, server
 from penstock.meta.transactions.servers import home_of
@@ -31,14 +30,16 @@ def reader_of(connection: sa.Connection, source: str, locked: bool = False) -> L
     return LogReader(row.owner, row.epoch, row.lease_until_ms) if row is not None else None
 
 
-def take(connection: sa.Connection, source: str, owner: str, lease_ms: int, now_ms: int) -> int | None:
-    """Make a server the reader of a log; return its epoch, None where another one is."""
-    before = reader_of(connection, source, locked=True) or _first(connection, source)
+def take(connection: sa.Connection, source: str, owner: str, lease_ms: int, now_ms: int) -> tuple[int, str] | None:
+    """Make a server the reader of a log; return its epoch and who had it before without letting go, None where another one has it."""
+    _ensure(connection, source)
+    before = reader_of(connection, source, locked=True)
+    assert before is not None
     if before.lease_until_ms > now_ms and before.owner not in ("", owner) and not _is_predecessor(connection, before.owner, owner):
         return None
     values = {"owner": owner, "epoch": before.epoch + 1, "lease_until_ms": now_ms + lease_ms}
     connection.execute(log_reader.update().where(log_reader.c.source == source).values(**values))
-    return before.epoch + 1
+    return before.epoch + 1, before.owner
 
 
 def renew(connection: sa.Connection, source: str, epoch: int, lease_ms: int, now_ms: int) -> bool:
@@ -53,13 +54,18 @@ def release(connection: sa.Connection, source: str, epoch: int) -> None:
     connection.execute(log_reader.update().where(mine).values(owner="", lease_until_ms=0))
 
 
-def _first(connection: sa.Connection, source: str) -> LogReader:
-    """Make the row of a log that nobody read before; return it, or that of whoever was faster."""
-    with contextlib.suppress(sa.exc.IntegrityError), connection.begin_nested():
-        connection.execute(log_reader.insert().values(source=source, owner="", epoch=0, lease_until_ms=0))
-    there = reader_of(connection, source, locked=True)
-    assert there is not None
-    return there
+def _ensure(connection: sa.Connection, source: str) -> None:
+    """Make the row of a log that nobody read before.
+
+    A look for it first, or an insert that fails, would leave MariaDB with locks that two of those who come at once cannot both raise.
+    """
+    row = {"source": source, "owner": "", "epoch": 0, "lease_until_ms": 0}
+    if connection.dialect.name == "sqlite":
+        connection.execute(sqlite.insert(log_reader).values(row).on_conflict_do_nothing())
+    elif connection.dialect.name == "postgresql":
+        connection.execute(postgresql.insert(log_reader).values(row).on_conflict_do_nothing())
+    else:
+        connection.execute(mysql.insert(log_reader).values(row).on_duplicate_key_update(source=source))
 
 
 def _is_predecessor(connection: sa.Connection, other: str, owner: str) -> bool:

@@ -37,8 +37,12 @@ _AHEAD = compose_ts(1_000)
 class Journal(Protocol):
     """Where positions, marks and table versions are kept; see ``meta/log_journal.py``."""
 
-    def hold(self) -> None:
-        """Be the reader of the log; raise where another server is."""
+    @property
+    def readers(self) -> tuple[str, str]:
+        """Return who reads the log, and who had it before and lost it without letting go; empty where that is nobody."""
+
+    def hold(self, afresh: bool = False) -> None:
+        """Be the reader of the log; raise where another server is. A look of a moment ago is enough, unless it is taken ``afresh``."""
 
     def let_go(self) -> None:
         """Be the reader of the log no more."""

@@ -35,7 +35,7 @@ from penstock.puller.logged.settling import BetweenSteps, TableSettler
 from penstock.puller.logged.span_routes import RefusedError, SpanRoutes, Subscription
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
-from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep
+from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep, ServesOneReader
 
 _log = logging.getLogger(__name__)
 
@@ -227,6 +227,8 @@ class SingleLogPuller:
     def _read(self) -> None:
         """Read from the place that serves the span furthest back, until a span joins that is further back still."""
         self._journal.hold()
+        if isinstance(self._upstream, ServesOneReader):
+            self._upstream.read_as(*self._journal.readers, lambda: self._journal.hold(afresh=True))
         start = self._join_all()
         if start is None:
             return

@@ -1,12 +1,17 @@
 """How the log is begun to be read: the server is the one that was read before, the slot has the log, and nobody else reads it.
 
 Whatever speaks against it is said before anything is sent: another server or a restored one, a slot that is gone, that was moved on or
-that cannot be read. A slot that an earlier reader is just leaving is waited for. Runs in the log service.
+that cannot be read. A slot that an earlier reader is just leaving is waited for; from one that stands still, and lost the log to this one
+by its lease, it is taken. Runs in the log service.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -18,11 +23,32 @@ from penstock.source.single_log import LogPosition
 
 STREAMING_VERSION = 14
 _SLOT_POLL_S = 0.05
+_END_AGAIN_S = 1.0
 _IN_USE = "55006"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Who reads the log and who did before, and what raises where somebody else has it; see ``ServesOneReader``."""
+
+    name: str = ""
+    before: str = ""
+    check: Callable[[], None] = lambda: None
+
+    @property
+    def sessions(self) -> list[str]:
+        """Return the names under which the server knows the two."""
+        return [_session_name(name) for name in (self.name, self.before) if name]
+
+
+def _session_name(reader: str) -> str:
+    # The server cuts names; a reader's may be long, and begins as others of its group do.
+    return f"penstock log {hashlib.sha256(reader.encode()).hexdigest()[:16]}"
 
 
 def start_replication(
-    questions: Questions, address: PostgresAddress, start: LogPosition, clock: Clock, slot_wait_s: float
+    questions: Questions, address: PostgresAddress, start: LogPosition, clock: Clock, slot_wait_s: float, readers: Readers
 ) -> tuple[Connection, SlotStatus]:
     """Return a connection on which the log comes from a position on, and the slot as it was before."""
     start_lsn = parse_lsn(start.text)
@@ -38,6 +64,8 @@ def start_replication(
                 "LOG_PURGED",
                 f"{address.shown}: slot {address.slot} was moved on to {format_lsn(slot.confirmed_lsn)}, past {start.text}",
             )
+        if readers.name:
+            replication.query(f"SET application_name = {quote_literal(readers.sessions[0])}")
         names = quote_literal(quote_ident(address.publication)).strip()
         _take_slot(
             replication,
@@ -45,6 +73,7 @@ def start_replication(
             f"({_protocol(replication, address)}, publication_names {names})",
             clock,
             slot_wait_s,
+            lambda: _end_former(questions, address, readers),
         )
     except BaseException:
         replication.close()
@@ -60,9 +89,23 @@ def _protocol(replication: Connection, address: PostgresAddress) -> str:
     return "proto_version '2', streaming 'on'"
 
 
-def _take_slot(replication: Connection, statement: str, clock: Clock, wait_s: float) -> None:
+def _end_former(questions: Questions, address: PostgresAddress, readers: Readers) -> None:
+    """End the connection that holds the slot, if it is of this reader or of the one that lost the log to it: it need not have noticed."""
+    if not readers.name:
+        return
+    readers.check()
+    query = (
+        "SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid"
+        f" WHERE s.slot_name = {quote_literal(address.slot)} AND a.usename = current_user"
+        f" AND a.application_name IN ({', '.join(map(quote_literal, readers.sessions))})"
+    )
+    if questions.ask(lambda connection: connection.query(query)):
+        log.warning("slot is taken from a reader that stands still", extra={"slot": address.slot, "reader": readers.before})
+
+
+def _take_slot(replication: Connection, statement: str, clock: Clock, wait_s: float, end_former: Callable[[], None]) -> None:
     """Start replication; a slot that an earlier reader is just leaving is waited for."""
-    deadline_s = clock.monotonic_s() + wait_s
+    deadline_s, ended_s = clock.monotonic_s() + wait_s, float("-inf")
     pause = threading.Event()
     while True:
         try:
@@ -70,6 +113,9 @@ def _take_slot(replication: Connection, statement: str, clock: Clock, wait_s: fl
         except PostgresError as error:
             if error.sqlstate != _IN_USE or clock.monotonic_s() >= deadline_s:
                 raise
+            if clock.monotonic_s() - ended_s >= _END_AGAIN_S:
+                end_former()
+                ended_s = clock.monotonic_s()
             clock.wait(pause, _SLOT_POLL_S)
         else:
             return

@@ -24,7 +24,7 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
-from penstock.source.postgres.replication_start import start_replication
+from penstock.source.postgres.replication_start import Readers, start_replication
 from penstock.source.postgres.slot import (
     INSUFFICIENT_PRIVILEGE,
     ensure_slot,
@@ -109,6 +109,7 @@ class PostgresUpstream:
         self._wanted: Callable[[int], bool] | None = None
         self._reading_since_s: float | None = None
         self._identity = ""
+        self._readers = Readers()
 
     def current_ts(self) -> int:
         """Return a ts above every commit that was acknowledged before the call, by the server's clock and what has been read."""
@@ -185,6 +186,10 @@ class PostgresUpstream:
         self._watch.accept(tables, first=True)
         self._watch.accept(tables)
 
+    def read_as(self, name: str, before: str, check: Callable[[], None]) -> None:
+        """Tell who reads from now on and who did before; a slot that one of the two holds is taken from it."""
+        self._readers = Readers(name, before, check)
+
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
@@ -192,7 +197,8 @@ class PostgresUpstream:
         # Compiled while nobody waits: a server ends a stream that nobody reads for long.
         warm_kernels()
         system = self._system()
-        replication, slot = start_replication(self._questions, self.address, start, self._clock, self._settings.slot_wait_s)
+        wait_s = self._settings.slot_wait_s
+        replication, slot = start_replication(self._questions, self.address, start, self._clock, wait_s, self._readers)
         self._watch.begin(slot.catalog_xmin)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
         try:

@@ -81,6 +81,23 @@ def test_a_reader_that_lives_keeps_the_log_and_one_that_does_not_loses_it(open_j
     one.hold()
 
 
+def test_who_lost_the_log_without_letting_go_is_told(open_journal: Open, clock: SimulatedClock) -> None:
+    one, two = open_journal("a~1"), open_journal("b~1")
+    one.hold()
+    assert one.readers == ("a~1", "")
+    clock.advance(6.1)
+    two.hold()
+    assert two.readers == ("b~1", "a~1")
+    two.let_go()
+    one.let_go()
+    one.hold()
+    assert one.readers == ("a~1", "")
+    # The lease of one that stood still so long may be another's by now.
+    clock.advance(6.1)
+    two.hold()
+    refused(lambda: one.hold(afresh=True))
+
+
 def test_nobody_is_asked_again_within_a_moment(open_journal: Open, clock: SimulatedClock) -> None:
     one, two = open_journal("a~1"), open_journal("b~1")
     one.hold()
