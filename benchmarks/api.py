@@ -3,7 +3,8 @@
 One process serves the same application twice, guarded and as uvicorn serves it by itself, on a meta database with feeds; clients in
 processes of their own call a route that lists the feeds, with the server's own token and with one that was made, one call after the other
 on one connection, and one that sends a body. What counts is the CPU time of the
-serving process for a call, in the best of several interleaved rounds: calls per core, whatever else the machine does.
+serving process for a call, in the best of several interleaved rounds: calls per core, whatever else the machine does. Then servers with
+few and with many feeds: how long the status of one feed waits while others list all of them, and how long the web page's scripts run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from benchmarks.report import Bar, Report, say
+from benchmarks.rigs.many_feeds import FEW, MANY, page_script_s, server_with, status_p99_s
 from testing.servers.api_server import ApiServer
 
 FEEDS = 10
@@ -75,9 +77,19 @@ def run(quick: bool) -> Report:
                     seconds = _measure(url, request, calls, status)
                     cpu[name, kind] = min(seconds, cpu.get((name, kind), seconds))
         bare.stop()
-    bars = tuple(Bar(f"{name}: calls per CPU second, guarded to bare", cpu[name, "bare"] / cpu[name, "guarded"], 0.9) for name in requests)
-    figures = {f"{name}, {kind}: calls per CPU second": round(calls / seconds) for (name, kind), seconds in cpu.items()}
-    return Report("api", bars, figures)
+    bars = [Bar(f"{name}: calls per CPU second, guarded to bare", cpu[name, "bare"] / cpu[name, "guarded"], 0.9) for name in requests]
+    figures: dict[str, float | int | str] = {
+        f"{name}, {kind}: calls per CPU second": round(calls / seconds) for (name, kind), seconds in cpu.items()
+    }
+    p99 = {}
+    for feeds in (FEW, MANY):
+        with server_with(feeds) as server:
+            p99[feeds] = min(status_p99_s(server, calls) for _ in range(3))
+            figures[f"status of one of {feeds:,} feeds while others list all: 99th percentile, ms"] = round(p99[feeds] * 1000, 1)
+            if feeds == MANY and (seconds_of_script := page_script_s(server, feeds)) is not None:
+                bars.append(Bar(f"page: seconds of script until {MANY:,} feeds are shown", seconds_of_script, 2.0, at_least=False))
+    bars.append(Bar(f"status call, 99th percentile: {MANY:,} feeds to {FEW}", p99[MANY] / p99[FEW], 3.0, at_least=False))
+    return Report("api", tuple(bars), figures)
 
 
 class _Bare:

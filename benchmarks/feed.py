@@ -9,6 +9,7 @@ the page cache and are reported beside it.
 
 from __future__ import annotations
 
+import functools
 import io
 import multiprocessing
 import os
@@ -227,7 +228,7 @@ def feed_seconds(
             partitions=tasks or len(arena.spans),
         )
         (out / "files").mkdir()
-        run = FeedWindows(SparkJobs(session), context)
+        run = FeedWindows(jobs_of(session), context)
         run.start()
         start = time.perf_counter()
         arena.store.advance_resolved_ts(gate.span_id, _RESOLVED_TS)
@@ -242,6 +243,12 @@ def feed_seconds(
             run.stop()
         meta.close()
         shutil.rmtree(out, ignore_errors=True)
+
+
+@functools.cache
+def jobs_of(session: SparkSession) -> SparkJobs:
+    """Return what does the jobs of all feeds of a session, as in a server: it knows queries from one window to the next."""
+    return SparkJobs(session)
 
 
 def _wait(run: FeedWindows, condition: Callable[[], bool]) -> None:

@@ -22,9 +22,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink import wake_gate
+from penstock.sink import failure_latch, wake_gate
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.storage import cut_records, failure_latch, metrics, publisher, writer
+from penstock.sink.storage import cut_records, metrics, publisher, writer
 from penstock.sink.storage.encode import encoder_shards, flush_policy
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import EngineSettings, StorageSink

@@ -6,7 +6,7 @@ Everything but Spark is real: the handler, the meta database, the adoption of an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.config.tree import SinkConfig
+from penstock.feed.filters.row_queries import RowQueries
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext
 from penstock.meta.records import NOBODY, FeedRecord, RequestedState, ServerRecord
@@ -29,6 +30,7 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard, unfenced
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath
+from testing.twins.local_jobs import LocalJobs
 
 _HALTS = frozenset({"FEED_PAUSED", "FEED_FINISHED"})
 _ANOTHER_RUN = frozenset({"FEED_ALTERED", "FENCED"})
@@ -65,12 +67,26 @@ class Attentive:
 class ControlledPath(WholePath):
     """One feed ``f`` with a document. ``do`` is the server's handler."""
 
-    def __init__(self, root: Path, ddls: Sequence[str], *, tables: Sequence[str] = ("d.*",), settings: FeedSettings | None = None) -> None:
-        super().__init__(root, ddls, tables=tables, settings=settings)
-        config = {"name": "f", "tables": list(tables), "sink": {"uri": self.target_uri}}
+    def __init__(
+        self,
+        root: Path,
+        ddls: Sequence[str],
+        *,
+        tables: Sequence[str] = ("d.*",),
+        settings: FeedSettings | None = None,
+        splits: Mapping[str, Sequence[int]] | None = None,
+        queries: RowQueries | None = None,
+        **more: Any,
+    ) -> None:
+        """Create it; ``queries`` evaluate the feed's expressions, ``more`` is of its configuration."""
+        self._queries = queries
+        spans = 2 if splits else 1
+        super().__init__(root, ddls, tables=tables, settings=settings, splits=splits, spans_per_table=spans)
+        config = {"name": "f", "tables": list(tables), "sink": {"uri": self.target_uri}} | more
+        config |= {"spans-per-table": spans} if splits else {}
         document = FeedDocument(config, "dataserver://127.0.0.1:1", self.dispatchers, self.snapshot_ts)
         self.meta.change_config(self.meta.get_feed("f"), document.to_json(), "create", NOBODY, "", "")
-        self.control = FeedControl(self.meta, FeedCreator(self.meta, _OneSource(self), _open_target), Attentive())
+        self.control = FeedControl(self.meta, FeedCreator(self.meta, _OneSource(self), _open_target, viewer=queries), Attentive())
         self.table_control = TableControl(self.meta, lambda _: None, self.control)
         self.begin_run()
 
@@ -89,7 +105,7 @@ class ControlledPath(WholePath):
         feed = self.meta.get_feed("f")
         # No server takes a feed that shall rest.
         self.context = self._context_of(adoption.adopt(feed, self.epoch) if feed.requested_state is RequestedState.RUNNING else feed)
-        self.feed = LocalFeed(self.context, before_window=self._capture)
+        self.feed = LocalFeed(self.context, before_window=self._capture, jobs=LocalJobs(queries=self._queries))
 
     def _context_of(self, feed: FeedRecord) -> FeedContext:
         document = FeedDocument.of(feed)
@@ -103,6 +119,8 @@ class ControlledPath(WholePath):
             sink_options=dict(config.target.options),
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
+            rewound_from_ts=document.rewound_from_ts,
+            target_from_ts=document.target_from_ts,
             altered=document.altered,
         )
 

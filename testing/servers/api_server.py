@@ -39,7 +39,7 @@ from penstock.server.metrics import DoubtMetrics, FeedCollector, HealthCollector
 from penstock.server.source_address import SourcePlace
 from penstock.server.verify.moving_verification import verify_standing
 from penstock.server.verify.verification import FeedVerifier
-from penstock.sink.catalog import open_maintainer
+from penstock.sink.catalog import kind_of, open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.target.storage import Guard
 from testing.paths.feed_run import ScriptedFeedRunFactory
@@ -149,5 +149,6 @@ class ApiServer:
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
     parts = urlsplit(sink.uri)
     # A bucket is kept in memory, so that tests can use URIs that hold credentials.
-    uri = sink.uri if parts.scheme == "file" else f"memory://{parts.netloc}{parts.path}"
+    bucket = parts.scheme != "file" and kind_of(sink.uri).name == "storage"
+    uri = f"memory://{parts.netloc}{parts.path}" if bucket else sink.uri
     return open_maintainer(uri, sink.options, guard)

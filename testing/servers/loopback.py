@@ -11,6 +11,7 @@ import pwd
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -47,15 +48,17 @@ def answers(port: int) -> Callable[[], bool]:
 
 
 @contextmanager
-def http_server(handler: type[BaseHTTPRequestHandler], **shared: object) -> Iterator[str]:
+def http_server(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None, **shared: object) -> Iterator[str]:
     """Answer HTTP on a free loopback port, each connection in a thread; yield the address. Handlers find what they share at the server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     vars(server).update(shared)
     thread = threading.Thread(target=server.serve_forever, name="http-server", daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -19,6 +19,10 @@ class Kit(NamedTuple):
     """The rows of a table, schema and name given, as a reader of the target rebuilds them: up to the published checkpoint."""
     changes: Callable[[str, str], list[tuple[int, int, int, str | None]]] | None = None
     """Every change (ts, op, id, note) in its order, where the target keeps changes and not only what came of them."""
+    published_ts: Callable[[], int] | None = None
+    """The newest checkpoint that a reader of the target knows, where the maintainer cannot ask the target for it."""
+    owned: bool = True
+    """Whether a target belongs to one feed; what any number of feeds may use belongs to none."""
 
 
 MakeKit = Callable[[Path], AbstractContextManager[Kit]]

@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from penstock.model.clock import SystemClock
+
 REAL_WAIT_S_MAX = 30.0
 _EVENT_POLL_S = 0.005
 NANOSECONDS = 1_000_000_000
@@ -111,3 +113,28 @@ class SimulatedTimeOfDay:
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Wait in real time."""
         return event.wait(timeout_s)
+
+
+class HastyClock:
+    """The machine's clock, ahead by all pauses: each is noted and takes no time. Thread safe."""
+
+    def __init__(self) -> None:
+        self.pauses_s: list[float] = []
+        self._ahead_s = 0.0
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """Return wall-clock milliseconds, pauses included."""
+        return self._clock.now_ms() + int(self._ahead_s * 1000)
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never go backwards, pauses included."""
+        return self._clock.monotonic_s() + self._ahead_s
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Note a pause and go on."""
+        with self._lock:
+            self.pauses_s.append(timeout_s)
+            self._ahead_s += timeout_s
+        return event.is_set()

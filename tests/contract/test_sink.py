@@ -188,17 +188,20 @@ def test_rows_beyond_the_checkpoint_do_not_count(files_kit: Kit) -> None:
 def test_the_checkpoint_never_goes_back(kit: Kit) -> None:
     publish(kit, T0 + 100, run_window(kit, [inserts(10)]))
     kit.open_maintainer().publish_checkpoint(T0 + 2)
-    assert kit.open_maintainer().published_ts() == T0 + 100
+    assert (kit.published_ts or kit.open_maintainer().published_ts)() == T0 + 100
     assert len(kit.state("shop", "orders")) == 10
 
 
-def test_a_target_belongs_to_one_feed(kit: Kit) -> None:
+def test_a_target_belongs_to_one_feed_or_to_none(kit: Kit) -> None:
     maintainer = kit.open_maintainer()
     maintainer.check("mine")
     maintainer.claim("mine")
     maintainer.claim("mine")
     kit.open_maintainer().check("mine")
     for call in (kit.open_maintainer().check, kit.open_maintainer().claim):
+        if not kit.owned:
+            call("other")
+            continue
         with pytest.raises(PenstockError, match="SINK_OCCUPIED"):
             call("other")
 

@@ -165,7 +165,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize(
-    "verb", [["list"], ["show", "x"], ["remove", "x"], ["create", "x", "--table", "a.b", "--sink", "file:///tmp/never"]]
+    "verb", [["list"], ["show", "x"], ["remove", "x"], ["create", "x", "--table", "a.b", "--sink", "file:///tmp/never", "--wait", "0"]]
 )
 def test_no_server(verb: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     code = run(["feed", *verb, "--server", f"http://127.0.0.1:{free_port()}"])

@@ -27,8 +27,8 @@ from testing.twins.clock import SimulatedClock
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 # These depend on how much there is and how long it takes; the tests of the sink's engine reach them.
 RARE = {"spool-write", "cut-record"}
-# Those of a store on shared storage are passed in tests/integration/test_killed_machines.py.
-OWN = sorted(p for p in POINTS if not p.startswith("share-"))
+# Those of a store on shared storage are passed in tests/integration/test_killed_machines.py, those of other targets in their own tests.
+OWN = sorted(p for p in POINTS if not p.startswith(("share-", "http-", "dead-letter")))
 
 
 @pytest.fixture

@@ -65,6 +65,83 @@ def test_a_feed_is_paused_resumed_and_ended(server: ControlledServer, path: Whol
     server.reaches("cancelled")
 
 
+def test_a_feed_that_went_back_goes_on_though_its_target_is_published_further(server: ControlledServer, path: WholePath) -> None:
+    server.create("d.a")
+    back_ts = path.write({"d.a": {1: "x"}})
+    server.delivers(back_ts)
+    server.delivers(path.write({"d.a": {2: "y"}}))
+    server.do("pause")
+    server.reaches("paused")
+    stood_ts = server.meta.checkpoint_ts("g")
+    server.do("reset", to=str(back_ts))
+    server.do("resume")
+    written_ts = path.write({"d.a": {3: "z"}})
+    server.delivers(max(written_ts, stood_ts + 1))
+    rows = [line.split(",") for file in sorted(server.out.glob("d/a/*/**/*.csv")) for line in file.read_text().splitlines()]
+    assert sorted(row[4] for row in rows) == ["1", "2", "2", "3"]
+    verify(server, path, "d.a")
+
+
+def delivered(target: Path, table: str) -> list[tuple[str, str]]:
+    """Return operation and key of everything in the files of a table, in their order."""
+    lines = [line.split(",") for file in sorted(target.glob(f"d/{table}/*/**/*.csv")) for line in file.read_text().splitlines()]
+    return [(line[0].strip('"'), line[4]) for line in lines]
+
+
+@pytest.mark.parametrize("start", ["snapshot", "now", "ts"])
+def test_a_feed_goes_over_to_another_target(server: ControlledServer, path: WholePath, start: str) -> None:
+    server.create("d.a", "d.b")
+    server.delivers(path.write({"d.a": {1: "x", 2: "x"}, "d.b": {1: "x"}}))
+    from_ts = server.meta.checkpoint_ts("g")
+    server.delivers(path.write({"d.a": {3: "y"}}, {"d.a": [2]}))
+    server.do("pause")
+    server.reaches("paused")
+    before, second = server.out, path.root / "second"
+    server.out, started = second, {"start": start if start != "ts" else str(from_ts)}
+    told = server.do("alter", changes={"sink": second.as_uri(), "tables": ["d.a", "d.b", "d.c"]}, reason="the lake moves", **started)
+    assert (told["closes"], told["start"]) == (before.as_uri(), started["start"])
+    # What it is asked once more, it is already.
+    assert not server.do("alter", changes={"sink": second.as_uri()}, **started)["changed"]
+    last_ts = path.write({"d.a": {4: "z"}, "d.c": {1: "c"}})
+    server.do("resume")
+    server.delivers(last_ts)
+    wait_until(server.has_tables("d.a", "d.b", "d.c"), "all are in", 60)
+    server.delivers(path.write({"d.a": {5: "z"}}))
+    # The old one is published up to the ts that was told, and stays as it was.
+    assert f'"checkpoint-ts":{told["effective_ts"]}' in (before / "metadata").read_text().replace(" ", "")
+    assert sorted(delivered(before, "a")) == [("D", "2"), ("I", "1"), ("I", "2"), ("I", "3")]
+    verify_target(open_reader(before.as_uri(), {}), path.upstream, [path.table("d.b").table_id]).check()
+    expected = {
+        "snapshot": [("I", "1"), ("I", "3"), ("I", "4"), ("I", "5")],
+        "now": [("I", "4"), ("I", "5")],
+        "ts": [("D", "2"), ("I", "3"), ("I", "4"), ("I", "5")],
+    }
+    assert sorted(delivered(second, "a")) == expected[start]
+    if start == "snapshot":
+        verify(server, path, "d.a", "d.b", "d.c")
+    entries = [(e.what, e.new) for e in server.meta.lives.history("g") if e.what.startswith("alter")]
+    assert [what for what, _ in entries] == ["alter", "altered"]
+    assert f"{before.as_uri()} is closed at ts {told['effective_ts']}; {second.as_uri()} begins with the " in entries[1][1]
+    assert {t.sink for t in server.meta.feed_tables("g")} == {second.as_uri()}
+
+
+def test_a_feed_leaves_a_target_that_takes_nothing(server: ControlledServer, path: WholePath) -> None:
+    server.create("d.a")
+    server.delivers(path.write({"d.a": {1: "x"}}))
+    # A file stands where its folder was: nothing can be written there, its window stays on record, and it cannot be published either.
+    server.out.rename(path.root / "away")
+    server.out.write_text("no folder")
+    path.write({"d.a": {2: "y"}})
+    server.reaches("failed")
+    before, server.out = server.out, path.root / "second"
+    told = server.do("alter", changes={"sink": server.out.as_uri()})
+    assert told["effective_ts"] == server.meta.checkpoint_ts("g")
+    server.delivers(path.write({"d.a": {3: "z"}}))
+    verify(server, path, "d.a")
+    told_of = next(e.new for e in server.meta.lives.history("g") if e.what == "altered")
+    assert f"{before.as_uri()} is closed at ts {told['effective_ts']}, which could not be published (SINK_" in told_of
+
+
 def test_tables_come_and_go_while_the_feed_runs(server: ControlledServer, path: WholePath) -> None:
     server.create("d.a", "d.b")
     server.delivers(path.write({"d.a": {1: "x"}, "d.b": {1: "goes", 2: "stays"}, "d.c": {1: "before"}}))

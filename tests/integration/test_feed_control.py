@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from penstock.config.tree import load_feed_config
 from penstock.meta.records import ReachedState
 from penstock.model.batch import COMMIT_TS
 from penstock.model.errors import PenstockError
+from penstock.server.feeds.creation import FeedDocument
 from testing.checks.lives.files import read_target
 from testing.checks.target_audit import checkpoint_of, digests, numbering_problems
 from testing.paths.controlled_path import ControlledPath
@@ -320,13 +323,22 @@ class TestAlter:
             path.verify().check()
             assert delivered(path, "d.a") == set()
 
+    def test_what_several_ask_for_at_once_is_all_done(self, path: ControlledPath) -> None:
+        # Each that comes too late for its turn lost it to one of the others, so none loses more than three.
+        asked = [{"flush-interval": "300ms"}, {"tables": ["d.a"]}, {"window-bytes-max": "1MiB"}, {"sink": {"file-size": "2MiB"}}]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = [pool.submit(path.do, "alter", changes=changes) for changes in asked]
+        assert all(answer.result()["changed"] for answer in answers)
+        wanted = load_feed_config(FeedDocument.of(path.meta.get_feed("f")).next or {})
+        assert (wanted.settings.flush_interval_s, wanted.settings.window_bytes_max, wanted.tables) == (0.3, 1 << 20, ("d.a",))
+        assert wanted.sink["file-size"] == "2MiB"
+
     def test_what_must_stay_is_refused(self, path: ControlledPath) -> None:
         before = path.meta.get_feed("f")
         for changes in (
             {"name": "g"},
             {"start-ts": 5},
             {"spans-per-table": 3},
-            {"sink": {"uri": "file:///elsewhere"}},
             {"sink": {"protocol": "canal-json"}},
             {"sink": {"csv": {"delimiter": ";"}}},
             {"flush-interval": "1h"},

@@ -273,6 +273,7 @@ def test_an_old_backup_of_the_meta_database_is_refused_by_a_target_that_went_on(
     again = group.start("one")
     until("it is refused aloud", lambda: again.meta.get_feed("f").reached_state is ReachedState.FAILED)
     assert again.meta.get_feed("f").error_code == "META_BEHIND_TARGET"
+    assert f"`penstock meta adopt f --meta-url {group.meta_url}`" in again.meta.get_feed("f").error_text
     again.stop()
     assert digests(group.target) == published, "nothing was written"
     # What the target has counts: everything up to there is in it, and nothing beyond.

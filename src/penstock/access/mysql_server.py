@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pymysql.constants import CLIENT
@@ -16,6 +16,7 @@ from pymysql.constants import CLIENT
 from penstock.access.guarded_mysql import GuardedConnection
 from penstock.model.errors import PenstockError
 
+C = TypeVar("C", bound=GuardedConnection)
 DEFAULT_PORT = 3306
 SCHEMES = frozenset({"mysql", "mariadb"})
 _OPTIONS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "server-id", "connect-timeout-s", "clear-password"})
@@ -91,9 +92,15 @@ def parse_uri(uri: str) -> ServerAddress:
     )
 
 
-def login(address: ServerAddress, read_timeout_s: float | None, **settings: Any) -> GuardedConnection:
+def login(
+    address: ServerAddress,
+    read_timeout_s: float | None,
+    kind: type[C] = GuardedConnection,
+    client_flag: int = 0,
+    **settings: Any,
+) -> C:
     """Return a logged-in connection of the driver, in utf8mb4, each statement committed by itself. What the driver raises passes."""
-    connection = GuardedConnection(
+    connection = kind(
         address.is_verified or address.clear_password,
         host=address.host,
         port=address.port,
@@ -104,7 +111,7 @@ def login(address: ServerAddress, read_timeout_s: float | None, **settings: Any)
         connect_timeout=max(1, int(address.connect_timeout_s)),
         # A server that accepts and says nothing must not hold anybody up, however long queries may take.
         read_timeout=max(1.0, address.connect_timeout_s),
-        client_flag=CLIENT.MULTI_RESULTS,
+        client_flag=CLIENT.MULTI_RESULTS | client_flag,
         ssl_disabled=True,
         defer_connect=True,
         **settings,

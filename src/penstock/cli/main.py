@@ -23,18 +23,21 @@ from penstock.settings.masking import mask_text
 # Of every verb the room where it lives and what it does, in the order in which a user meets them.
 VERBS = {
     "demo": ("feeds", "From a database to verified files in one command."),
-    "run": ("feeds", "One command from a database to files."),
+    "run": ("feeds", "One command from a database to files or another target."),
     "doctor": ("feeds", "Check that a database allows capture, and say what fixes it."),
     "server": ("servers", "Run a server: capture a source and run feeds. Drain it."),
     "feed": ("feeds", "Create, list, show, resume and remove feeds."),
     "sql": ("feeds", "Create, show and change feeds by SQL: a shell, statements or scripts."),
     "subscribe": ("feeds", "Subscribe one table over gRPC, under a name that stands for one purpose."),
     "verify": ("feeds", "Compare a feed's files with the upstream, row by row."),
+    "page": ("servers", "Print an address that opens a server's web page, signed in."),
     "token": ("servers", "Make, list and revoke tokens for the API of a server."),
     "meta": ("servers", "Back up, restore, check and upgrade the meta database of servers."),
     "store": ("servers", "Look into an event store: list, show, check, compact, collect."),
     "replay": ("targets", "Apply a storage target to a database, and go on where it stopped."),
+    "receive": ("targets", "Receive what feeds post to an HTTP target: check it, print it, keep it."),
     "package": ("servers", "Make an archive of this installation for executors on other machines."),
+    "lake": ("targets", "Compact Delta and Iceberg tables of a target, expire old versions."),
     "storage": ("targets", "List, check and expire the files of a storage target."),
     "dataserver": ("servers", "Run the embedded range-sharded data server."),
 }

@@ -7,7 +7,9 @@ is found by its address. ``PENSTOCK_CA_FILE`` names certificates to trust, besid
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,11 +18,16 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from penstock.access.secret_variables import TOKEN_VARIABLE
-from penstock.config.known_servers import KnownServer, find_server, read_token
+from penstock.cli.shown.line import say
+from penstock.config.known_servers import KnownServer, find_server, is_starting, read_token
+from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
 
 DEFAULT_URL = "http://127.0.0.1:8300"
+STARTING_S_MAX, UNKNOWN_S_MAX = 120.0, 10.0
+"""How long a server is waited for that is starting here, and one of which nothing is known."""
+_CONNECT_S_MAX, _LOOK_S = 2.0, 0.2
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -53,6 +60,11 @@ class ServerClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
 
+    @property
+    def url(self) -> str:
+        """Return the server's address."""
+        return self._url
+
     def create_feed(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Create a feed from its configuration."""
         return self._call("POST", "/feeds", tree)
@@ -74,6 +86,15 @@ class ServerClient:
         """Return what was asked of a feed and what it reached, oldest first."""
         entries: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(name, safe='')}/history")["history"]
         return entries
+
+    def dead_letters(self, name: str) -> list[str]:
+        """Return the names of what the target of a feed refused for good."""
+        names: list[str] = self._call("GET", f"/feeds/{quote(name, safe='')}/dead-letters")["dead_letters"]
+        return names
+
+    def ask_for_letter(self, name: str, letter: str, what: str) -> dict[str, Any]:
+        """Have a dead letter shown, or offered to the target once more."""
+        return self._call("POST", f"/feeds/{quote(name, safe='')}/dead-letters/{quote(letter, safe='')}/{what}")
 
     def drain(self, method: str = "GET") -> dict[str, Any]:
         """Begin to drain the server (POST), end that (DELETE), or ask which feeds are left (GET)."""
@@ -133,6 +154,40 @@ class ServerClient:
         raise PenstockError(
             "SERVER_UNREACHABLE", f"{mask_uri(self._url)}: what answers is no Penstock server (HTTP {response.status_code})"
         )
+
+
+def await_server(url: str, wait_s: float | None = None) -> None:
+    """Wait for a server that does not listen yet, and say so; not at all where something else than that is wrong.
+
+    One of this user that is starting on this machine is waited for longer than one of which nothing is known. Whether it answers is told
+    by the next call.
+    """
+    clock, never, began_s, told = SystemClock(), threading.Event(), None, ""
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    while True:
+        starts = is_starting(url)
+        if not starts and not _is_refused(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)):
+            return
+        bound_s = wait_s if wait_s is not None else STARTING_S_MAX if starts else UNKNOWN_S_MAX
+        began_s = clock.monotonic_s() if began_s is None else began_s
+        if clock.monotonic_s() - began_s >= bound_s:
+            return
+        what = "which is starting" if starts else "where nobody listens yet"
+        if told != what:
+            say(f"waiting up to {bound_s:g} s for the server at {mask_uri(url)}, {what}", err=True)
+            told = what
+        clock.wait(never, _LOOK_S)
+
+
+def _is_refused(host: str, port: int) -> bool:
+    """Return whether nobody listens at an address."""
+    try:
+        with socket.create_connection((host, port), _CONNECT_S_MAX):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except (OSError, UnicodeError):
+        return False
 
 
 def found_token(known: KnownServer | None) -> str:

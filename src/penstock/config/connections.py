@@ -18,7 +18,7 @@ from penstock.access.secret_variables import CONNECTION_PREFIX
 from penstock.config.tree import SinkConfig, flatten
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import Problems, did_you_mean
-from penstock.sink.catalog import settings_of
+from penstock.sink.catalog import kind_of, settings_of
 from penstock.target.settings import CONNECTION_SCHEME
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -47,7 +47,13 @@ class Connections:
         return cls(uris)
 
     def resolve(self, sink: SinkConfig) -> SinkConfig:
-        """Return a target with what its connection stands for; one that names none as it is."""
+        """Return a target with what its connections stand for, those of its options too; one that names none as it is."""
+        resolved = self._resolve_uri(sink)
+        named = kind_of(resolved.uri).place_options & resolved.options.keys()
+        options = {key: self._resolve_uri(SinkConfig(resolved.options[key])).uri for key in named}
+        return replace(resolved, options={**resolved.options, **options}) if options else resolved
+
+    def _resolve_uri(self, sink: SinkConfig) -> SinkConfig:
         parts = urlsplit(sink.uri)
         if parts.scheme != CONNECTION_SCHEME:
             return sink

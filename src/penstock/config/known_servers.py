@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 TOKEN_FILE = "api-token"
 TOKEN_PREFIX = "pst_"
 HOME_VARIABLE = "PENSTOCK_HOME"
+_STARTING = ".starting"
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 
@@ -78,24 +79,59 @@ def read_token(file: Path) -> str:
 
 def announce(server: KnownServer) -> Callable[[], None]:
     """Note a server's address until what is returned is called, or the process ends."""
+    try:
+        return _note(_name(server.url), msgspec.json.encode(server))
+    except OSError as error:
+        log.warning("the command line will not find the token by itself", extra={"reason": str(error)})
+        return lambda: None
+
+
+def announce_start(url: str) -> Callable[[], None]:
+    """Note that a server is about to answer at a URL, until what is returned is called: no token is sent there for that."""
+    try:
+        return _note(_name(url) + _STARTING, b"{}")
+    except OSError:
+        return lambda: None
+
+
+def find_server(url: str) -> KnownServer | None:
+    """Return the server of this user that answers at a URL, or None where none is known that lives."""
+    try:
+        content = _held(_name(url))
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(msgspec.DecodeError):
+        return decoded(content, KnownServer) if content is not None else None
+    return None
+
+
+def is_starting(url: str) -> bool:
+    """Return whether a server of this user is about to answer at a URL."""
+    try:
+        return _held(_name(url) + _STARTING) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _note(name: str, content: bytes) -> Callable[[], None]:
+    """Write a note that counts until what is returned is called, or the process ends."""
     held = -1
     try:
         place = _directory()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(place):
             raise PermissionError(0, f"{place} belongs to another user, or others can write there")
-        file = place / _name(server.url)
+        file = place / name
         partial = place / f"{file.name}.{secrets.token_hex(4)}.new"
         held = open_private(str(partial), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         # Locked before it has its name: whoever finds it by that name finds it held.
         fcntl.flock(held, fcntl.LOCK_EX)
-        os.write(held, msgspec.json.encode(server))
+        os.write(held, content)
         partial.replace(file)
-    except OSError as error:
+    except OSError:
         if held >= 0:
             os.close(held)
-        log.warning("the command line will not find the token by itself", extra={"reason": str(error)})
-        return lambda: None
+        raise
 
     def withdraw() -> None:
         with contextlib.suppress(OSError):
@@ -106,22 +142,17 @@ def announce(server: KnownServer) -> Callable[[], None]:
     return withdraw
 
 
-def find_server(url: str) -> KnownServer | None:
-    """Return the server of this user that answers at a URL, or None where none is known that lives."""
-    try:
-        place = _directory()
-        if not _is_private(place):
-            return None
-        held = os.open(place / _name(url), os.O_RDONLY | os.O_NOFOLLOW)
-    except (OSError, ValueError):
+def _held(name: str) -> bytes | None:
+    """Return a note whose writer lives, or None; raises ``OSError`` where there is no such note."""
+    place = _directory()
+    if not _is_private(place):
         return None
-    with os.fdopen(held, "rb") as file:
+    with os.fdopen(os.open(place / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             # Held: its server lives.
-            with contextlib.suppress(msgspec.DecodeError):
-                return decoded(file.read(), KnownServer)
+            return file.read()
         return None
 
 

@@ -12,7 +12,7 @@ from penstock.config.api_settings import ApiSettings, is_loopback
 from penstock.config.capture_settings import CaptureSettings, receiver_problems
 from penstock.config.flight_settings import FlightSettings
 from penstock.feed.spark.executors import is_one_machine
-from penstock.meta.engine import MetaSettings, sqlite_url
+from penstock.meta.engine import EMBEDDED_FILE, MetaSettings, sqlite_url
 from penstock.puller.log_service import LogServiceSettings
 from penstock.store.settings import StoreSettings
 
@@ -236,4 +236,4 @@ class ServerConfig:
     @property
     def effective_meta_url(self) -> str:
         """Return the meta database's URL: the given one, or an embedded database in the data directory."""
-        return self.meta_url or sqlite_url(self.data_dir / "meta.db")
+        return self.meta_url or sqlite_url(self.data_dir / EMBEDDED_FILE)

@@ -10,7 +10,6 @@ one that a new release of the client brings is too; no target lies in the server
 from __future__ import annotations
 
 import fnmatch
-import ipaddress
 import os
 import re
 from collections import Counter
@@ -22,6 +21,7 @@ from penstock.config.tree import SinkConfig
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import Problems
 from penstock.sink.catalog import kind_of
+from penstock.target.hosts import is_host
 
 _KINDS = {"s3a": "s3", "gcs": "gs", "azure": "az", "azblob": "az"}
 _PREFIXES = {"s3": ("aws-",), "gs": ("google-",), "az": ("azure-storage-", "azure-")}
@@ -51,13 +51,6 @@ _NAME_VALUES = {
 }
 """Values that become part of a host's name or a path there."""
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,254}")
-_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
-_METADATA_ADDRESSES = frozenset(
-    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
-)
-"""Where clouds give out a machine's credentials, beside link-local addresses."""
-_HOST_NAME = re.compile(r"(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*(?!\d+\.?\Z|0x[0-9a-f]*\.?\Z)[a-z0-9_][a-z0-9_-]{0,62}\.?")
-"""A name whose last part is no number: clients read ``2852039166`` and ``0xa9.254.43518`` as addresses."""
 
 
 class SinkPolicy:
@@ -74,17 +67,21 @@ class SinkPolicy:
         self._data_dir = None if data_dir is None else os.path.realpath(data_dir)
         self._resolve = resolve
 
+    def resolved(self, sink: SinkConfig) -> SinkConfig:
+        """Return what a target stands for where it names a connection."""
+        return self._resolve(sink)
+
     def check(self, sink: SinkConfig) -> None:
         """Raise ``SINK_FORBIDDEN`` with everything that a caller must not ask for."""
         problems = Problems()
         parts = urlsplit(sink.uri)
-        kind = _KINDS.get(parts.scheme, parts.scheme)
+        kind = _kind(parts.scheme)
         pairs = [(_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True)]
         given = dict(pairs)
         for key in sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1):
             # Which of them the client takes is its own affair, and what is looked at here must be what it takes.
             problems.add(f"sink.uri?{key}", "comes twice, under one name or two")
-        target = kind_of(sink.uri)
+        target = kind_of(self._resolve(sink).uri)
         own = {key: value for key, value in given.items() if key not in target.option_keys}
         options = {key.replace("_", "-") for key in sink.options} | (given.keys() - own.keys())
         for key in sorted(target.server_only_options & options):
@@ -92,14 +89,34 @@ class SinkPolicy:
         for key, value in sorted(own.items()):
             if key not in target.caller_parameters:
                 self._check_parameter(kind, key, value, own.get("skip-signature", "").lower() == "true", problems)
+        for key in sorted(target.place_options):
+            for place in filter(None, (sink.options.get(key), given.get(key))):
+                self._check_other(f"sink.{key}", place, problems)
         for host in target.hosts(sink.uri):
-            if not _is_host(host):
+            if not is_host(host):
                 problems.add("sink.uri", f"{host!r} is no host that a caller may send the server to")
         if kind in _PREFIXES and not _BUCKET.fullmatch(parts.netloc):
             problems.add("sink.uri", "the name of a bucket or container has letters, digits, '.', '_' and '-'")
         self._check_place(sink, problems)
         if problems:
             raise PenstockError("SINK_FORBIDDEN", problems.text())
+
+    def lies_inside(self, sink: SinkConfig, other: SinkConfig) -> bool:
+        """Return whether a target lies in a folder of another one, whose readers would find its files among their own."""
+        try:
+            inner, outer = self._resolve(sink).uri, self._resolve(other).uri
+        except PenstockError:
+            # The other one names a connection that the server has no more.
+            return False
+        same_server = place_of(inner)[3] == place_of(outer)[3]
+        return same_server and _canonical(inner).startswith(f"{_canonical(outer).rstrip('/')}/")
+
+    def _check_other(self, path: str, uri: str, problems: Problems) -> None:
+        """Note what forbids another target that an option names."""
+        try:
+            self.check(SinkConfig(uri))
+        except PenstockError as error:
+            problems.add(path, error.detail.replace("sink.uri: ", ""))
 
     def _check_parameter(self, kind: str, key: str, value: str, unsigned: bool, problems: Problems) -> None:
         path = f"sink.uri?{key}"
@@ -121,12 +138,18 @@ class SinkPolicy:
             problems.add("sink.uri", "must not have '..' in its path")
             return
         place = _canonical(resolved.uri)
-        if self._data_dir is not None and urlsplit(resolved.uri).scheme == "file":
+        if self._data_dir is not None and _kind(urlsplit(resolved.uri).scheme) == "file":
             directory = place.removeprefix("file://")
             if _is_within(directory, self._data_dir) or _is_within(self._data_dir, directory):
                 problems.add("sink.uri", "lies in the server's data directory, or around it")
         if self._allow and not any(_matches(pattern, one) for pattern in self._allow for one in (place, _canonical(sink.uri))):
             problems.add("sink.uri", "no pattern of the server's sink-allow matches it")
+
+
+def _kind(scheme: str) -> str:
+    """Return the kind of place that a scheme names; tables of a lake, as in ``delta+s3``, lie in an object store."""
+    bare = scheme.rpartition("+")[2]
+    return _KINDS.get(bare, bare)
 
 
 def _parameter(kind: str, key: str) -> str:
@@ -144,24 +167,13 @@ def _is_web_address(value: str) -> bool:
         host = (parts.hostname or "").lower()
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and "@" not in parts.netloc and _is_host(host)
-
-
-def _is_host(host: str) -> bool:
-    """Return whether a host is none that gives out the machine's credentials."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return _HOST_NAME.fullmatch(host) is not None and host.rstrip(".") not in _METADATA_NAMES
-    address = getattr(address, "ipv4_mapped", None) or address
-    # Link-local addresses give out the machine's credentials in every cloud.
-    return not (address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA_ADDRESSES)
+    return parts.scheme in {"http", "https"} and "@" not in parts.netloc and is_host(host)
 
 
 def place_of(uri: str) -> tuple[str, str, str, frozenset[tuple[str, str]]]:
     """Return where a target is: kind, bucket, path, and what of its parameters says on which server or account."""
     parts = urlsplit(uri)
-    kind = _KINDS.get(parts.scheme, parts.scheme)
+    kind = _kind(parts.scheme)
     given = ((_parameter(kind, key), value) for key, value in parse_qsl(parts.query, keep_blank_values=True))
     return kind, parts.netloc, parts.path, frozenset((key, value) for key, value in given if key in _PLACES)
 
@@ -170,14 +182,14 @@ def _canonical(uri: str) -> str:
     """Return the place of a target: kind, bucket and path, as patterns see it; of a directory the true path."""
     parts = urlsplit(uri)
     path = re.sub("/+", "/", unquote(parts.path)).rstrip("/")
-    if parts.scheme == "file":
+    if _kind(parts.scheme) == "file":
         return f"file://{os.path.realpath(path or '/')}"
-    return f"{_KINDS.get(parts.scheme, parts.scheme)}://{parts.netloc}{path}"
+    return f"{_kind(parts.scheme)}://{parts.netloc}{path}"
 
 
 def _canonical_pattern(pattern: str) -> str:
     scheme, _, rest = pattern.partition("://")
-    kind = _KINDS.get(scheme, scheme)
+    kind = _kind(scheme)
     if kind != "file":
         return f"{kind}://{rest.rstrip('/')}"
     # Up to the first part with a wildcard it is a directory, which may be reached by links.

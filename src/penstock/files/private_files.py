@@ -6,7 +6,9 @@ its mode is. Runs anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from pathlib import Path
 
 
@@ -16,8 +18,18 @@ def open_private(path: str, flags: int) -> int:
 
 
 def create_private(file: Path) -> None:
-    """Make an empty file for this user alone, unless it is there."""
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
+    """Make an empty file for this user alone, unless it is there.
+
+    One that is there is not opened: whoever closes a file gives up every lock that the process has on it, SQLite's too. So it is closed
+    before it has its name.
+    """
+    if file.exists():
+        return
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}.new")
+    os.close(open_private(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    with contextlib.suppress(FileExistsError):
+        os.link(partial, file)
+    partial.unlink()
 
 
 def is_ours(path: Path) -> bool:

@@ -150,6 +150,27 @@ class MetaDatabase(ProgressDatabase):
             connection.execute(feed.update().where(feed.c.name == name).values(**values, checkpoint_ts=holds_ts))
             audit.write(connection, name, self._clock.now_ms(), "altered", Actor(row.owner), new=f"holds from ts {holds_ts} on")
 
+    def change_target(
+        self, name: str, epoch: int, ts: int, config: str, first: Sequence[DispatcherRecord], from_ts: int, sink: str, told: str
+    ) -> None:
+        """Let a feed that stands at a checkpoint go on into another target: its dispatchers begin there with nothing. Fenced.
+
+        A window on record is given up. ``from_ts`` is the checkpoint from then on, ``sink`` the target as it is shown.
+        """
+        sealed = self._seal.close(config)
+        with self._engine.write() as connection:
+            row, now_ms = ownership.fenced_feed(connection, name, epoch), self._clock.now_ms()
+            if row.checkpoint_ts != ts:
+                raise PenstockError("WINDOW_OUT_OF_ORDER", f"feed {name} is not at ts {ts}")
+            connection.execute(pending_window.delete().where(pending_window.c.feed == name))
+            connection.execute(progress.delete().where(progress.c.subscribe_name == name))
+            connection.execute(resnapshot.delete().where(resnapshot.c.feed == name))
+            dispatchers.replace_first(connection, name, first)
+            connection.execute(subscribe.update().where(subscribe.c.subscribe_name == name).values(sink=sink))
+            values = {"config": sealed, "config_version": row.config_version + 1, "updated_ms": now_ms, "checkpoint_ts": from_ts}
+            connection.execute(feed.update().where(feed.c.name == name).values(**values))
+            audit.write(connection, name, now_ms, "altered", Actor(row.owner), new=f"holds from ts {ts} on: {told}")
+
     def adopt_progress(self, before: FeedRecord, to_ts: int, positions: windows.Positions, config: str, actor: Actor) -> None:
         """Let a feed that nobody runs go on from a ts, because its target has everything up to it; whoever ran it is fenced.
 

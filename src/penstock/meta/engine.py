@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from penstock.meta.transactions import upgrades
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_uri
 
+EMBEDDED_FILE = "meta.db"
 _WRITE = "penstock_write"
 _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 """Which driver serves a URL that names none."""
@@ -252,6 +254,14 @@ def sqlite_file(url: str) -> Path | None:
     if parsed.get_backend_name() != "sqlite" or parsed.database in {None, "", ":memory:"}:
         return None
     return Path(str(parsed.database))
+
+
+def adopt_command(feed: str, url: str) -> str:
+    """Return what an operator types to let the target of a feed count; without the password of the database."""
+    file = sqlite_file(url)
+    if file is not None and file.name == EMBEDDED_FILE:
+        return f"penstock meta adopt {feed} --data-dir {shlex.quote(str(file.parent))}"
+    return f"penstock meta adopt {feed} --meta-url {shlex.quote(mask_uri(url))}"
 
 
 def _checked(parsed: sa.URL) -> sa.URL:

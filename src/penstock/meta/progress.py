@@ -63,6 +63,11 @@ class ProgressDatabase:
         with self._engine.write() as connection:
             return windows.begin_resnapshot(connection, wanted)
 
+    def amend_window(self, name: str, epoch: int, from_ts: int, to_ts: int, plan_json: str) -> PendingWindow:
+        """Change what is recorded of a window that is under way, not its ends. Fenced."""
+        with self._engine.write() as connection:
+            return windows.amend(connection, PendingWindow(name, from_ts, to_ts, plan_json, epoch))
+
     def resnapshots(self, name: str, since_ts: int = 0) -> int:
         """Return how often a feed began to deliver what differed from a new snapshot, from a checkpoint at or above a ts."""
         mine = (resnapshot.c.feed == name, resnapshot.c.from_ts >= since_ts)

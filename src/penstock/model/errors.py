@@ -52,7 +52,7 @@ CODES: dict[str, CodeEntry] = {
     "SINK_URI_INVALID": CodeEntry(
         ErrorKind.INVALID,
         "The sink URI cannot be understood.",
-        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+        "Use file:///dir, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or another one of docs/targets.",
     ),
     "SINK_UNWRITABLE": CodeEntry(
         ErrorKind.BLOCKED, "The target refuses writes.", "Check that it exists, its permissions and its credentials."
@@ -65,14 +65,50 @@ CODES: dict[str, CodeEntry] = {
         "What is in the target cannot be read back, so it cannot be compared, nor go on where history is lost.",
         "Deliver to an empty target with a new feed, which begins with the state of the tables.",
     ),
+    "SINK_DDL_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target cannot show a table, or what a DDL makes of it.",
+        "Leave the table out of the feed, or change the setting that the message names; see the page of the target.",
+    ),
+    "SINK_FILE_GONE": CodeEntry(
+        ErrorKind.TRANSIENT, "A file that waited for its commit is gone.", "The window is tried again; let nothing else delete files there."
+    ),
+    "SINK_LIBRARY_MISSING": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The library of this kind of target is not installed.",
+        "Install the extra that the message names, on every executor.",
+    ),
     "SINK_FULL": CodeEntry(
         ErrorKind.TRANSIENT, "The target has no room.", "It is tried again by itself; free space, raise the quota, or let old files expire."
     ),
+    "SINK_VALUE_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target cannot hold a value.",
+        "Change the value or the column, set unfit-values to null, or leave the column out by a filter.",
+    ),
     "SINK_UNAVAILABLE": CodeEntry(ErrorKind.TRANSIENT, "The target did not answer.", "It is retried; check the target's health."),
+    "SINK_REFUSED": CodeEntry(
+        ErrorKind.BLOCKED,
+        "The target answers, and does not take some rows.",
+        "Let it take them and resume the feed, or give the feed a dead-letter place, where such rows wait while it goes on.",
+    ),
+    "DEAD_LETTER_UNKNOWN": CodeEntry(
+        ErrorKind.INVALID, "The feed has no such dead letter.", "List those that it has: penstock feed dead-letters list FEED."
+    ),
     "SINK_CONFLICT": CodeEntry(
         ErrorKind.CORRUPT,
         "A published file exists with different bytes.",
         "Something else writes to this prefix; move the feed to its own prefix.",
+    ),
+    "SINK_MESSAGE_TOO_LARGE": CodeEntry(
+        ErrorKind.BLOCKED,
+        "A row is larger than the messages that the target takes.",
+        "Raise max-message-bytes here and at the brokers, or set claim-check to object storage for such messages.",
+    ),
+    "SINK_NO_TRANSACTIONS": CodeEntry(
+        ErrorKind.INVALID,
+        "The brokers have no transactions, without which messages may come twice.",
+        "Set delivery = at-least-once if readers can live with that, or use brokers with transactions.",
     ),
     "CUT_CONFLICT": CodeEntry(
         ErrorKind.TRANSIENT, "Two attempts of a window cut files at different rows.", "The window is tried again with the recorded cuts."
@@ -107,8 +143,9 @@ CODES: dict[str, CodeEntry] = {
     ),
     "FILTER_FAILED": CodeEntry(
         ErrorKind.BLOCKED,
-        "An expression of a feed's filter failed for a row.",
-        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; then resume the feed.",
+        "An expression of a feed's filter failed for a row. Its table is stopped; the rest of the feed goes on.",
+        "Use an expression that gives NULL instead, such as try_cast or try_divide, with penstock feed alter; or mend the row and run "
+        "penstock feed table retry FEED TABLE. The table comes back with what differs by then.",
     ),
     "UPSTREAM_MISCONFIGURED": CodeEntry(
         ErrorKind.BLOCKED,
@@ -255,7 +292,7 @@ CODES: dict[str, CodeEntry] = {
     "META_BEHIND_TARGET": CodeEntry(
         ErrorKind.BLOCKED,
         "The target is further than the meta database: that lost what it knew, as one does that an old backup was restored into.",
-        "Restore a newer backup; or stop its server and let the target count, with `penstock meta adopt FEED`; or clone the feed.",
+        "Let the target count, by the command in the message, and the feed goes on; or restore a newer backup; or clone the feed.",
     ),
     "META_SEALED": CodeEntry(
         ErrorKind.BLOCKED,

@@ -21,6 +21,7 @@ VARIABLE = "PENSTOCK_FAILPOINTS"
 STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
     *("window-record", "checksums", "transactions", "progress", "metadata"),
+    *("http-post", "dead-letter", "kafka-commit", "lake-commit"),
     *("share-schemas", "share-manifest", "share-marks"),
 )
 POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))

@@ -56,9 +56,8 @@ def recover_progress(
 
     Raises ``META_BEHIND_TARGET`` where that cannot be told for sure: a DDL came since, or a file is of a window that was not published.
     """
-    content = target.find(METADATA_PATH)
-    published_ts = parse_checkpoint(content) if content is not None else 0
-    since = _files_since(target, committed_ts, published_ts)
+    to_ts = published_ts(target)
+    since = _files_since(target, committed_ts, to_ts)
     by_name: dict[tuple[str, str, str], str] = {}
     for dispatcher, schema, table in dispatchers:
         key = (schema, table, dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans))
@@ -79,18 +78,24 @@ def recover_progress(
             went_on[owner] = _moved(went_on.get(owner, before), data)
         elif path in since or not _is_before(before, data):
             raise _unsure(f"{path} is of no dispatcher, or of a window that was not published")
-    return published_ts, went_on
+    return to_ts, went_on
 
 
-def _files_since(target: ObjectTarget, committed_ts: int, published_ts: int) -> set[str]:
+def published_ts(target: ObjectTarget) -> int:
+    """Return up to where a target is published, 0 where it is not."""
+    content = target.find(METADATA_PATH)
+    return parse_checkpoint(content) if content is not None else 0
+
+
+def _files_since(target: ObjectTarget, committed_ts: int, to_ts: int) -> set[str]:
     """Return the files of the windows between."""
     found: set[str] = set()
     for path in target.paths(CHECKSUMS_DIR):
         end_ts = parse_record_path(path)
         if end_ts is None or end_ts <= committed_ts:
             continue
-        if end_ts > published_ts:
-            raise _unsure(f"a window up to {end_ts} was written, and the target is published up to {published_ts}")
+        if end_ts > to_ts:
+            raise _unsure(f"a window up to {end_ts} was written, and the target is published up to {to_ts}")
         found |= {file.path for file in parse_record(target.get(path), path)}
     return found
 

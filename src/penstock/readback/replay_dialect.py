@@ -103,7 +103,9 @@ class Dialect:
         return self.types.get(kind, self.text)
 
 
-class _MySqlDialect(Dialect):
+class MySqlDialect(Dialect):
+    """MySQL and MariaDB: types are the upstream's own."""
+
     def column_type(self, column: Column, *, in_key: bool = False) -> str:
         """Return the type that the column has upstream."""
         ctype = column.type
@@ -144,7 +146,7 @@ DIALECTS = {
         exists="SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
         system=frozenset({_INFORMATION}),
     ),
-    "mysql": _MySqlDialect(
+    "mysql": MySqlDialect(
         "mysql",
         "LONGTEXT",
         "LONGBLOB",

@@ -30,7 +30,7 @@ _OWN_STAGE = f"pg_temp.{_STAGE}"
 _COUNT, _NUMBER = "penstock_count", "penstock_number"
 
 
-class _Names:
+class TableNames:
     """The names of one table in statements."""
 
     def __init__(self, dialect: Dialect, table: TableSchema) -> None:
@@ -72,44 +72,44 @@ class RowLoader(ABC):
 
     def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Put rows in."""
-        self._put(_Names(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=False)
+        self._put(TableNames(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=False)
 
     def upsert(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Put rows in, in place of those with the same key."""
-        self._put(_Names(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=True)
+        self._put(TableNames(self._dialect, table), shown(rows, row_columns(table), self._dialect), replacing=True)
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Remove the rows with these keys; other columns do not count."""
-        self._remove(_Names(self._dialect, table), shown(rows, table.handle_columns, self._dialect))
+        self._remove(TableNames(self._dialect, table), shown(rows, table.handle_columns, self._dialect))
 
     def delete_copies(self, table: TableSchema, rows: pl.DataFrame, counts: pl.Series) -> None:
         """Remove as many rows of each content as counted, for tables without a key."""
         frame = shown(rows, row_columns(table), self._dialect).with_columns(counts.alias(_COUNT))
-        self._remove_copies(_Names(self._dialect, table), frame)
+        self._remove_copies(TableNames(self._dialect, table), frame)
 
     @abstractmethod
-    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None: ...
+    def _put(self, names: TableNames, frame: pl.DataFrame, *, replacing: bool) -> None: ...
 
     @abstractmethod
-    def _remove(self, names: _Names, keys: pl.DataFrame) -> None: ...
+    def _remove(self, names: TableNames, keys: pl.DataFrame) -> None: ...
 
     @abstractmethod
-    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None: ...
+    def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None: ...
 
 
 class DuckLoader(RowLoader):
     """DuckDB: Arrow tables are read where they lie."""
 
-    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+    def _put(self, names: TableNames, frame: pl.DataFrame, *, replacing: bool) -> None:
         self._staged(names, frame, names.insert_staged(_STAGE, replacing=replacing))
 
-    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+    def _remove(self, names: TableNames, keys: pl.DataFrame) -> None:
         self._staged(names, keys, names.delete_staged(_STAGE))
 
-    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+    def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None:
         self._staged(names, frame, names.delete_copies_staged(_STAGE, "rowid"))
 
-    def _staged(self, names: _Names, frame: pl.DataFrame, sql: str) -> None:
+    def _staged(self, names: TableNames, frame: pl.DataFrame, sql: str) -> None:
         by_field = {c.field_name: c for c in names.version.columns}
         casts = [
             f'CAST("{field}" AS {self._dialect.column_type(by_field[field])}) AS {self._dialect.identifier(by_field[field].name)}'
@@ -129,22 +129,22 @@ class DuckLoader(RowLoader):
 class PostgresLoader(RowLoader):
     """PostgreSQL: COPY, into the table itself or into one that ends with the transaction."""
 
-    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+    def _put(self, names: TableNames, frame: pl.DataFrame, *, replacing: bool) -> None:
         if replacing:
             self._stage(names, names.columns, frame)
             self._fetch(names.insert_staged(_OWN_STAGE, replacing=True), ())
         else:
             self._copy(names.table, names.columns, frame)
 
-    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+    def _remove(self, names: TableNames, keys: pl.DataFrame) -> None:
         self._stage(names, names.keys, keys)
         self._fetch(names.delete_staged(_OWN_STAGE), ())
 
-    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+    def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None:
         self._stage(names, names.columns, frame, counted=True)
         self._fetch(names.delete_copies_staged(_OWN_STAGE, "ctid"), ())
 
-    def _stage(self, names: _Names, columns: list[str], frame: pl.DataFrame, *, counted: bool = False) -> None:
+    def _stage(self, names: TableNames, columns: list[str], frame: pl.DataFrame, *, counted: bool = False) -> None:
         extra = f", 0::bigint AS {_COUNT}" if counted else ""
         self._fetch(f"DROP TABLE IF EXISTS {_OWN_STAGE}", ())
         self._fetch(f"CREATE TEMP TABLE {_STAGE} ON COMMIT DROP AS SELECT {', '.join(columns)}{extra} FROM {names.table} WITH NO DATA", ())
@@ -152,7 +152,8 @@ class PostgresLoader(RowLoader):
 
     def _copy(self, table: str, columns: list[str], frame: pl.DataFrame) -> None:
         texts = frame.select(
-            pl.lit("\\x") + pl.col(name).bin.encode("hex") if dtype == pl.Binary else pl.col(name) for name, dtype in frame.schema.items()
+            (pl.lit("\\x") + pl.col(name).bin.encode("hex")).alias(name) if dtype == pl.Binary else pl.col(name)
+            for name, dtype in frame.schema.items()
         )
         with (
             self._connection.cursor() as cursor,
@@ -165,18 +166,18 @@ class PostgresLoader(RowLoader):
 class MySqlLoader(RowLoader):
     """MySQL and MariaDB: statements of many rows, bounded in bytes so that any server takes them."""
 
-    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
-        for part in _statement_parts(_row_texts(frame), ROWS_PER_CALL):
+    def _put(self, names: TableNames, frame: pl.DataFrame, *, replacing: bool) -> None:
+        for part in statement_parts(row_texts(frame), ROWS_PER_CALL):
             self._fetch(f"{'REPLACE' if replacing else 'INSERT'} INTO {names.table} ({names.list}) VALUES {part}", ())
 
-    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
-        for part in _statement_parts(_row_texts(keys), KEYS_PER_STATEMENT):
+    def _remove(self, names: TableNames, keys: pl.DataFrame) -> None:
+        for part in statement_parts(row_texts(keys), KEYS_PER_STATEMENT):
             self._fetch(f"DELETE FROM {names.table} WHERE ({', '.join(names.keys)}) IN ({part})", ())
 
-    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+    def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None:
         # One statement each, for there is no other way to say it.
         same = [
-            pl.concat_str([pl.lit(f"{name} <=> "), _literal(frame, field)])
+            pl.concat_str([pl.lit(f"{name} <=> "), literals(frame, field)])
             for name, field in zip(names.columns, frame.columns[:-1], strict=True)
         ]
         conditions = frame.select(pl.concat_str(same, separator=" AND ")).to_series()
@@ -187,15 +188,15 @@ class MySqlLoader(RowLoader):
 class SqliteLoader(RowLoader):
     """SQLite: bound rows; it runs in this process and has no other way in."""
 
-    def _put(self, names: _Names, frame: pl.DataFrame, *, replacing: bool) -> None:
+    def _put(self, names: TableNames, frame: pl.DataFrame, *, replacing: bool) -> None:
         verb, marks = "INSERT OR REPLACE" if replacing else "INSERT", ", ".join("?" * len(names.columns))
         self._many(f"{verb} INTO {names.table} ({names.list}) VALUES ({marks})", frame)
 
-    def _remove(self, names: _Names, keys: pl.DataFrame) -> None:
+    def _remove(self, names: TableNames, keys: pl.DataFrame) -> None:
         same = " AND ".join(f"{k} = ?" for k in names.keys)
         self._many(f"DELETE FROM {names.table} WHERE {same}", keys)
 
-    def _remove_copies(self, names: _Names, frame: pl.DataFrame) -> None:
+    def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None:
         same = " AND ".join(f"{c} IS ?" for c in names.columns)
         self._many(f"DELETE FROM {names.table} WHERE rowid IN (SELECT rowid FROM {names.table} WHERE {same} LIMIT ?)", frame)
 
@@ -223,13 +224,13 @@ def _plain_arrow(frame: pl.DataFrame) -> pa.Table:
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _row_texts(frame: pl.DataFrame) -> pl.Series:
+def row_texts(frame: pl.DataFrame) -> pl.Series:
     """Return each row as ``(literal, ...)``."""
-    parts = pl.concat_str([_literal(frame, field) for field in frame.columns], separator=",")
+    parts = pl.concat_str([literals(frame, field) for field in frame.columns], separator=",")
     return frame.select(pl.concat_str([pl.lit("("), parts, pl.lit(")")])).to_series()
 
 
-def _literal(frame: pl.DataFrame, field: str) -> pl.Expr:
+def literals(frame: pl.DataFrame, field: str) -> pl.Expr:
     """Return a column as MySQL literals."""
     values, dtype = pl.col(field), frame.schema[field]
     if dtype == pl.Binary:
@@ -243,7 +244,7 @@ def _literal(frame: pl.DataFrame, field: str) -> pl.Expr:
     return pl.when(values.is_null()).then(pl.lit("NULL")).otherwise(text)
 
 
-def _statement_parts(rows: pl.Series, rows_max: int) -> Iterator[str]:
+def statement_parts(rows: pl.Series, rows_max: int) -> Iterator[str]:
     """Yield the texts of rows joined by commas, as many in each as a statement may have; one that is larger stands alone."""
     sizes = rows.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()
     start = 0
@@ -251,5 +252,5 @@ def _statement_parts(rows: pl.Series, rows_max: int) -> Iterator[str]:
         before = int(sizes[start - 1]) if start else 0
         fits = int(sizes.searchsorted(before + STATEMENT_BYTES_MAX, side="right"))
         end = min(max(fits, start + 1), start + rows_max, len(rows))
-        yield ",".join(rows[start:end])
+        yield rows[start:end].str.join(",").item()
         start = end

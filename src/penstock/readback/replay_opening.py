@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from penstock.model.errors import PenstockError
 from penstock.readback.replay_database import ReplayDatabase
 from penstock.readback.replay_dialect import DIALECTS
 from penstock.settings.masking import mask_parts
-
-_NO_CLEAR = {"require_auth": "!password"}
 
 
 def open_database(uri: str) -> ReplayDatabase:
@@ -76,7 +74,7 @@ def _open_mysql(uri: str) -> ReplayDatabase:
         raise PenstockError("SINK_URI_INVALID", "name the database that keeps the notes of the replay, as in mysql://user@host:3306/replay")
     # Texts are escaped by backslashes in what follows, and no mode of the server's own may change that.
     modes = "SET time_zone = '+00:00', sql_mode = 'NO_AUTO_VALUE_ON_ZERO'"
-    connection = login(address, None, database=name, init_command=modes)
+    connection: Any = login(address, None, database=name, init_command=modes)
 
     def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
@@ -87,14 +85,9 @@ def _open_mysql(uri: str) -> ReplayDatabase:
 
 
 def _open_postgresql(uri: str) -> ReplayDatabase:
-    import psycopg
+    from penstock.access.postgres_server import login
 
-    try:
-        options = dict(parse_qsl(urlsplit(uri).query))
-    except ValueError:
-        options = {}
-    verified = options.get("sslmode") == "verify-full" or (options.get("sslmode") == "verify-ca" and "sslrootcert" in options)
-    connection = psycopg.connect(uri, autocommit=True, **({} if verified or "require_auth" in options else _NO_CLEAR))
+    connection: Any = login(uri)
 
     def fetch(sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         cursor = connection.execute(sql, tuple(values) or None)

@@ -111,6 +111,11 @@ def one_task(uri: str, options: Mapping[str, Any]) -> bool:
     return settings_of(uri, options)[1].numbers_events
 
 
+def ddls_end_windows(uri: str, options: Mapping[str, Any]) -> bool:
+    """Return whether every DDL ends a window: rows of all tables are applied together, and none may wait inside for one of them."""
+    return bool(getattr(settings_of(uri, options)[1], "applies_transactions", False))
+
+
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:
     """Return what tells of a table version whether its before-images and keys must travel to the target."""
     return settings_of(uri, options)[1].needs_before

@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from penstock.target.storage import Guard
 
 
+class LetterBox(Protocol):
+    """The dead letters of a feed: what its target refused for good, waiting for somebody to look at it."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all, the oldest first."""
+
+    def show(self, name: str) -> dict[str, Any]:
+        """Return one, without secrets; raise ``DEAD_LETTER_UNKNOWN`` where there is none of this name."""
+        ...
+
+    def retry(self, name: str) -> None:
+        """Offer one to the target once more; it is gone when this returns. Raise where it is refused again."""
+
+
 class TargetKind(Protocol):
     """One kind of target. Methods without a word about it here are pure; ``options`` are those of the feed's ``sink`` table."""
 
@@ -33,6 +47,9 @@ class TargetKind(Protocol):
     """Options that name something of the server's machine: only its own configuration gives them."""
     caller_parameters: frozenset[str] = frozenset()
     """Parameters of the URI beside its options that a caller of the API may give; storage has lists of its own."""
+
+    place_options: frozenset[str] = frozenset()
+    """Options that are URIs of files elsewhere: they may name connections, and a caller names only what it may write to."""
 
     def settings(self, uri: str, options: Mapping[str, Any]) -> tuple[str, TargetSettings]:
         """Return the URI without options, and the settings; raise ``SINK_URI_INVALID`` or ``CONFIG_INVALID`` with every fault."""
@@ -63,3 +80,7 @@ class TargetKind(Protocol):
     def hosts(self, uri: str) -> Sequence[str]:
         """Return the hosts that the target's client connects to, so that callers do not send the server where they may not."""
         return ()
+
+    def letter_box(self, uri: str, options: Mapping[str, Any], feed: str) -> LetterBox:
+        """Return the feed's dead letters; raise ``DEAD_LETTER_UNKNOWN`` where the target keeps none."""
+        raise PenstockError("DEAD_LETTER_UNKNOWN", f"feed {feed}: a target of kind {self.name} has no dead letters")

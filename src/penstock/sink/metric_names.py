@@ -14,6 +14,7 @@ DDL_AFFECTED = "ddl_affected_dispatchers"
 DDL_WAIT_ENCODE = "ddl_drain_wait_encode_seconds"
 DDL_WAIT_REMOTE = "ddl_drain_wait_remote_seconds"
 SPOOL_SPILLED_BYTES = "spool_spilled_bytes_total"
+DEAD_LETTERS = "dead_letters_total"
 
 TEXTS = {
     SPOOL_BYTES: "Bytes in the spool, memory and disk: the most that any task held.",
@@ -28,4 +29,5 @@ TEXTS = {
     DDL_WAIT_ENCODE: "The part of a drain until all before the DDL was encoded.",
     DDL_WAIT_REMOTE: "The part of a drain until all before the DDL was in the target.",
     SPOOL_SPILLED_BYTES: "Bytes that went from the spool's memory to its disk.",
+    DEAD_LETTERS: "Messages that the target refused for good, and that were put aside.",
 }

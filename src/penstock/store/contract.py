@@ -100,6 +100,8 @@ class WindowPlan(msgspec.Struct, frozen=True):
     kind: WindowKind = WindowKind.CHANGES
     positions: dict[str, dict[str, int]] = {}
     """Where dispatchers stand in the target, by their name, where that is further than what was committed."""
+    stopped: dict[int, str] = {}
+    """Tables that left the window because their filter failed, by id, each with why: from its start on nothing of them is delivered."""
 
 
 class EventStore(Protocol):

@@ -12,10 +12,7 @@ LOAD = 30
 @contextlib.contextmanager
 def burners(count: int = LOAD) -> Iterator[None]:
     """Keep the machine busy for the length of the block."""
-    with contextlib.ExitStack() as started:
-        for _ in range(count):
-            # It ends with its input, also where the test is killed.
-            command = ["nice", "-n", "5", "sh", "-c", "yes > /dev/null & cat; kill $!"]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-            started.enter_context(process)
+    # One session for all, because the kernel shares time out among sessions first. They end with the input, also where a test is killed.
+    command = ["nice", "-n", "5", "sh", "-c", "for _ in $(seq $0); do yes > /dev/null & done; cat; trap : TERM; kill 0", str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
         yield

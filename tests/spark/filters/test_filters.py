@@ -318,6 +318,14 @@ def test_expressions_that_are_refused(jvm: None) -> None:
         assert caught.value.code == "FILTER_BROKEN"
         assert message in caught.value.detail
         assert repr(expression) in caught.value.detail
+    # PostgreSQL tells names apart by case, Spark does not; who names none of them need not mind.
+    twins = TableSchema(
+        1, "d", "order", 1, (ID, Column(2, "a", DOUBLE), Column(3, "A", TEXT), Column(4, "a.`b", TEXT), Column(5, "naïve", TEXT))
+    )
+    view = queries.view(twins, FilterRule(("*.*",), where="`order`.id > 3 AND `a.``b` = 'x' AND `NAÏVE` = 'y'"))
+    assert (view.shown, [c.name for c in view.read.columns]) == (twins, ["id", "a.`b", "naïve"])
+    with pytest.raises(PenstockError, match="Reference `a` is ambiguous"):
+        queries.view(twins, FilterRule(("*.*",), where="a > 3"))
     view = queries.view(table, FilterRule(("*.*",), where="price > 3", select="*, length(note) AS size, id AS again"))
     assert [c.name for c in view.read.columns] == ["id", "price", "note"]
     assert [c.name for c in view.shown.columns] == ["id", "price", "at", "note", "size", "again"]
@@ -341,11 +349,16 @@ def test_an_expression_that_fails_for_a_row_is_named_and_rows_come_back_to_their
         places = [place - (part << PART_BITS) for batch in kept for place in batch.column(0).to_pylist()]
         return f"{task.decode()}: {places}".encode()
 
-    def answers(**given: str) -> list[bytes]:
+    def answers(*tasks: bytes, **given: str) -> list[bytes]:
         rule = FilterRule(("d.t",), **given)
-        return queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, [b"4", b"0", b"3"], read, deliver))
+        return queries.run(QueryJob("g", "p", "a test", queries.view(table, rule), rule, tasks or [b"4", b"0", b"3"], read, deliver))
 
+    assert isinstance(queries, SparkRowQueries)
     assert answers(where="id % 2 = 0") == [b"4: [0, 2]", b"0: []", b"3: [0, 2]"]
+    # The next window of a table has other tasks and the same plan.
+    planned = next(iter(queries._planned.values()))
+    assert answers(b"1", b"5", b"2", where="id % 2 = 0") == [b"1: [0]", b"5: [0, 2, 4]", b"2: [0]"]
+    assert [*queries._planned.values()] == [planned]
     assert answers(where="id <> 1", join="LEFT JOIN twice ON code = id AND code = 1") == [b"4: [0, 2, 3]", b"0: []", b"3: [0, 2]"]
     assert answers(where="id >= 0", join="LEFT JOIN twice ON code = id") == [b"4: [0, 1, 2, 2, 3]", b"0: []", b"3: [0, 1, 2, 2]"]
     with pytest.raises(PenstockError) as caught:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -59,6 +61,24 @@ def test_a_locked_database_is_unavailable_within_the_timeout(tmp_path: Path) -> 
         assert caught.value.code == "META_UNAVAILABLE"
         assert meta.list_feeds() == []
         meta.create_feed(FeedRecord("f", "u", "{}"), [])
+
+
+def test_what_is_committed_is_there_for_other_processes_however_often_it_was_opened_here(tmp_path: Path) -> None:
+    # SQLite's locks are the process's: one that is lost lets whoever closes the database elsewhere take its log away.
+    looks = "import sqlite3, sys; print(*(name for (name,) in sqlite3.connect(sys.argv[1]).execute('SELECT name FROM feed')))"
+
+    def seen_elsewhere() -> list[str]:
+        told = subprocess.run([sys.executable, "-c", looks, str(tmp_path / "meta.db")], capture_output=True, text=True, check=True)
+        return told.stdout.split()
+
+    url = sqlite_url(tmp_path / "meta.db")
+    with MetaDatabase(url) as first:
+        first.create_feed(FeedRecord("a", "u", "{}"), [])
+        with MetaDatabase(url):
+            assert seen_elsewhere() == ["a"]
+        first.create_feed(FeedRecord("b", "u", "{}"), [])
+        assert seen_elsewhere() == ["a", "b"]
+        assert (tmp_path / "meta.db-wal").exists()
 
 
 def test_commits_survive_a_crash_of_the_machine(tmp_path: Path) -> None:

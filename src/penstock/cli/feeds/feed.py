@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from penstock.cli.feeds.feed_control import COMMANDS
+from penstock.cli.feeds.feed_letters import letters_group
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, filter_options, read_rules, read_tree
-from penstock.cli.options import output_option, server_option
-from penstock.cli.server_client import ServerClient
+from penstock.cli.options import output_option, server_option, wait_option
+from penstock.cli.server_client import ServerClient, await_server
 from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.clock import SystemClock
@@ -28,7 +29,7 @@ def feed() -> None:
     """Create, list, show, pause, resume and remove feeds.
 
     \b
-    A feed delivers every change of its tables to one target:
+    A feed delivers every change of its tables to a target:
       penstock feed create orders --table shop.orders --table 'shop.item*' --sink file:///tmp/orders
       penstock feed create lake --table 'shop.*' --sink 's3://bucket/lake?region=eu-west-1' --set flush-interval=10s
       penstock feed list --output json
@@ -37,6 +38,7 @@ def feed() -> None:
 
 
 feed.add_command(table_group)
+feed.add_command(letters_group)
 for _command in COMMANDS:
     feed.add_command(_command)
 
@@ -44,7 +46,7 @@ for _command in COMMANDS:
 @feed.command()
 @click.argument("name")
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, https+json://host/path, console: …")
 @click.option("--source", metavar="NAME", type=URI, help="A source of the server with this name.  [default: the server's own]")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file; options on the line win over it."
@@ -52,6 +54,7 @@ for _command in COMMANDS:
 @click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set sink.csv.delimiter=';'. Repeat.")
 @filter_options
+@wait_option
 @server_option
 @output_option
 def create(
@@ -64,6 +67,7 @@ def create(
     config_file: Path | None,
     until_ts: int | None,
     assignments: tuple[str, ...],
+    wait_s: float | None,
     server_url: str,
     output: str,
 ) -> None:
@@ -79,6 +83,7 @@ def create(
     given = {"name": name, "tables": list(tables) or None, "sink": {"uri": sink} if sink else None, "source": source or None}
     tree = read_tree(config_file, assignments, given | {"until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)})
     _require_json(tree)
+    await_server(server_url, wait_s)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
     if output == "json":
@@ -125,10 +130,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", found["state"]),
         ("tables", ", ".join(table["name"] for table in found["tables"])),
         ("source", _source(found)),
-        ("sink", found["config"]["sink"]["uri"]),
+        ("sink", f"{found['config']['sink']['uri']} ({found['kind']})"),
         ("checkpoint", _checkpoint(found)),
         ("lag", _lag(found["lag_s"])),
-        ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['files']:,} files, {found['windows']:,} windows"),
+        ("delivered", f"{found['rows']:,} rows, {found['bytes']:,} bytes, {_files(found)}{found['windows']:,} windows"),
         ("owner", f"{found['owner'] or 'none'} (epoch {found['epoch']})"),
     ]
     if found.get("snapshot"):
@@ -148,9 +153,14 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("error", f"[{found['error']['code']}] {found['error']['message']}"), ("hint", found["error"]["hint"])]
     if found.get("retry"):
         rows.append(("retrying", _retrying(found["retry"])))
-    elif found["state"] in {"failed", "paused"}:
+    elif found["state"] in {"failed", "paused"} and (found["error"] or {}).get("code") != "META_BEHIND_TARGET":
         rows.append(("then", f"penstock feed resume {found['name']}"))
     return rows
+
+
+def _files(found: dict[str, Any]) -> str:
+    """Return how many files were delivered; nothing of a target that has none."""
+    return f"{found['files']:,} files, " if found["files"] or found["kind"] in {"storage", "connection"} else ""
 
 
 def _kept(history: dict[str, Any]) -> str:

@@ -60,6 +60,8 @@ def resume(name: str, reason: str, server_url: str, output: str) -> None:
 @click.command()
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="The tables from then on. Repeat for more.")
 @click.option("--until-ts", type=click.IntRange(min=1), help="Deliver everything up to this ts, and then be finished.")
+@click.option("--sink", metavar="URI", type=URI, help="Another target from then on; the one before is closed at that ts, and stays.")
+@click.option("--start", metavar="snapshot|now|TS", help="With what another target begins.  [default: snapshot]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, as in --set flush-interval=2s. Repeat.")
 @filter_options
 @_asks
@@ -70,11 +72,13 @@ def alter(
     output: str,
     tables: tuple[str, ...],
     until_ts: int | None,
+    sink: str | None,
+    start: str | None,
     assignments: tuple[str, ...],
     wheres: tuple[str, ...],
     selects: tuple[str, ...],
 ) -> None:
-    """Change the tables or settings of a feed. All of it holds from one ts on, which is told; a window under way is finished before.
+    """Change the tables, settings or target of a feed. All holds from one ts on, which is told; a window under way is finished before.
 
     Tables that come in begin with their state; those that were in the feed before, with what differs from the target.
 
@@ -83,13 +87,16 @@ def alter(
       penstock feed alter orders --table shop.orders --table 'shop.item*'
       penstock feed alter orders --set flush-interval=2s --set sink.file-size=32MiB
       penstock feed alter large --where 'shop.orders=amount > 200'
+      penstock feed alter orders --sink s3://lake/orders-2 --start now
     """  # noqa: D301
     given: dict[str, Any] = {"tables": list(tables), "until-ts": until_ts, "filter": read_rules(where=wheres, select=selects)}
+    given["sink"] = {"uri": sink} if sink else None
     changes = merge(read_options(assignments), {key: value for key, value in given.items() if value})
     with ServerClient(server_url) as client:
-        answer = client.control(name, "alter", {"changes": changes, "reason": reason})
+        answer = client.control(name, "alter", {"changes": changes, "reason": reason} | ({"start": start} if start else {}))
     done = f"altered, from ts {answer['effective_ts']} on" if answer["changed"] else "like that already"
-    _tell(answer, output, f"feed {name} is {done}")
+    closes = f"; {answer['closes']} is closed there, the other target begins with {answer['start']}" if answer.get("closes") else ""
+    _tell(answer, output, f"feed {name} is {done}{closes}")
 
 
 @click.command()

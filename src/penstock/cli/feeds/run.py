@@ -1,4 +1,4 @@
-"""The verb ``run``: one command from a database to files.
+"""The verb ``run``: one command from a database to a target.
 
 Starts a whole server in this process on embedded defaults, creates the feed where it is not there yet, and shows its progress until it is
 stopped or, if asked, until everything that was committed before the start is in the target. Stopped and started again, it goes on where
@@ -34,7 +34,7 @@ EXIT_INCOMPLETE = 3
     "--source", metavar="URI", type=URI, help="mysql://user:password@host:3306, postgresql://…/database or dataserver://host:port."
 )
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.")
+@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, https+json://host/path, console: …")
 @click.option("--name", help=f"The feed's name, under which it goes on next time.  [default: {DEFAULT_NAME}]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where progress and the event store live.  [default: penstock-data]")
 @click.option("--http-port", type=int, help="Where the API and the metrics answer; 0 takes any free port.  [default: 0]")
@@ -53,7 +53,7 @@ def run(
     assignments: tuple[str, ...],
     until_caught_up: bool,
 ) -> None:
-    """Carry the tables of a database to files, first as they are, then every change.
+    """Carry the tables of a database to files or another target, first as they are, then every change.
 
     Everything runs in this process. Ctrl-C stops it; the same command goes on where it stopped. In a file the keys are those of a
     feed, and those of a server stand under [server]; options on the line win over it. With --until-caught-up it ends with exit code 3
@@ -63,6 +63,7 @@ def run(
     Examples:
       penstock run --source mysql://cdc:{env:DB_PASSWORD}@db:3306 --table 'shop.*' --sink s3://lake/shop
       penstock run --source postgresql://cdc@db/shop --table 'public.*' --sink file:///tmp/shop --until-caught-up
+      penstock run --source mysql://cdc@db:3306 --table 'shop.*' --sink console:
       penstock run shop.toml --set sink.protocol=canal-json
     """  # noqa: D301
     given: dict[str, Any] = {

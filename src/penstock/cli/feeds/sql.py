@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from penstock.cli.given import resolve
-from penstock.cli.options import output_option, server_option
-from penstock.cli.server_client import ServerClient
+from penstock.cli.options import output_option, server_option, wait_option
+from penstock.cli.server_client import ServerClient, await_server
 from penstock.cli.shown.line import say
 from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.errors import PenstockError
@@ -29,9 +29,10 @@ _RIGHT = ("rows", "files", "bytes", "lag_s", "checkpoint_ts", "missing", "unexpe
 @click.command()
 @click.option("-e", "texts", multiple=True, metavar="TEXT", help="Statements to execute. Repeat for more.")
 @click.option("-f", "file", type=click.Path(path_type=Path, dir_okay=False), help="A file of statements; - is standard input.")
+@wait_option
 @server_option
 @output_option
-def sql(texts: tuple[str, ...], file: Path | None, server_url: str, output: str) -> None:
+def sql(texts: tuple[str, ...], file: Path | None, wait_s: float | None, server_url: str, output: str) -> None:
     """Create, show and change feeds by SQL: in a shell, from the line, a file or a pipe.
 
     \b
@@ -46,10 +47,12 @@ def sql(texts: tuple[str, ...], file: Path | None, server_url: str, output: str)
         # Only a terminal needs what a shell imports.
         from penstock.cli.feeds.sql_shell import Shell
 
+        await_server(server_url, wait_s)
         with ServerClient(server_url) as client:
             Shell(client, output).run()
         return
     checked = [(text, statement) for script in scripts or [sys.stdin.read()] for text, statement in read_script(script)]
+    await_server(server_url, wait_s)
     with ServerClient(server_url) as client:
         for text, reads in checked:
             show(client.execute(with_secrets(text), reads=reads), output)

@@ -22,15 +22,17 @@ from penstock.config.server_tree import ServerConfig
 from penstock.feed.window.following import from_record
 from penstock.meta import backup as backups
 from penstock.meta.database import MetaDatabase
-from penstock.meta.engine import MetaEngine, MetaSettings, sqlite_file
+from penstock.meta.engine import MetaEngine, MetaSettings, adopt_command, sqlite_file
 from penstock.meta.migration import Migration, planned, upgraded
-from penstock.meta.records import Actor
+from penstock.meta.records import Actor, FeedRecord, RequestedState
 from penstock.meta.sealing import Seal
 from penstock.meta.soundness import check as check_soundness
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
-from penstock.readback.recovery import recover_progress
+from penstock.readback.recovery import published_ts, recover_progress
 from penstock.server.feeds.creation import FeedDocument
+from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.catalog import kind_of
 from penstock.target.settings import CONNECTION_SCHEME, from_uri
 from penstock.target.storage import TargetAddress
 
@@ -103,26 +105,37 @@ def backup(file: Path, meta_url: str | None, data_dir: Path, output: str) -> Non
 @click.argument("file", type=_FILE)
 @click.option("--force", is_flag=True, help="Delete everything that is in the database first.")
 @click.option("--tokens", "with_tokens", is_flag=True, help="Also tokens of the API: those that were revoked since are valid again.")
+@click.option("--targets/--no-targets", "with_targets", default=True, show_default=True, help="Look at targets, and adopt what they have.")
 @_place_options
 @output_option
-def restore(file: Path, force: bool, with_tokens: bool, meta_url: str | None, data_dir: Path, output: str) -> None:
+def restore(file: Path, force: bool, with_tokens: bool, with_targets: bool, meta_url: str | None, data_dir: Path, output: str) -> None:
     """Put a backup into an empty database. Stop all servers of both databases before.
 
-    Feeds go on from the progress that the backup has. One whose target is further is refused when it starts (META_BEHIND_TARGET), and
-    nothing is written there. Sources with a log are captured anew. Epochs grow, so that nobody who owned a feed before writes any more.
+    Feeds go on from the progress that the backup has. Where a target is further it counts, as by `adopt`, if that is sure; nothing is
+    written there. Otherwise the feed is refused when it starts (META_BEHIND_TARGET). Sources with a log are captured anew. Epochs grow, so
+    that nobody who owned a feed before writes any more.
     """
     header, rows = backups.read_backup(file)
     actor = Actor(_user(), f"backup {file.name}")
     with _opened(meta_url, data_dir, must_exist=False) as (engine, url):
         done = backups.restore(engine, header, rows, actor=actor, now_ms=SystemClock().now_ms(), force=force, with_tokens=with_tokens)
+    looked = _look_at_targets(url) if with_targets else {}
     if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(done), indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(done) | {"targets": looked}, indent=2))
         return
     say(f"{done.feeds} feeds restored ({done.rows} rows); their epochs grew by {done.epochs_grew_by}")
     if header.sealed:
         say(f"their configurations are sealed: servers need the key of the old database, in {_key_place(url)}")
+    for name, what in looked.items():
+        say(f"feed {name}: {what}")
     if not with_tokens:
         say("tokens of the API are not restored: make new ones with `penstock token create`, or restore with --tokens")
+
+
+def _require_files(uri: str) -> None:
+    kind = kind_of(uri)
+    if kind.name != "storage":
+        raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(uri)}: what a target of kind {kind.name} was given cannot be read from it")
 
 
 @meta.command()
@@ -133,36 +146,61 @@ def restore(file: Path, force: bool, with_tokens: bool, meta_url: str | None, da
 def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, output: str) -> None:
     """Let a feed whose target is further than the database (META_BEHIND_TARGET) go on from where the target is.
 
-    Stop its server, or pause the feed, before. It is refused where a DDL came since, or where the target holds a file of a window that was
-    not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is missing.
+    Pause one that runs before; one that failed goes on by itself. It is refused where a DDL came since, or where the target holds a file of
+    a window that was not published. The feed then delivers what differs from a new snapshot, so that nothing that was altered meanwhile is
+    missing.
     """
     url = ServerConfig(data_dir=data_dir, meta_url=meta_url).effective_meta_url
     with MetaDatabase(url) as database:
-        before = database.get_feed(feed)
-        document = FeedDocument.of(before)
-        config = document.feed_config()
-        uri, settings = from_uri(sink or config.target.uri, config.target.options)
-        if urlsplit(uri).scheme == CONNECTION_SCHEME:
-            raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")
-        if config.settings.start_ts:
-            raise PenstockError(
-                "CONFIG_INVALID", f"feed {feed} began at a start-ts: its target holds no state", "Clone it with --start-ts."
-            )
-        live = [from_record(record) for record in database.dispatchers(feed) or ()]
-        named = [(one.id, one.schema, one.table) for one in live]
-        target = TargetAddress(uri).open()
-        published_ts, positions = recover_progress(target, settings, named, before.checkpoint_ts, database.progress(feed).positions)
-        if published_ts <= before.checkpoint_ts:
-            say(f"feed {feed} is at {before.checkpoint_ts}, its target at {published_ts}: nothing to do")
-            return
-        changed = msgspec.structs.replace(document, resnapshot_from_ts=published_ts)
-        database.adopt_progress(before, published_ts, positions, changed.to_json(), Actor(_user(), "the target is further"))
-    told = {"feed": feed, "from_ts": before.checkpoint_ts, "to_ts": published_ts, "dispatchers": len(positions)}
-    say(
-        json.dumps(told, indent=2)
-        if output == "json"
-        else f"feed {feed} goes on from {published_ts}, with what differs from a new snapshot"
-    )
+        told = _adopt(database, database.get_feed(feed), sink)
+    if told["to_ts"] <= told["from_ts"]:
+        say(f"feed {feed} is at {told['from_ts']}, its target at {told['to_ts']}: nothing to do")
+    elif output == "json":
+        say(json.dumps(told, indent=2))
+    else:
+        say(f"feed {feed} goes on from {told['to_ts']}, with what differs from a new snapshot")
+
+
+def _look_at_targets(url: str) -> dict[str, str]:
+    """Let the targets of restored feeds count where they are further; return what was found of those that are, or cannot be asked."""
+    found: dict[str, str] = {}
+    try:
+        with MetaDatabase(url) as database:
+            for feed in database.list_feeds():
+                if feed.is_over or feed.requested_state is RequestedState.REMOVED:
+                    continue
+                try:
+                    told = _adopt(database, feed)
+                except (PenstockError, msgspec.MsgspecError) as error:
+                    found[feed.name] = f"not adopted: {mask_text(str(error))}. When that is mended: `{adopt_command(feed.name, url)}`"
+                    continue
+                if told["to_ts"] > told["from_ts"]:
+                    found[feed.name] = f"goes on from {told['to_ts']}, where its target is, with what differs from a new snapshot"
+    except PenstockError as error:
+        found["*"] = f"targets were not looked at: {mask_text(str(error))}"
+    return found
+
+
+def _adopt(database: MetaDatabase, before: FeedRecord, sink: str | None = None) -> dict[str, Any]:
+    """Let a feed whose target is further go on from there; return from and up to where, and raise where that is not sure."""
+    feed, document = before.name, FeedDocument.of(before)
+    config = document.feed_config()
+    _require_files(sink or config.target.uri)
+    uri, settings = from_uri(sink or config.target.uri, config.target.options)
+    if urlsplit(uri).scheme == CONNECTION_SCHEME:
+        raise PenstockError("CONFIG_INVALID", f"feed {feed} names the connection {uri}", "Give what it stands for with --sink.")
+    live = [from_record(record) for record in database.dispatchers(feed) or ()]
+    named = [(one.id, one.schema, one.table) for one in live]
+    target = TargetAddress(uri).open()
+    told: dict[str, Any] = {"feed": feed, "from_ts": before.checkpoint_ts, "to_ts": published_ts(target), "dispatchers": 0}
+    if told["to_ts"] <= max(before.checkpoint_ts, document.rewound_from_ts):
+        return told | {"to_ts": min(told["to_ts"], before.checkpoint_ts)}
+    if config.settings.start_ts:
+        raise PenstockError("CONFIG_INVALID", f"feed {feed} began at a start-ts: its target holds no state", "Clone it with --start-ts.")
+    to_ts, positions = recover_progress(target, settings, named, before.checkpoint_ts, database.progress(feed).positions)
+    changed = msgspec.structs.replace(document, resnapshot_from_ts=to_ts)
+    database.adopt_progress(before, to_ts, positions, changed.to_json(), Actor(_user(), "the target is further"))
+    return told | {"to_ts": to_ts, "dispatchers": len(positions)}
 
 
 @meta.command()

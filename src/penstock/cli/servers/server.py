@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.cli.foreground import Foreground
 from penstock.cli.given import URI, read_tree
 from penstock.cli.options import server_option
 from penstock.cli.server_client import ServerClient
+from penstock.config.known_servers import announce_start
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load
@@ -69,18 +71,24 @@ def server(
     from penstock.config.server_tree import ServerConfig
 
     config = load(ServerConfig, read_tree(config_file, assignments, given))
-    from penstock.server.process import ServerProcess
+    with contextlib.ExitStack() as starting:
+        if config.http_port:
+            host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
+            # Whoever creates a feed meanwhile waits for it.
+            starting.callback(announce_start(f"http://{host}:{config.http_port}"))
+        from penstock.server.process import ServerProcess
 
-    logger = logging.getLogger("penstock")
-    if logger.getEffectiveLevel() > logging.INFO:
-        # What a server does is its output; the other verbs have results instead.
-        logger.setLevel(logging.INFO)
-    foreground, process = Foreground(), ServerProcess(config)
-    with foreground.running(process):
-        click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
-        while not foreground.stop.wait(_LOOK_S):
-            process.check_spark()
-        click.echo("stopping")
+        logger = logging.getLogger("penstock")
+        if logger.getEffectiveLevel() > logging.INFO:
+            # What a server does is its output; the other verbs have results instead.
+            logger.setLevel(logging.INFO)
+        foreground, process = Foreground(), ServerProcess(config)
+        with foreground.running(process):
+            starting.close()
+            click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
+            while not foreground.stop.wait(_LOOK_S):
+                process.check_spark()
+            click.echo("stopping")
     click.echo("stopped")
 
 

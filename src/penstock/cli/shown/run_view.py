@@ -92,10 +92,9 @@ class RunView:
         rate = f"  {self._rate:,.0f} rows/s" if self._rate else ""
         read = feed.get("snapshot")
         doing = f"  snapshot {read['parts_done']:,} of {read['parts']:,} parts, {read['rows']:,} rows" if read else ""
-        return (
-            f"  {feed['state']:<9} {feed['rows']:>12,} rows  {feed['files']:>6,} files  {feed['bytes'] / 1e6:>10,.1f} MB"
-            f"  lag {lag:>8}{rate}{doing}"
-        )
+        # A target without files has none to be counted.
+        files = f"  {feed['files']:>6,} files" if feed["files"] or feed.get("kind", "storage") in {"storage", "connection"} else ""
+        return f"  {feed['state']:<9} {feed['rows']:>12,} rows{files}  {feed['bytes'] / 1e6:>10,.1f} MB  lag {lag:>8}{rate}{doing}"
 
     def _say(self, now_s: float) -> None:
         self._said, self._said_s = self._last, now_s

@@ -73,7 +73,7 @@ class ResnapshotPlanner:
                 "Create a new feed into a prefix of its own; this one cannot tell which rows belonged to which partition.",
             )
         if self._meta.pending_window(self._context.feed) is not None:
-            plan = msgspec.structs.replace(plan, positions=self._positions(dispatchers, plan.to_ts))
+            plan = msgspec.structs.replace(plan, positions=self.positions(dispatchers, plan.to_ts))
         encoded = msgspec.json.encode(plan).decode()
         recorded = self._meta.begin_resnapshot(self._context.feed, self._context.epoch, from_ts, plan.to_ts, encoded)
         extra = {"feed": self._context.feed, "from_ts": from_ts, "to_ts": recorded.to_ts, "cause": error.detail}
@@ -127,7 +127,10 @@ class ResnapshotPlanner:
                     maintainer.write_block_event(part)
                 dispatchers = follow(dispatchers, [ddl], patterns)
 
-    def _positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
+    def positions(self, dispatchers: Sequence[Dispatcher], ts: int) -> dict[str, dict[str, int]]:
+        """Return where dispatchers stand after everything that the target has of them, also of a window that was never committed."""
+        if not dispatchers:
+            return {}
         state = open_state(self._context.sink_uri, self._context.sink_options)
         committed = self._meta.progress(self._context.feed).positions
         found = {}

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from penstock.feed.filters.cost import DEPTH_MAX, TooCostly, brackets_deep, check_cost
 from penstock.feed.filters.query_task import CHECK, PLACE
 from penstock.feed.filters.rules import FilterRule, FilterSettings
 from penstock.feed.filters.views import BROKEN, DERIVED_ID_MIN, Derived, TableView
@@ -64,10 +65,13 @@ def view_of(session: SparkSession, table: TableSchema, rule: FilterRule) -> Tabl
         found = _MOMENTS.search(getattr(rule, name))
         if found:
             raise _refused(table, rule, name, f"{found[0]}' is another moment whenever it is asked", found.start())
+        if brackets_deep(getattr(rule, name)) > DEPTH_MAX:
+            raise _refused(table, rule, name, f"its brackets are nested more than {DEPTH_MAX} deep")
     nothing = session.range(0).select(*(sf.lit(None).cast(f.dataType).alias(f.name) for f in rows_schema(table).fields))
     frame = query(nothing, table, rule)
     plan = frame._jdf.queryExecution().analyzed()
     spine = _spine(plan, table, rule)
+    _check_cost(plan, table, rule)
     places = {int(a.exprId().id()): at for at, a in enumerate(_items(spine[-1].output()))}
     _check_repeatable(plan, table, rule)
     count = len(table.columns)
@@ -104,16 +108,20 @@ def query(rows: DataFrame, table: TableSchema, rule: FilterRule) -> DataFrame:
         return session.sql(text.sql)
     except (ParseException, AnalysisException) as error:
         raise text.refused(error) from None
+    except Exception as error:
+        if "java.lang.StackOverflowError" not in str(error):
+            raise
+        raise _refused(table, rule, text.given, "it is nested too deeply") from None
     finally:
         session.catalog.dropTempView(name)
 
 
-def derived_only(frame: DataFrame, view: TableView) -> DataFrame:
-    """Return place, check and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
+def derived_only(frame: DataFrame, view: TableView, *, with_check: bool) -> DataFrame:
+    """Return place, check if asked and derived columns of what ``query`` gave: the other columns are taken from the rows themselves."""
     numbered = frame.toDF(*(f"_{at}" for at in range(len(frame.columns))))
     last = len(frame.columns)
-    chosen = [sf.col(f"_{last - 2}"), sf.col(f"_{last - 1}"), *(sf.col(f"_{d.place}") for d in view.derived)]
-    return numbered.select(*chosen)
+    own = [sf.col(f"_{last - 2}"), *([sf.col(f"_{last - 1}")] if with_check else [])]
+    return numbered.select(*own, *(sf.col(f"_{d.place}") for d in view.derived))
 
 
 def keeps_rows_in_place(frame: DataFrame) -> bool:
@@ -156,8 +164,12 @@ class _Statement:
                 at = sum(len(one) + 1 for one in text.splitlines()[: line - begin]) + int(place[2] if place else 0)
                 return _refused(self.table, self.rule, field, words, at)
             begin += height
-        given = next((name for name in ("where", "select", "join") if getattr(self.rule, name)), "where")
-        return _refused(self.table, self.rule, given, words)
+        return _refused(self.table, self.rule, self.given, words)
+
+    @property
+    def given(self) -> str:
+        """Return the first field that there is."""
+        return next((name for name in ("where", "select", "join") if getattr(self.rule, name)), "where")
 
 
 def _refused(table: TableSchema, rule: FilterRule, field: str, words: str, at: int | None = None) -> PenstockError:
@@ -180,6 +192,23 @@ def _spine(plan: Any, table: TableSchema, rule: FilterRule) -> list[Any]:
         if name == "Join" and str(node.joinType().toString()) not in _JOINS:
             raise _refused(table, rule, "join", f"a join of the kind {node.joinType().toString()} gives rows that are not the table's")
         node = node.children().apply(0)
+
+
+def _check_cost(plan: Any, table: TableSchema, rule: FilterRule) -> None:
+    """Raise where an expression may take more memory or time than a row is worth."""
+    for node in _nodes(plan):
+        for top in _items(node.expressions()):
+            try:
+                check_cost(top)
+            except TooCostly as error:
+                field = next((name for name in ("where", "select", "join") if _names(rule, name, str(error))), "")
+                given = [name for name in ("where", "select", "join") if getattr(rule, name)]
+                raise _refused(table, rule, field or given[0], str(error)) from None
+
+
+def _names(rule: FilterRule, field: str, words: str) -> bool:
+    """Return whether a field has one of the functions that words speak of."""
+    return any(re.search(rf"\b{re.escape(word)}\b", getattr(rule, field), re.IGNORECASE) for word in re.findall(r"\w+", words)[:6])
 
 
 def _check_repeatable(plan: Any, table: TableSchema, rule: FilterRule) -> None:
@@ -261,7 +290,7 @@ def _shown_table(table: TableSchema, rule: FilterRule, shown: list[Column]) -> T
     """Return the table as the target sees it; raise where its rows would have no key any more."""
     names = [c.name.lower() for c in shown]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice and rule.select:
         raise _refused(table, rule, "select", f"more than one column is called {', '.join(twice)}; use AS")
     kept = {c.id for c in shown}
     if rule.key:
@@ -289,9 +318,10 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _expressions(top: Any) -> Iterator[Any]:
-    yield top
-    for child in _items(top.children()):
-        yield from _expressions(child)
+    waiting = [top]
+    while waiting:
+        yield (one := waiting.pop())
+        waiting += reversed(_items(one.children()))
 
 
 def _items(seq: Any) -> list[Any]:

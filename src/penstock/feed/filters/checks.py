@@ -5,7 +5,7 @@ Runs in the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.feed.filters.rules import FilterSettings
 from penstock.feed.filters.views import BROKEN, FeedViews, Viewer
@@ -33,15 +33,26 @@ def check_filter(settings: FilterSettings, tables: Sequence[TableSchema], viewer
     problems.raise_if_any()
 
 
-def check_columns_stay(before: FilterSettings, after: FilterSettings, tables: Sequence[TableSchema]) -> None:
-    """Raise where a table would have other columns, or another meaning, in files that are there. Of stopped tables nothing is asked."""
-    problems = Problems()
+def check_columns_stay(
+    before: FilterSettings,
+    after: FilterSettings,
+    tables: Sequence[TableSchema],
+    stopped: Collection[int] = (),
+    viewer: Viewer | None = None,
+) -> None:
+    """Raise where a table would have other columns, or another meaning, in files that are there.
+
+    A table that is stopped, by its id, may get other expressions for the columns that it has; any, where it has no files as it is now.
+    """
+    problems, views = Problems(), [FeedViews(s, viewer) for s in (before, after)]
     if (before.events, before.ddl) != (after.events, after.ddl):
         problems.add("filter", "events and ddl stay: the target would hold what it was not told, or lack what it was")
     for table in tables:
         old, new = (s.rule(table.schema, table.table) for s in (before, after))
         shapes = [(r.select, r.join, r.key, r.columns, r.events) if r is not None else ("", "", (), (), ()) for r in (old, new)]
-        if shapes[0] != shapes[1]:
+        mended = table.table_id in stopped and shapes[0][-1] == shapes[1][-1]
+        mended = mended and (bool(views[0].problem(table)) or views[0].shown(table) == views[1].shown(table))
+        if shapes[0] != shapes[1] and not mended:
             problems.add(
                 "filter.rules", f"{table.full_name} would have other columns in files that are read by those it has; only where may change"
             )

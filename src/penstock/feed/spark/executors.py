@@ -31,7 +31,7 @@ _WORKER_ENVIRONMENT = {
     # Every window starts threads, and each of them would keep what it used in an arena of its own: workers grew with every window.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     "OPENBLAS_NUM_THREADS": "1",
     "POLARS_MAX_THREADS": "1",
 }

@@ -38,7 +38,7 @@ class Dispatcher(msgspec.Struct, frozen=True):
     with_state: bool = False
     returns: bool = False
     stopped: str = ""
-    """Why nothing of the table is delivered: a DDL broke an expression of its filter. It comes back with its state."""
+    """Why nothing of the table is delivered: an expression of its filter does not fit it, or failed. It comes back with its state."""
 
 
 class FeedContext(msgspec.Struct, frozen=True):
@@ -71,6 +71,12 @@ class FeedContext(msgspec.Struct, frozen=True):
 
     resnapshot_from_ts: int | None = None
     """Where an operator asked for a new snapshot: the checkpoint by then. One that began there or later fulfils it."""
+
+    rewound_from_ts: int = 0
+    """The furthest checkpoint that an operator reset the feed back from: up to there the target may be published ahead of it."""
+
+    target_from_ts: int = 0
+    """The checkpoint at which the feed came to its target, which begins with the state: at that checkpoint it has nothing yet."""
 
     altered: bool = False
     """Whether the feed has another configuration from the end of the recorded window on: the run ends there."""

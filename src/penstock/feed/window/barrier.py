@@ -15,7 +15,16 @@ from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
-from penstock.feed.window.following import follow, joined, live_dispatchers, to_records, with_filters, workers, written_parts
+from penstock.feed.window.following import (
+    follow,
+    joined,
+    live_dispatchers,
+    to_records,
+    with_filters,
+    without_stopped,
+    workers,
+    written_parts,
+)
 from penstock.meta.records import Counted, PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
@@ -68,7 +77,7 @@ def commit_recorded_window(
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
-        followers = with_filters(followers, plan.ddls, views)
+        followers = without_stopped(with_filters(followers, plan.ddls, views), plan)
         meta.commit_window(
             context.feed,
             context.epoch,

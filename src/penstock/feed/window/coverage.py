@@ -16,7 +16,9 @@ from penstock.model.table_pattern import TablePatterns
 from penstock.sink.contract import SinkMaintainer
 
 STOPPED = "stopped"
-"""What is said of a table that a DDL made unfit for its filter."""
+"""What is said of a table whose filter does not fit it, or failed."""
+JOINING = "joining"
+"""What is said of a table whose state is still to come into a target that the feed went over to."""
 DELIVERING = "delivering"
 """What is said of a table whose corrections are in the event store and not yet in the target."""
 
@@ -28,11 +30,14 @@ def publish_committed(
     checkpoint_ts, known = meta.checkpoint_and_states(context.feed, context.source)
     states = [s for s in known if s.is_open or s.settled_ts > checkpoint_ts]
     # Asked only where it matters: there may be thousands of them.
-    asked = bool(states) or context.settings.filter.is_sql
+    asked = bool(states) or context.settings.filter.is_sql or context.target_from_ts > 0
     mine = live_dispatchers(context, meta) if dispatchers is None and asked else dispatchers or ()
     table_ids = {d.id.table_id for d in mine} if states else set[int]()
     found = not_covered(states, table_ids, context.patterns, checkpoint_ts)
     found |= {f"{d.schema}.{d.table}": STOPPED for d in mine if d.stopped} if asked else {}
+    if context.target_from_ts:
+        # The target began with nothing, so a table that is not there yet is not empty.
+        found |= {f"{d.schema}.{d.table}": JOINING for d in mine if d.with_state and not d.stopped}
     maintainer.publish_checkpoint(checkpoint_ts, found)
 
 

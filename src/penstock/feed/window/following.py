@@ -63,7 +63,7 @@ def workers(dispatchers: Sequence[Dispatcher], plan: WindowPlan) -> list[tuple[D
         passed[ddl.one_table_id].append(ddl)
     found = []
     for dispatcher in dispatchers:
-        size = sizes.get(dispatcher.span.span_id)
+        size = sizes.get(dispatcher.span.span_id) if dispatcher.id.table_id not in plan.stopped else None
         ddls = tuple(passed.get(dispatcher.id.table_id, ()))
         if size is not None and (size.rows or ddls or of_state or dispatcher.with_state):
             found.append((dispatcher, size, ddls))
@@ -110,6 +110,11 @@ def with_filters(after: Sequence[Dispatcher], ddls: Iterable[DdlEvent], views: F
             log.warning("table is stopped", extra={"table": f"{one.schema}.{one.table}", "reason": problem})
         found.append(one if problem == one.stopped else stopped(one, problem))
     return tuple(found)
+
+
+def without_stopped(after: Sequence[Dispatcher], plan: WindowPlan) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers after a window: of the tables that left it they stop."""
+    return tuple(stopped(one, plan.stopped[one.id.table_id]) if one.id.table_id in plan.stopped else one for one in after)
 
 
 def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, after: FilterSettings, ts: int) -> tuple[Dispatcher, ...]:

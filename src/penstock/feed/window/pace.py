@@ -15,7 +15,6 @@ from penstock.store.contract import WindowPlan
 
 BEHIND_INTERVALS = 2
 """Who is further behind catches up: a feed that keeps up is one interval behind when its next window begins."""
-LOOKS_PER_INTERVAL = 16
 CLOSEST_SHARE = 0.25
 """How close windows begin, as a share of the interval, when capture has just fallen behind."""
 
@@ -29,18 +28,13 @@ class WindowPace:
         self._early_s = settings.trigger_interval_s / 2
         self._clock = clock
         self._opened_s = clock.monotonic_s()
-        self._began_s = self._looked_s = float("-inf")
+        self._began_s = float("-inf")
         self._apart_s = CLOSEST_SHARE * self._interval_s
         self._more_waits = False
 
     def looks(self, from_ts: int) -> bool:
-        """Return whether it is time to look for the window after a ts. While the feed is behind, some of the run's questions are enough."""
-        now_s = self._clock.monotonic_s()
-        again = now_s - self._looked_s >= self._interval_s / LOOKS_PER_INTERVAL
-        if self._waited(self._began_s, self._interval_s) or self._more_waits or (again and self._behind(from_ts)):
-            self._looked_s = now_s
-            return True
-        return False
+        """Return whether it is time to look for the window after a ts."""
+        return self._waited(self._began_s, self._interval_s) or self._more_waits or self._behind(from_ts)
 
     def begins(self, plan: WindowPlan) -> bool:
         """Return whether a window begins now, and count it: not while capture is behind, unless it is time or a whole window waits."""

@@ -8,7 +8,7 @@ state, and can be made again at any time. Runs in the driver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -26,7 +26,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
-from penstock.sink.catalog import one_task
+from penstock.sink.catalog import ddls_end_windows, one_task
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.flight.client import FlightStoreClient
@@ -104,25 +104,25 @@ class WindowPlanner:
             return self._resnapshot(from_ts, error)
         if plan is None or plan.to_ts <= from_ts or not self._pace.begins(plan):
             return from_ts
-        encoded = msgspec.json.encode(without_idle_spans(plan)).decode()
+        plan = without_idle_spans(plan)
+        # A table that returns may have left a window of which the target has files: its own come behind those, and differ from them.
+        taken = {s.span_id for s in plan.spans}
+        returning = [d for d in self._dispatchers(from_ts) if d.returns and d.span.span_id in taken]
+        plan = msgspec.structs.replace(plan, positions=self._resnapshots.positions(returning, plan.to_ts))
+        encoded = msgspec.json.encode(plan).decode()
         self._recorded = self._meta.begin_window(self._context.feed, self._context.epoch, from_ts, plan.to_ts, encoded)
         return self._recorded.to_ts
 
     def partitions(self, from_ts: int, to_ts: int) -> list[PlannedPartition]:
         """Return the work of the recorded window, packed by bytes; none where no dispatcher has any."""
-        pending = self._recorded
-        if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
-            pending = self._meta.pending_window(self._context.feed)
-        if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
-            raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
-        plan = decoded(pending.plan, WindowPlan)
+        plan = decoded(self._pending(from_ts, to_ts).plan, WindowPlan)
         items: list[tuple[int, tuple[int, WorkItem]]] = []
         differs = is_resnapshot(plan)
         dispatchers = self._dispatchers(from_ts)
         if differs:
             self._resnapshots.write_ddls(plan, dispatchers)
         working = workers(dispatchers, plan)
-        positions = plan.positions or self._meta.positions(self._context.feed, [str(d.id) for d, _, _ in working])
+        positions = self._meta.positions(self._context.feed, [str(d.id) for d, _, _ in working]) | plan.positions
         self._learn_versions(dispatcher.id.table_id for dispatcher, _, _ in working)
         for dispatcher, size, ddls in working:
             start_ts = TS_ZERO if dispatcher.with_state or differs else from_ts
@@ -135,6 +135,24 @@ class WindowPlanner:
             tasks_max, items = 1, sorted(items, key=lambda sized: sized[1][1].work.dispatcher)
         groups = pack_by_bytes(items, tasks_for([nbytes for nbytes, _ in items], tasks_max))
         return [PlannedPartition(tuple(item for _, item in group), sum(nbytes for nbytes, _ in group)) for group in groups]
+
+    def leave_out(self, from_ts: int, to_ts: int, failed: Mapping[int, PenstockError]) -> None:
+        """Let tables leave the recorded window whose filter failed in it; every later attempt does without them as well.
+
+        What they wrote of it is in the target and stays there: they come back with what differs from that.
+        """
+        plan = decoded(self._pending(from_ts, to_ts).plan, WindowPlan)
+        plan = msgspec.structs.replace(plan, stopped=plan.stopped | {table_id: str(error) for table_id, error in failed.items()})
+        encoded = msgspec.json.encode(plan).decode()
+        self._recorded = self._meta.amend_window(self._context.feed, self._context.epoch, from_ts, to_ts, encoded)
+
+    def _pending(self, from_ts: int, to_ts: int) -> PendingWindow:
+        pending = self._recorded
+        if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
+            pending = self._meta.pending_window(self._context.feed)
+        if pending is None or (pending.from_ts, pending.to_ts) != (from_ts, to_ts):
+            raise InvariantError(f"window ({from_ts}, {to_ts}] is not the recorded one")
+        return pending
 
     def _begin_snapshot(self) -> int:
         to_ts = self._context.snapshot_ts
@@ -231,7 +249,9 @@ class WindowPlanner:
         count = Counter(d.id.table_id for d in dispatchers)
         spans = [d.span.span_id for d in dispatchers if not d.with_state]
         unsplit = [d.id.table_id for d in dispatchers if count[d.id.table_id] == 1 and not d.with_state]
-        if self._context.settings.filter.is_sql:
+        if ddls_end_windows(self._context.sink_uri, self._context.sink_options):
+            unsplit = []
+        elif self._context.settings.filter.is_sql:
             # Spark SQL sees one version of a table at a time, so its DDLs end windows.
             typed = {d.id.table_id for d in dispatchers if self._context.settings.filter.sql_rule(d.schema, d.table) is not None}
             unsplit = [table_id for table_id in unsplit if table_id not in typed]

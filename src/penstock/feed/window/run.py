@@ -18,6 +18,7 @@ from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.planner import WindowPlanner
 from penstock.feed.window.window_job import WindowJobs
+from penstock.meta.engine import adopt_command
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.sink.catalog import open_maintainer
@@ -112,9 +113,9 @@ class FeedWindows:
         fence = OwnerFence(context.feed, context.epoch, meta.check_owner, fresh_s=0.0)
         maintainer = open_maintainer(context.sink_uri, context.sink_options, fence, run=context.sink_run)
         checkpoint_ts, published_ts = meta.checkpoint_ts(context.feed), maintainer.published_ts()
-        if published_ts > checkpoint_ts:
+        if published_ts > max(checkpoint_ts, context.rewound_from_ts):
             # What is published was committed before, by an owner that is fenced by now: so the database has lost that.
             detail = f"feed {context.feed}: the target is at {published_ts}, the meta database at {checkpoint_ts}"
-            raise PenstockError("META_BEHIND_TARGET", detail)
-        if checkpoint_ts:
+            raise PenstockError("META_BEHIND_TARGET", f"{detail}; `{adopt_command(context.feed, context.meta_url)}` lets the target count")
+        if checkpoint_ts > context.target_from_ts:
             publish_committed(context, meta, maintainer)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.feed.filters.views import FeedViews
-from penstock.feed.filters.window_queries import apart, queries_of, query_job, run_all
+from penstock.feed.filters.window_queries import apart, queries_of, query_jobs, run_all
 from penstock.feed.spark.jobs import WINDOWS_POOL, Job, Jobs
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.barrier import commit_recorded_window
@@ -62,7 +62,10 @@ class WindowJobs:
         return PlannedWindow(self._from_ts, to_ts, self._planner.partitions(self._from_ts, to_ts))
 
     def deliver(self, window: PlannedWindow) -> list[WindowPart]:
-        """Have a window delivered; everything of it is durable in the target when this returns."""
+        """Have a window delivered; everything of it is durable in the target when this returns.
+
+        Tables whose filter fails leave the window, which is recorded before the others are committed.
+        """
         group = self.group(self._context)
         plain, filtered = apart(window.parts, self._context.settings.filter)
         tasks = [msgspec.json.encode(WindowTask(self._told, part)) for part in plain]
@@ -70,8 +73,10 @@ class WindowJobs:
         pool = WINDOWS_POOL if len(tasks) <= self._jobs.parallelism else f"{WINDOWS_POOL} {self._context.feed}"
         job = Job(group, pool, self._describe(window), deliver_part, tasks)
         if filtered:
-            queries = [query_job(self._told, self.views, items, group, pool, self._describe(window)) for items in filtered]
-            answers = run_all(self._jobs, job, queries)
+            queries, broken = query_jobs(self._told, self.views, filtered, group, pool, self._describe(window))
+            answers, failed = run_all(self._jobs, job, queries)
+            if broken or failed:
+                self._planner.leave_out(window.from_ts, window.to_ts, broken | failed)
         else:
             answers = self._jobs.run(job) if tasks else []
         return [decoded(answer, WindowPart) for answer in answers]

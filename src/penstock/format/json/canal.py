@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.ddl.type_names import mysql_type
 from penstock.format.csv.dialect import row_columns
 from penstock.format.json.escaping import escape_text
-from penstock.format.json.rows import ALL_OPS, MessageSheet
+from penstock.format.json.rows import ALL_OPS, MessageSheet, Surrounded
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import CanalSettings
 from penstock.format.sheet_kernels import Space
@@ -57,13 +57,15 @@ _PROMOTED = {TypeKind.TINYINT: (127, 5), TypeKind.SMALLINT: (32_767, 4), TypeKin
 """Unsigned kinds whose larger values have another Java type: the largest value of the smaller one, and the larger one."""
 
 
-def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings, out: Space) -> None:
-    """Append paired rows as messages, each with its line end."""
+def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSettings, out: Space, around: Surrounded | None = None) -> None:
+    """Append paired rows as messages, each with its line end, inside of something larger where that is given."""
     if records.num_rows == 0:
         return
     ops = records.column(OP).to_numpy(zero_copy_only=True)
     commit_ts = records.column(COMMIT_TS).to_numpy(zero_copy_only=True)
     sheet = MessageSheet(ops)
+    if around is not None:
+        around.lead(sheet)
     columns = row_columns(table)
     names = [escape_text(c.name) for c in columns]
     keys = b",".join(name for name, c in zip(names, columns, strict=True) if c.primary_key)
@@ -92,7 +94,7 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: CanalSett
             sheet.constant(b',"rowkey":')
             sheet.words(pl.Series(records.column(KEY)).bin.encode("base64").to_arrow(compat_level=pl.CompatLevel.oldest()))
         sheet.constant(b"}")
-    sheet.constant(b"}" + settings.line_end)
+    sheet.constant(b"}" + (b"" if around is None else around.tail) + settings.line_end)
     sheet.render_into(out)
 
 

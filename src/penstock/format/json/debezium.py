@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.format.column_texts import text_values
 from penstock.format.csv.dialect import row_columns
 from penstock.format.json.escaping import escape_text
-from penstock.format.json.rows import ALL_OPS, MessageSheet
+from penstock.format.json.rows import ALL_OPS, MessageSheet, Surrounded
 from penstock.format.old_values import OLD, old_name
 from penstock.format.protocols import DebeziumSettings
 from penstock.format.sheet_kernels import Space
@@ -34,12 +34,16 @@ TOTAL_ORDER, COLLECTION_ORDER = "_total_order", "_collection_order"
 """Columns of rows that know which event of their transaction they are, from 1: among all, and among those of their table."""
 
 
-def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space) -> None:
-    """Append paired rows as events, each with its line end."""
+def encode_into(
+    table: TableSchema, records: pa.RecordBatch, settings: DebeziumSettings, out: Space, around: Surrounded | None = None
+) -> None:
+    """Append paired rows as events, each with its line end, inside of something larger where that is given."""
     if records.num_rows == 0:
         return
     ops = records.column(OP).to_numpy(zero_copy_only=True)
     sheet = MessageSheet(ops)
+    if around is not None:
+        around.lead(sheet)
     columns = row_columns(table)
     has_old = np.ascontiguousarray(records.column(OLD).to_numpy(zero_copy_only=True))
     if not settings.output_old_value:
@@ -75,7 +79,18 @@ def encode_into(table: TableSchema, records: pa.RecordBatch, settings: DebeziumS
         sheet.constant(b',"data_collection_order":')
         sheet.integers(records.column(COLLECTION_ORDER), quoted=False)
         sheet.constant(b"}")
-    sheet.constant(b"}" + settings.line_end)
+    sheet.constant(b"}" + (b"" if around is None else around.tail) + settings.line_end)
+    sheet.render_into(out)
+
+
+def encode_keys(columns: tuple[Column, ...], records: pa.RecordBatch, out: Space, around: bytes = b"") -> None:
+    """Append an object of some columns for each row, values as events have them, each followed by a line feed."""
+    if records.num_rows == 0:
+        return
+    sheet = MessageSheet(np.zeros(records.num_rows, np.uint8))
+    sheet.constant(around)
+    _row(sheet, columns, [records.column(c.field_name) for c in columns], ALL_OPS, None)
+    sheet.constant(b"}\n" if around else b"\n")
     sheet.render_into(out)
 
 

@@ -7,6 +7,9 @@ Invariant: nothing outside the described buffers is read. Runs on executors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 
@@ -125,6 +128,13 @@ def write_messages(sheet: I64, ops: U8, start: int, rows: int, out: U8) -> tuple
             else:
                 to = _put_value(sheet, column, at, to)
     return rows, int(to - base)
+
+
+class Surrounded(NamedTuple):
+    """What stands around every message of a protocol: entries before it, and the same bytes behind it."""
+
+    lead: Callable[[MessageSheet], None]
+    tail: bytes
 
 
 class MessageSheet:

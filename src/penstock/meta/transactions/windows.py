@@ -54,6 +54,14 @@ def begin(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
     return msgspec.structs.replace(recorded, epoch=wanted.epoch)
 
 
+def amend(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
+    """Give the recorded window another plan."""
+    fenced_feed(connection, wanted.feed, wanted.epoch)
+    recorded = _recorded(connection, wanted)
+    connection.execute(pending_window.update().where(pending_window.c.feed == wanted.feed).values(plan=wanted.plan, epoch=wanted.epoch))
+    return msgspec.structs.replace(recorded, plan=wanted.plan, epoch=wanted.epoch)
+
+
 def begin_resnapshot(connection: sa.Connection, wanted: PendingWindow) -> PendingWindow:
     """Record a window that takes the place of lost history; one that was recorded before and cannot be delivered any more gives way."""
     fenced_feed(connection, wanted.feed, wanted.epoch)
@@ -87,12 +95,7 @@ def commit(
     if row.checkpoint_ts >= window.to_ts:
         return False
     _check_asked(row)
-    recorded = pending(connection, window.feed)
-    if recorded is None or (recorded.from_ts, recorded.to_ts) != (window.from_ts, window.to_ts):
-        found = "none" if recorded is None else f"({recorded.from_ts}, {recorded.to_ts}]"
-        raise PenstockError(
-            "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: window ({window.from_ts}, {window.to_ts}] is not the recorded one: {found}"
-        )
+    _recorded(connection, window)
     _write_positions(connection, window, positions, counts or {})
     if followers is not None:
         dispatchers.follow(connection, window.feed, window.to_ts, followers)
@@ -110,6 +113,17 @@ def commit(
     )
     connection.execute(pending_window.delete().where(pending_window.c.feed == window.feed))
     return True
+
+
+def _recorded(connection: sa.Connection, window: PendingWindow) -> PendingWindow:
+    """Return the recorded window; raise ``WINDOW_OUT_OF_ORDER`` where it is another one."""
+    recorded = pending(connection, window.feed)
+    if recorded is None or (recorded.from_ts, recorded.to_ts) != (window.from_ts, window.to_ts):
+        found = "none" if recorded is None else f"({recorded.from_ts}, {recorded.to_ts}]"
+        raise PenstockError(
+            "WINDOW_OUT_OF_ORDER", f"feed {window.feed}: window ({window.from_ts}, {window.to_ts}] is not the recorded one: {found}"
+        )
+    return recorded
 
 
 def adopt(connection: sa.Connection, window: PendingWindow, positions: Positions) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from penstock.config.tree import load_feed_config
+from penstock.feed.window.following import from_record
 from penstock.meta.database import MetaDatabase
-from penstock.meta.records import Actor, FeedRecord
+from penstock.meta.records import Actor, FeedRecord, RequestedState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.server.doubts.doubted_tables import DoubtedTables
@@ -30,6 +31,8 @@ from penstock.settings.masking import mask_text
 DoubtedOf = Callable[[FeedRecord], DoubtedTables | None]
 """Gives the doubted tables of a feed's source; None where they are never in doubt."""
 _WHOLE = re.compile(r"![^.*?\[\]]+\.[^*?\[\]]+")
+_AGAIN = frozenset({"retry", "resnapshot"})
+"""Verbs that have a table delivered again which its filter stopped."""
 _EXCLUDED = {"state": "excluded", "reason": "excluded by an operator", "hint": "Include it when it shall be delivered again."}
 
 
@@ -48,15 +51,19 @@ class TableControl:
         except msgspec.ValidationError as error:
             raise PenstockError("CONFIG_INVALID", f"table {verb}: {error}") from None
         feed = self._meta.get_feed(name)
+        if feed.requested_state in {RequestedState.CANCELLED, RequestedState.REMOVED}:
+            raise PenstockError("FEED_ENDED", f"feed {name} is {feed.requested_state.value}")
         doubted = self._doubted_of(feed)
         found = find_table(self.tables(feed, doubted), table)
         actor = Actor(by, mask_text(told.reason))
+        stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(name) or ()) if d.stopped}
+        again = verb == "resnapshot" and doubted is None and not _is_excluded(feed, found)
+        if again or (verb in _AGAIN and stopped & set(found.table_ids)):
+            # It stands in the audit with the change itself.
+            self._control.deliver_again(name, found.name, verb, actor)
+            return self.views([found], feed, doubted)[0]
         if doubted is not None:
             TABLE_VERBS[verb](self._meta, doubted, name, found)
-        elif verb == "resnapshot" and not _is_excluded(feed, found):
-            # It stands in the audit with the change itself.
-            self._control.deliver_again(name, found.name, actor)
-            return self.views([found], feed, doubted)[0]
         else:
             self._alter(verb, feed, found, actor)
         self._meta.lives.record(name, f"table {verb}", actor, found.name)
@@ -109,7 +116,8 @@ def _exclude(meta: MetaDatabase, settling: DoubtedTables, feed: str, table: Feed
     if not table.table_ids:
         raise PenstockError("TABLE_UNKNOWN", f"no version of {table.name} is known: none of its rows are captured as it is")
     source = FeedDocument.of(meta.get_feed(feed)).source
-    names = [f.name for f in meta.list_feeds() if f.name != feed and same_source(FeedDocument.of(f).source, source)]
+    living = [f for f in meta.list_feeds() if f.name != feed and not f.is_over]
+    names = [f.name for f in living if same_source(FeedDocument.of(f).source, source)]
     others = [name for name in names if any(d.table_id in table.table_ids for d in meta.dispatchers(name) or ())]
     if others:
         raise PenstockError(

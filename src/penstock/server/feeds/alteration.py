@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,9 +30,9 @@ from penstock.model.table import TableSchema
 from penstock.model.table_pattern import TablePatterns
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.feeds.capture import dispatchers_of
-from penstock.server.feeds.creation import FeedDocument
+from penstock.server.feeds.creation import FeedDocument, TargetMove, claimant
 from penstock.settings.loader import Problems, merge
-from penstock.settings.masking import mask_tree
+from penstock.settings.masking import mask_tree, mask_uri
 from penstock.sink.catalog import settings_of
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
@@ -41,14 +42,20 @@ from penstock.target.settings import Atomicity, StorageSinkSettings
 
 log = logging.getLogger(__name__)
 
+_TS_DIGITS_MAX = 20
 _FIXED_SETTINGS = {"start_ts": "start-ts", "spans_per_table": "spans-per-table", "bootstrap": "bootstrap"}
 _OWN_TARGET = "Use `penstock feed clone` to have it in a target of its own."
 
 
 def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
-    """Return the configuration that a feed is asked to have; raise ``CONFIG_INVALID`` with everything that cannot change."""
+    """Return the configuration that a feed is asked to have; raise ``CONFIG_INVALID`` with everything that cannot change.
+
+    Another target has files of its own, so there everything of it may be another.
+    """
     before = load_feed_config(document.config)
-    config = load_feed_config(merge(document.next or document.config, changes))
+    sink = changes.get("sink")
+    given = {**changes, "sink": {"uri": sink}} if isinstance(sink, str) else changes
+    config = load_feed_config(merge(document.next or document.config, given))
     problems = Problems()
     if config.name != before.name:
         problems.add("name", "stays")
@@ -57,11 +64,10 @@ def altered(document: FeedDocument, changes: Mapping[str, Any]) -> FeedConfig:
     for name, key in _FIXED_SETTINGS.items():
         if getattr(config.settings, name) != getattr(before.settings, name):
             problems.add(key, "cannot change while the feed lives")
-    if place_of(config.target.uri) != place_of(before.target.uri):
-        problems.add("sink.uri", "names another place")
-    old, new = (settings_of(c.target.uri, c.target.options)[1] for c in (before, config))
-    for name in sorted(_different(old, new) - old.free_options):
-        problems.add(f"sink.{name.replace('_', '-')}", "cannot change: what is there is read by it")
+    if place_of(config.target.uri) == place_of(before.target.uri):
+        old, new = (settings_of(c.target.uri, c.target.options)[1] for c in (before, config))
+        for name in sorted(_different(old, new) - old.free_options):
+            problems.add(f"sink.{name.replace('_', '-')}", "cannot change: what is there is read by it")
     try:
         problems.raise_if_any()
     except PenstockError as error:
@@ -75,6 +81,8 @@ def holds_at_once(document: FeedDocument) -> bool:
     So what keeps that window from being delivered, such as credentials that ran out, can be mended.
     """
     before, after = (load_feed_config(tree) for tree in (document.config, document.next or document.config))
+    if document.move is not None:
+        return False
     old, new = (settings_of(config.target.uri, config.target.options)[1] for config in (before, after))
     same = before.tables == after.tables and before.settings.filter == after.settings.filter
     return same and not _different(old, new) & old.cut_options and not document.again
@@ -118,9 +126,30 @@ def _different(old: TargetSettings, new: TargetSettings) -> set[str]:
     return {f.name for f in dataclasses.fields(old) if getattr(old, f.name) != getattr(new, f.name)}  # type: ignore[arg-type]
 
 
-def with_next(document: FeedDocument, config: FeedConfig) -> FeedDocument:
+def with_next(document: FeedDocument, config: FeedConfig, move: TargetMove | None = None) -> FeedDocument:
     """Return the document of a feed that is to have another configuration."""
-    return msgspec.structs.replace(document, next=dump_feed_config(config))
+    return msgspec.structs.replace(document, next=dump_feed_config(config), move=move)
+
+
+def moved_to(document: FeedDocument, config: FeedConfig, start: str, feed: FeedRecord) -> TargetMove | None:
+    """Return how a feed goes over to the target that it is asked to have, None where that is the one that it has; raise where it cannot."""
+    if place_of(config.target.uri) == place_of(load_feed_config(document.config).target.uri):
+        if start:
+            raise PenstockError("CONFIG_INVALID", "start: is for another target, and this is the one that the feed has")
+        return None
+    if start not in {"", "snapshot", "now"} and not (start.isdecimal() and len(start) < _TS_DIGITS_MAX):
+        raise PenstockError("CONFIG_INVALID", "start: must be snapshot, now or a ts")
+    if start not in {"", "snapshot"} and not feed.checkpoint_ts:
+        raise PenstockError("CONFIG_INVALID", f"start: feed {feed.name} has delivered nothing yet: it begins with a snapshot")
+    if 0 < config.settings.until_ts <= feed.checkpoint_ts:
+        raise PenstockError("CONFIG_INVALID", f"until-ts: nothing is left for another target up to {config.settings.until_ts}")
+    asked = document.move if document.move is not None and document.next and _is_same_place(document.next, config) else None
+    broken = feed.error_code.startswith("SINK_") or (asked is not None and asked.abandons)
+    return TargetMove(asked.uuid if asked else str(uuid.uuid4()), start or "snapshot", broken)
+
+
+def _is_same_place(tree: Mapping[str, Any], config: FeedConfig) -> bool:
+    return place_of(tree["sink"]["uri"]) == place_of(config.target.uri)
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str]:
@@ -141,12 +170,17 @@ class Adoption:
     """Makes the configuration hold that feeds were altered to. Thread safe."""
 
     def __init__(
-        self, meta: MetaDatabase, upstream: Upstream, open_target: Callable[[FeedRecord, FeedConfig, int], SinkMaintainer]
+        self,
+        meta: MetaDatabase,
+        upstream: Upstream,
+        open_target: Callable[[FeedRecord, FeedConfig, int], SinkMaintainer],
+        close_target: Callable[[FeedRecord, int], str] = lambda _feed, _epoch: "",
     ) -> None:
-        """``open_target`` opens the target of a feed under an epoch."""
+        """``open_target`` opens the target of a feed under an epoch; ``close_target`` publishes what is committed, or says why not."""
         self._meta = meta
         self._upstream = upstream
         self._open_target = open_target
+        self._close_target = close_target
 
     def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
@@ -154,8 +188,13 @@ class Adoption:
         if document.rewind_to_ts and self._meta.pending_window(feed.name) is None:
             feed = self._rewind(feed, epoch, document)
             document = FeedDocument.of(feed)
-        if not document.altered or (self._meta.pending_window(feed.name) is not None and not holds_at_once(document)):
+        if not document.altered:
             return feed
+        abandons = document.move is not None and document.move.abandons
+        if self._meta.pending_window(feed.name) is not None and not holds_at_once(document) and not abandons:
+            return feed
+        if document.move is not None:
+            return self._go_over(feed, epoch, document, document.move)
         if holds_at_once(document):
             return self._hold(feed, epoch, document)
         config, ts = load_feed_config(document.next or document.config), self._meta.checkpoint_ts(feed.name)
@@ -173,11 +212,47 @@ class Adoption:
         log.info("feed is altered", extra={"feed": feed.name, "ts": ts, "dispatchers": len(after)})
         return self._meta.get_feed(feed.name)
 
+    def _go_over(self, feed: FeedRecord, epoch: int, document: FeedDocument, move: TargetMove) -> FeedRecord:
+        """Close the target at the checkpoint and begin the next one, with its own start: in one transaction, once that is claimed."""
+        name, ts = feed.name, self._meta.checkpoint_ts(feed.name)
+        old, config = load_feed_config(document.config), load_feed_config(document.next or document.config)
+        closed = self._close_target(feed, epoch) if ts else ""
+        target = self._open_target(feed, config, epoch)
+        target.check(claimant(name, move.uuid))
+        target.claim(claimant(name, move.uuid))
+        with_state = move.start == "snapshot"
+        start_ts = TS_ZERO if with_state else ts if move.start == "now" else int(move.start)
+        config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, start_ts=start_ts))
+        before = dispatchers_of(self._meta, name, document)
+        if ts:
+            again = self._dispatchers(name, config, before, ts, ())
+            begins = {"begin_ts": ts if with_state else TS_ZERO, "with_state": with_state, "returns": False, "stopped": ""}
+            after = tuple(msgspec.structs.replace(d, **begins) for d in again)
+        else:
+            after = self._first(config, before, document.snapshot_ts)
+        changed = FeedDocument(
+            config=dump_feed_config(config),
+            source=document.source,
+            dispatchers=after,
+            snapshot_ts=TS_ZERO if ts else document.snapshot_ts,
+            target_uuid=move.uuid,
+            target_from_ts=ts if with_state else TS_ZERO,
+            skip_until_ts=start_ts if start_ts > ts else 0,
+        )
+        told = f"{mask_uri(old.target.uri)} is closed at ts {ts}{closed}; {mask_uri(config.target.uri)} begins with "
+        told += "the state" if with_state else f"the changes after ts {start_ts}"
+        self._meta.change_target(
+            name, epoch, ts, changed.to_json(), [to_record(d) for d in after], min(start_ts or ts, ts), mask_uri(config.target.uri), told
+        )
+        log.info("feed goes over to another target", extra={"feed": name, "ts": ts, "start": move.start})
+        return self._meta.get_feed(name)
+
     def _rewind(self, feed: FeedRecord, epoch: int, document: FeedDocument) -> FeedRecord:
         """Let a feed go back to the ts that it was reset to; it stays where it is where its tables changed since."""
         ts, to_ts = self._meta.checkpoint_ts(feed.name), document.rewind_to_ts
-        changed = msgspec.structs.replace(document, rewind_to_ts=0)
         possible = to_ts >= max(self._meta.dispatcher_marks().get(feed.name, (0,))[-2:])
+        furthest_ts = max(document.rewound_from_ts, ts) if possible else document.rewound_from_ts
+        changed = msgspec.structs.replace(document, rewind_to_ts=0, rewound_from_ts=furthest_ts)
         self._meta.adopt_config(feed.name, epoch, ts, changed.to_json(), None, to_ts if possible else ts)
         log.warning("feed goes back" if possible else "feed cannot go back any more", extra={"feed": feed.name, "from": ts, "to": to_ts})
         return self._meta.get_feed(feed.name)
@@ -203,7 +278,8 @@ class Adoption:
         former |= {i: tuple(d for d in before if d.id.table_id == i) for i in {d.id.table_id for d in before} - known}
         coming = tuple(d for table in tables for d in _coming(table, former.get(table.table_id, ()), self._upstream, ts))
         positions = self._meta.positions(name, [str(d.id) for d in coming])
-        coming = tuple(msgspec.structs.replace(d, returns=True) if positions.get(str(d.id)) else d for d in coming)
+        # One that stopped may have left a window behind of which the target has files.
+        coming = tuple(msgspec.structs.replace(d, returns=bool(positions.get(str(d.id)) or d.stopped), stopped="") for d in coming)
         return tuple(sorted([*kept, *coming], key=lambda d: d.id))
 
     def _first(self, config: FeedConfig, before: Sequence[Dispatcher], snapshot_ts: int) -> tuple[Dispatcher, ...]:

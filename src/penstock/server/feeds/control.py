@@ -18,14 +18,16 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState, ServerState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.server.feeds.alteration import altered, difference, holds_at_once, why_not_back, with_next
+from penstock.server.feeds.alteration import altered, difference, holds_at_once, moved_to, why_not_back, with_next
 from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedCreator, FeedDocument
 from penstock.server.feeds.ports import Liveness
 from penstock.settings.loader import merge
-from penstock.settings.masking import mask_text
+from penstock.settings.masking import mask_text, mask_uri
+from penstock.sink.kind import LetterBox
 
 _TS_DIGITS_MAX = 20
+_TRIES_MAX = 5
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,9 +43,13 @@ class Reset(Asked, frozen=True, forbid_unknown_fields=True):
 
 
 class Alter(Asked, frozen=True, forbid_unknown_fields=True):
-    """``changes`` is a part of a feed's configuration: what it names is replaced."""
+    """``changes`` is a part of a feed's configuration: what it names is replaced.
+
+    ``start`` is with what another target begins: ``snapshot``, which it is where nothing is said, ``now`` or a ts.
+    """
 
     changes: dict[str, Any] = {}
+    start: str = ""
 
 
 class Move(Asked, frozen=True, forbid_unknown_fields=True):
@@ -74,21 +80,35 @@ class FeedControl:
             told = decoded(json.dumps(arguments), known.arguments)
         except msgspec.ValidationError as error:
             raise PenstockError("CONFIG_INVALID", f"{verb}: {error}") from None
-        answer = known.do(self, name, told, Actor(by, mask_text(told.reason)))
+        answer = self._tried(known, name, told, Actor(by, mask_text(told.reason)))
         self._supervisor.wake()
         return {"name": name, "verb": verb, **self._states(name), **answer}
+
+    def _tried(self, verb: Verb, name: str, told: Asked, actor: Actor) -> dict[str, Any]:
+        """Do a verb; where the feed was changed meanwhile, mostly by its server that let another change hold, do it to what it is now."""
+        for _ in range(_TRIES_MAX - 1):
+            try:
+                return verb.do(self, name, told, actor)
+            except PenstockError as error:
+                if error.code != "CONGESTED":
+                    raise
+        return verb.do(self, name, told, actor)
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """Return what happened to a feed, oldest first."""
         return [msgspec.to_builtins(entry) for entry in self._meta.lives.history(name)]
 
-    def deliver_again(self, name: str, table: str, actor: Actor) -> None:
+    def dead_letters(self, name: str) -> LetterBox:
+        """Return what the target of a feed refused for good."""
+        return self._creator.letter_box(FeedDocument.of(self._meta.get_feed(name)).feed_config())
+
+    def deliver_again(self, name: str, table: str, verb: str, actor: Actor) -> None:
         """Have a table of a feed delivered once more as it is, as far as the target differs from it."""
         feed = self._meta.get_feed(name)
         document = FeedDocument.of(feed)
         changed = msgspec.structs.replace(document, again=tuple(sorted({*document.again, table})))
         if changed != document:
-            self._change(feed, changed, "table resnapshot", actor, "", table)
+            self._change(feed, changed, f"table {verb}", actor, "", table)
         self._supervisor.wake()
 
     def retry_now(self, name: str) -> None:
@@ -137,15 +157,25 @@ class FeedControl:
             changed, new = msgspec.structs.replace(document, **places), f"{asked.to}: {to_ts}" if asked.to == "now" else asked.to
         return self._change(feed, changed, "reset", actor, f"checkpoint {checkpoint_ts}", new) | {"to": new}
 
-    def _reset_ts(self, to: str, document: FeedDocument) -> int:
+    def _reset_ts(self, to: str, document: FeedDocument, what: str = "reset") -> int:
         """Return the ts that a feed is reset to; raise where there is none."""
         if to != "now" and not (to.isdecimal() and len(to) < _TS_DIGITS_MAX):
             raise PenstockError("CONFIG_INVALID", "reset: to must be now, snapshot or a ts")
         now_ts = self._creator.current_ts(document.source)
         to_ts = now_ts if to == "now" else int(to)
         if to_ts > now_ts:
-            raise PenstockError("CONFIG_INVALID", f"reset: ts {to_ts} is still to come", "Use until-ts to end a feed at a ts.")
+            raise PenstockError("CONFIG_INVALID", f"{what}: ts {to_ts} is still to come", "Use until-ts to end a feed at a ts.")
         return to_ts
+
+    def _check_start(self, feed: FeedRecord, document: FeedDocument, start_ts: int) -> None:
+        """Raise where what comes after a ts cannot be delivered into another target."""
+        self._reset_ts(str(start_ts), document, "start")
+        live = dispatchers_of(self._meta, feed.name, document)
+        changed_ts = max(self._meta.dispatcher_marks().get(feed.name, (0,))[-2:])
+        kept_from_ts = self._creator.past_of(document, live)[1]
+        if start_ts < feed.checkpoint_ts and (kept_from_ts is None or start_ts < max(kept_from_ts, changed_ts)):
+            least = max(kept_from_ts or 0, changed_ts) or feed.checkpoint_ts
+            raise PenstockError("CONFIG_INVALID", f"start: changes are kept from ts {least} on", "Begin with now or snapshot.")
 
     def _check_rewind(self, feed: FeedRecord, document: FeedDocument, to_ts: int) -> None:
         """Raise where a feed cannot deliver once more what it has delivered after a ts."""
@@ -164,14 +194,19 @@ class FeedControl:
         feed = self._meta.get_feed(name)
         document = FeedDocument.of(feed)
         config = altered(document, asked.changes)
-        self._creator.check_alteration(document, config)
+        move = moved_to(document, config, asked.start, feed)
+        self._creator.check_alteration(document, config, move)
+        if move is not None and move.start.isdecimal():
+            self._check_start(feed, document, int(move.start))
         if 0 < config.settings.until_ts < feed.checkpoint_ts:
             raise PenstockError("CONFIG_INVALID", f"until-ts: everything up to {feed.checkpoint_ts} is delivered already")
-        changed = with_next(document, config)
+        changed = with_next(document, config, move)
         old, new = difference(document.next or document.config, changed.next or {})
-        if not (old or new):
+        if not (old or new) and move == document.move:
             return {"changed": False, "effective_ts": feed.checkpoint_ts}
-        return self._change(feed, changed, "alter", actor, old, new, at_once=holds_at_once(changed))
+        at_once = holds_at_once(changed) or (move is not None and move.abandons)
+        answer = self._change(feed, changed, "alter", actor, old, new, at_once=at_once)
+        return answer | ({"start": move.start, "closes": mask_uri(load_feed_config(document.config).target.uri)} if move else {})
 
     def _move(self, name: str, asked: Move, actor: Actor) -> dict[str, Any]:
         servers = [s for s in self._supervisor.servers if s.state is ServerState.ACTIVE]

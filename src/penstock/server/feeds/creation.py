@@ -31,13 +31,26 @@ from penstock.model.table_pattern import match_name
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.feeds.ports import FeedSources
 from penstock.settings.masking import mask_uri
+from penstock.sink.catalog import kind_of
 from penstock.sink.contract import SinkMaintainer
+from penstock.sink.kind import LetterBox
 from penstock.source.contract import Capability, Upstream
 from penstock.target.storage import Guard, unfenced
 
 _NEAR_MATCHES_MAX = 3
 _UNMATCHED_SHOWN_MAX = 20
 _LOOKS_MAX = 10
+
+
+class TargetMove(msgspec.Struct, frozen=True):
+    """What was decided when a feed was altered to another target."""
+
+    uuid: str
+    """By what the new target will know the feed."""
+    start: str = "snapshot"
+    """With what it begins: ``snapshot``, ``now`` (with the changes behind what the old one has), or a ts."""
+    abandons: bool = False
+    """Whether the window on record is given up, because the old target takes nothing."""
 
 
 class FeedDocument(msgspec.Struct, frozen=True):
@@ -49,10 +62,18 @@ class FeedDocument(msgspec.Struct, frozen=True):
     snapshot_ts: int
     next: dict[str, Any] | None = None
     """The configuration that the feed was altered to and that does not hold yet."""
+    move: TargetMove | None = None
+    """How the feed goes over to the target of ``next``, where that is another place."""
+    target_uuid: str = ""
+    """By what the target knows the feed, where it is not the feed's own uuid: one that it went over to."""
+    target_from_ts: int = 0
+    """The checkpoint at which the feed went over to a target that begins with its state; nothing is published there before it has one."""
     skip_until_ts: int = 0
     """The ts that an operator reset the feed to, before which nothing is delivered any more."""
     rewind_to_ts: int = 0
     """The ts that an operator reset the feed to, behind which everything is delivered once more."""
+    rewound_from_ts: int = 0
+    """The furthest checkpoint that the feed went back from: up to there its target is published already."""
     resnapshot_from_ts: int | None = None
     """The checkpoint at which an operator asked for a new snapshot."""
     again: tuple[str, ...] = ()
@@ -74,6 +95,10 @@ class FeedDocument(msgspec.Struct, frozen=True):
     def of(cls, feed: FeedRecord) -> FeedDocument:
         """Read the document of a stored feed."""
         return _document(feed.config)
+
+    def claimant(self, feed: FeedRecord) -> str:
+        """Return how the target knows the feed."""
+        return claimant(feed.name, self.target_uuid or feed.uuid)
 
     def feed_config(self) -> FeedConfig:
         """Return the configuration as settings."""
@@ -149,11 +174,14 @@ class FeedCreator:
             tables = sorted(there, key=lambda t: (t.full_name, t.table_id))
             return FeedPlan(config, document.source, tables, dispatchers, reads_state_by_job(source.upstream, config.settings))
 
-    def check_alteration(self, document: FeedDocument, config: FeedConfig) -> None:
-        """Raise where a feed must not have another configuration: its target is forbidden, or a pattern matches no table."""
+    def check_alteration(self, document: FeedDocument, config: FeedConfig, move: TargetMove | None = None) -> None:
+        """Raise where a feed must not have another configuration: its target is forbidden or taken, or a pattern matches no table."""
         if config.target != document.feed_config().target:
             self._policy.check(config.target)
         before = document.feed_config()
+        if move is not None:
+            self._check_others(config, own=config.name)
+            self._open_target(config.target, unfenced).check(claimant(config.name, move.uuid))
         chosen = config.settings.filter
         if tuple(config.tables) != tuple(before.tables) or chosen != before.settings.filter:
             with self._sources.using(self._sources.choose(document.source)) as source:
@@ -161,13 +189,19 @@ class FeedCreator:
                 tables = match_tables(config.tables, source.upstream.list_tables(), set(config.tables) - set(before.tables))
             check_filter(chosen, tables, self._viewer)
             stopped = {d.id.table_id for d in map(from_record, self._meta.dispatchers(config.name) or ()) if d.stopped}
-            check_columns_stay(before.settings.filter, chosen, [t for t in tables if t.table_id not in stopped])
+            if move is None:
+                check_columns_stay(before.settings.filter, chosen, tables, stopped, self._viewer)
 
     def past_of(self, document: FeedDocument, dispatchers: Sequence[Dispatcher]) -> tuple[list[TableSchema], int | None]:
         """Return the tables of a feed's dispatchers as they are, and from which ts on all their changes are kept, if that is known."""
         plan = self.plan_of(document, tuple(dispatchers))
         with self._sources.using(self._sources.choose(document.source)) as source:
             return plan.tables, source.kept_from_ts([d.span.span_id for d in dispatchers])
+
+    def letter_box(self, config: FeedConfig) -> LetterBox:
+        """Return the dead letters of a feed."""
+        sink = self._policy.resolved(config.target)
+        return kind_of(sink.uri).letter_box(sink.uri, sink.options, config.name)
 
     def current_ts(self, source_uri: str) -> int:
         """Return a ts of a source that is larger than that of every commit so far."""
@@ -177,15 +211,17 @@ class FeedCreator:
     def _create(self, config: FeedConfig, source_uri: str, upstream: Upstream, actor: Actor) -> FeedRecord:
         tables, snapshot_ts = _tables(upstream, config)
         check_filter(config.settings.filter, tables, self._viewer)
-        if any(feed.name == config.name for feed in self._meta.list_feeds()):
-            raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+        self._check_others(config)
+        start_ts, until_ts = config.settings.start_ts, config.settings.until_ts
+        if start_ts > snapshot_ts:
+            raise PenstockError("CONFIG_INVALID", f"start-ts: {start_ts} is still to come; it is {snapshot_ts} now")
         uid = str(uuid.uuid4())
         # Nobody owns the feed yet: what is written is the claim, which one feed alone can make.
         target = self._open_target(config.target, unfenced)
         target.check(claimant(config.name, uid))
-        start_ts, until_ts = config.settings.start_ts, config.settings.until_ts
         if 0 < until_ts <= (start_ts or snapshot_ts):
-            raise PenstockError("CONFIG_INVALID", f"until-ts: must be above {start_ts or snapshot_ts}, with which the feed begins")
+            detail = f"until-ts: must be above {start_ts or snapshot_ts}, with which the feed begins"
+            raise PenstockError("CONFIG_INVALID", detail, "Give a later one, or until-ts=0: then the feed has no end.")
         document = FeedDocument(
             config=dump_feed_config(config),
             source=source_uri,
@@ -202,6 +238,17 @@ class FeedCreator:
             self._meta.remove_feed(config.name)
             raise
         return created
+
+    def _check_others(self, config: FeedConfig, own: str = "") -> None:
+        """Raise where another feed has the name, or a target in a folder of which this one's would lie; its own former one counts too."""
+        for feed in self._meta.list_feeds():
+            if feed.name == config.name != own:
+                raise PenstockError("FEED_EXISTS", f"feed {config.name} exists")
+            # The trees alone: there may be a thousand feeds.
+            document = FeedDocument.of(feed)
+            trees = [document.config, *([document.next] if document.next and feed.name != own else [])]
+            if any(self._policy.lies_inside(config.target, SinkConfig(tree["sink"]["uri"])) for tree in trees):
+                raise PenstockError("SINK_OCCUPIED", f"{mask_uri(config.target.uri)} lies in the target of feed {feed.name}")
 
 
 def _tables(upstream: Upstream, config: FeedConfig) -> tuple[list[TableSchema], int]:

@@ -15,18 +15,19 @@ from penstock.feed.receivers.receivers import Receivers
 from penstock.feed.settings import FeedSettings
 from penstock.feed.spark.jobs import Jobs
 from penstock.feed.window.assignment import Dispatcher, FeedContext
+from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.following import live_dispatchers
 from penstock.feed.window.run import GRACE_S, FeedWindows
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
 from penstock.server.feeds.alteration import Adoption
 from penstock.server.feeds.capture import DispatcherCapture, needed_spans
-from penstock.server.feeds.creation import FeedDocument, claimant, reads_state_by_job
+from penstock.server.feeds.creation import FeedDocument, reads_state_by_job
 from penstock.server.feeds.feed_capture import FeedCapture, doubt_counted, purge_error
 from penstock.server.feeds.first_tables import begin_with_tables_of_now
 from penstock.server.feeds.keeper import foreign_error
@@ -175,10 +176,22 @@ class SparkFeedRunFactory:
 
     def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Let the configuration hold that a feed was altered to, and capture no more what no feed has any more."""
-        prepared = Adoption(self._meta, self._upstream, self._maintainer).adopt(feed, epoch)
+        prepared = Adoption(self._meta, self._upstream, self._maintainer, self._close_target).adopt(feed, epoch)
         if prepared is not feed:
             self._let_go()
         return prepared
+
+    def _close_target(self, feed: FeedRecord, epoch: int) -> str:
+        """Publish what a feed committed to a target that it leaves; return why that cannot be, which keeps it from nothing."""
+        document = FeedDocument.of(feed)
+        context = self._context(feed, document, document.feed_config(), epoch)
+        try:
+            publish_committed(context, self._meta, self._maintainer(feed, document.feed_config(), epoch))
+        except PenstockError as error:
+            if error.kind is ErrorKind.FENCED:
+                raise
+            return f", which could not be published ({error.code})"
+        return ""
 
     def _maintainer(self, feed: FeedRecord, config: FeedConfig, epoch: int) -> SinkMaintainer:
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
@@ -190,13 +203,31 @@ class SparkFeedRunFactory:
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
         maintainer = self._maintainer(feed, config, epoch)
-        maintainer.claim(claimant(feed.name, feed.uuid))
+        maintainer.claim(document.claimant(feed))
         if self._meta.get_feed(feed.name).error_code.startswith("SINK_"):
             # As long as the target takes nothing, no executor is to wait for it in the place of other feeds.
             maintainer.probe()
+        context = self._context(feed, document, config, epoch)
+        run = FeedWindows(self._jobs, context)
+        bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
+        capture = FeedCapture(
+            config.settings.start_ts,
+            self._log_service,
+            self._store,
+            bootstrap,
+            # Receivers capture spans whole: the state is there without a job.
+            by_job=reads_state_by_job(self._upstream, config.settings) and self._receivers is None,
+            stream_gives_state=Capability.RANGES in self._upstream.capabilities,
+            reads=self._reads,
+            known=self._receivers,
+        )
+        known = self._receivers or self._store
+        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, known, self._upstream)
+
+    def _context(self, feed: FeedRecord, document: FeedDocument, config: FeedConfig, epoch: int) -> FeedContext:
         target = self._resolve(config.target)
         taken = self._receivers.settings.cores if self._receivers is not None else 0
-        context = FeedContext(
+        return FeedContext(
             feed=feed.name,
             epoch=epoch,
             meta_url=self._meta_url,
@@ -213,23 +244,10 @@ class SparkFeedRunFactory:
             objects_options=self._store.objects.options,
             skip_until_ts=document.skip_until_ts,
             resnapshot_from_ts=document.resnapshot_from_ts,
+            rewound_from_ts=document.rewound_from_ts,
+            target_from_ts=document.target_from_ts,
             altered=document.altered,
         )
-        run = FeedWindows(self._jobs, context)
-        bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
-        capture = FeedCapture(
-            config.settings.start_ts,
-            self._log_service,
-            self._store,
-            bootstrap,
-            # Receivers capture spans whole: the state is there without a job.
-            by_job=reads_state_by_job(self._upstream, config.settings) and self._receivers is None,
-            stream_gives_state=Capability.RANGES in self._upstream.capabilities,
-            reads=self._reads,
-            known=self._receivers,
-        )
-        known = self._receivers or self._store
-        return CapturedFeedRun(run, context, self._meta, capture, self._log_service, known, self._upstream)
 
     def _bootstrap(self, settings: FeedSettings) -> Bootstrap:
         chosen = BootstrapSettings(settings.bootstrap_tasks, settings.bootstrap_rows_per_second)

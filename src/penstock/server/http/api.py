@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -38,6 +39,7 @@ from penstock.server.http.table_routes import add_table_routes
 from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import ShownFeeds, verdict_body
 from penstock.server.metrics import render
+from penstock.server.page.page_routes import add_page_routes
 from penstock.server.sql.execution import SqlDesk
 from penstock.server.sql.explanation import Explainer
 from penstock.server.sql.sql_routes import add_sql_routes
@@ -68,7 +70,7 @@ def build_api(
     ``verification`` gives what verification on a schedule found of a feed; ``callers`` are those who may call; ``kept_s`` is for how long
     history is kept for a feed that does not get on; ``parallelism`` is how many tasks of a window run at once.
     """
-    # No page of its own: the ones that FastAPI has load scripts from elsewhere.
+    # Not the pages that FastAPI has: they load scripts from elsewhere.
     app = FastAPI(
         title="Penstock",
         version=penstock.__version__,
@@ -83,7 +85,9 @@ def build_api(
     shown = ShownFeeds(meta, creator, table_control, supervisor, clock, health, doubted, verification, kept_s)
     add_table_routes(app, shown, table_control)
     add_control_routes(app, control)
-    add_sql_routes(app, SqlDesk(control, table_control, shown, verifier, Explainer(meta, creator, parallelism)))
+    explainer = Explainer(meta, creator, parallelism)
+    add_sql_routes(app, SqlDesk(control, table_control, shown, verifier, explainer))
+    add_page_routes(app)
     add_operation_routes(app, meta, supervisor)
     add_health_routes(app, health)
     if callers is not None:
@@ -91,13 +95,19 @@ def build_api(
     creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
     verifications = CallPool("verify a feed", VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX)
 
-    @app.get("/api/v1/feeds")
-    def list_feeds() -> dict[str, Any]:
-        return {"feeds": shown.all()}
+    @app.get("/api/v1/feeds", response_model=dict[str, list[dict[str, Any]]])
+    def list_feeds() -> Response:
+        # Encoded at once: there may be thousands, and FastAPI would look at every value of each while other calls wait.
+        return Response(msgspec.json.encode({"feeds": shown.all()}), media_type="application/json")
 
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(request: Request, tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         return await creations.run(lambda: shown.create(checked_tree(tree), caller_name(request.scope)))
+
+    @app.post("/api/v1/feeds/preview")
+    async def preview_feed(tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        # As EXPLAIN CHANGEFEED: nothing is created, and the target is not asked.
+        return await creations.run(lambda: explainer.of_creation(checked_tree(tree)))
 
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The part of the HTTP API with which an operator changes a feed: a route for each verb, and the feed's history. Runs in the server."""
+"""The part of the HTTP API with which an operator changes a feed: a route for each verb, history, dead letters. Runs in the server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ def add_control_routes(app: FastAPI, control: FeedControl) -> None:
     quick, slow = (CallPool(f"{what} a feed", VERBS_AT_ONCE, VERBS_WAITING_MAX) for what in ("control", "change"))
     for verb, known in VERBS.items():
         _add_verb(app, control, verb, slow if known.waits else quick)
+
+    @app.get("/api/v1/feeds/{name}/dead-letters")
+    async def list_letters(name: str) -> dict[str, Any]:
+        return {"dead_letters": await slow.run(lambda: list(control.dead_letters(name).names()))}
+
+    # Asked for like a change, because a letter has rows in it: who may only read feeds does not read tables.
+    @app.post("/api/v1/feeds/{name}/dead-letters/{letter}/show")
+    async def show_letter(name: str, letter: str) -> dict[str, Any]:
+        return await slow.run(lambda: control.dead_letters(name).show(letter))
+
+    @app.post("/api/v1/feeds/{name}/dead-letters/{letter}/retry")
+    async def retry_letter(name: str, letter: str) -> dict[str, Any]:
+        await slow.run(lambda: control.dead_letters(name).retry(letter))
+        return {"name": name, "dead_letter": letter, "taken": True}
 
     @app.delete("/api/v1/feeds/{name}", status_code=202)
     def remove_feed(request: Request, name: str) -> dict[str, Any]:

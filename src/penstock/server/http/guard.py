@@ -24,6 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.server.http.answers import error_answer
 from penstock.server.http.call_rates import CallRates
 from penstock.server.http.callers import Caller, Callers
+from penstock.server.page.page_routes import PAGE_FILES
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ApiGuard:
         self._callers = callers
         self._hosts = frozenset(host.lower() for host in (http_host, *settings.hosts))
         self._origins = frozenset(origin.lower() for origin in settings.origins)
-        self._open = frozenset(settings.open_paths)
+        self._open = frozenset(settings.open_paths) | frozenset(PAGE_FILES)
         self._rates = CallRates(settings.requests_per_second, 2 * settings.requests_per_second, clock)
         self._stranger_rates = CallRates(STRANGER_CALLS_PER_SECOND, STRANGER_CALLS_BURST, clock)
         # Of its own: where the meta database does not answer, only calls wait that need it.
@@ -83,6 +84,7 @@ class ApiGuard:
             if path not in self._open or method not in _READING:
                 raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", f"{_short(method)} {_short(path)}: {_what_is_missing(headers)}"))
         elif not caller.role.allows(needed := needed_role(method, path)):
+            log.warning("api call refused", extra=_logged(method, path, caller, client) | {"needs": needed.value})
             raise _RefusedError(
                 PenstockError(
                     "API_FORBIDDEN",
@@ -91,7 +93,7 @@ class ApiGuard:
             )
         scope[_CALLER] = caller.name if caller else ""
         if caller is not None and method not in _READING:
-            log.info("api call", extra={"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client})
+            log.info("api call", extra=_logged(method, path, caller, client))
         handed_on = await self._bounded(headers, receive)
         if handed_on is not receive and caller is not None and await self._caller(headers) is None:
             raise _RefusedError(PenstockError("API_TOKEN_REQUIRED", "the token ended while the body was sent"))
@@ -165,6 +167,10 @@ def needed_role(method: str, path: str) -> Role:
     if path.startswith(TOKENS_PATH):
         return Role.ADMIN
     return Role.READ if method in _READING else Role.OPERATE
+
+
+def _logged(method: str, path: str, caller: Caller, client: str) -> dict[str, str]:
+    return {"method": _short(method), "path": ascii(_short(path)), "caller": caller.name, "client": client}
 
 
 def _headers(scope: Scope) -> dict[str, str]:

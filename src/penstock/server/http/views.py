@@ -25,6 +25,8 @@ from penstock.server.http.answers import error_body
 from penstock.server.http.table_views import feed_tables, progress_view, stopped_view, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
+from penstock.sink.catalog import kind_of
+from penstock.target.settings import CONNECTION_SCHEME
 
 
 class ShownFeeds:
@@ -138,12 +140,21 @@ def feed_detail(
         "created_ms": feed.created_ms,
         "updated_ms": feed.updated_ms,
         "source": mask_uri(document.source),
+        **_target(document),
         "config": mask_tree(document.config),
         "dispatchers": len(document.dispatchers if dispatchers is None else dispatchers),
         "tables": shown,
         "uncovered": uncovered(shown, feed.checkpoint_ts),
         "history": _kept(feed, clock, kept_s),
     }
+
+
+def _target(document: FeedDocument) -> dict[str, str]:
+    """Return where a feed delivers to, and which kind of target that is; behind a connection the server alone knows."""
+    sink = document.config.get("sink")
+    uri = str(sink.get("uri", "")) if isinstance(sink, dict) else str(sink or "")
+    kind = "connection" if uri.startswith(f"{CONNECTION_SCHEME}:") else kind_of(uri).name
+    return {"kind": kind, "target": mask_uri(uri)}
 
 
 def _kept(feed: FeedRecord, clock: Clock, kept_s: int | None) -> dict[str, Any] | None:

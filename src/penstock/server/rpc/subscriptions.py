@@ -7,6 +7,7 @@ second subscription of a name is refused. Errors have the codes, messages and hi
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from penstock.config.api_settings import ApiSettings
 from penstock.meta.api_tokens import Role
@@ -70,12 +72,12 @@ class Subscriptions:
         """Return what gRPC calls. The message is taken from a stream, so that it waits until the caller is known."""
         subscribe = grpc.stream_unary_rpc_method_handler(
             self._subscribe,
-            request_deserializer=pb.SubscribeCDCRequest.FromString,
+            request_deserializer=_request,
             response_serializer=pb.SubscribeCDCResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"SubscribeCDC": subscribe})
 
-    def _subscribe(self, messages: Iterator[pb.SubscribeCDCRequest], context: grpc.ServicerContext) -> pb.SubscribeCDCResponse:
+    def _subscribe(self, messages: Iterator[pb.SubscribeCDCRequest | bytes], context: grpc.ServicerContext) -> pb.SubscribeCDCResponse:
         try:
             caller = self._admit(context)
             request = _only(messages, context)
@@ -166,18 +168,28 @@ def _subscriber(feed: FeedRecord, tables: list[SubscribeRecord]) -> pb.CDCSubscr
     )
 
 
-def _only(messages: Iterator[pb.SubscribeCDCRequest], context: grpc.ServicerContext) -> pb.SubscribeCDCRequest:
+def _request(content: bytes) -> pb.SubscribeCDCRequest | bytes:
+    """Return a message, as it came where it cannot be read: gRPC would call that an error of the server."""
+    try:
+        return pb.SubscribeCDCRequest.FromString(content)
+    except DecodeError:
+        return content
+
+
+def _only(messages: Iterator[pb.SubscribeCDCRequest | bytes], context: grpc.ServicerContext) -> pb.SubscribeCDCRequest:
     """Return the message of a call; one that does not come in time ends it."""
     late = threading.Timer(_MESSAGE_S_MAX, context.cancel)
     late.daemon = True
     late.start()
     try:
-        request = next(messages, None)
+        found = list(itertools.islice(messages, 1))
     finally:
         late.cancel()
-    if request is None:
+    if not found:
         raise PenstockError("API_BODY_REFUSED", "the call has no message")
-    return request
+    if isinstance(found[0], bytes):
+        raise PenstockError("CONFIG_INVALID", "the message is no SubscribeCDCRequest that can be read")
+    return found[0]
 
 
 def _end(context: grpc.ServicerContext, error: PenstockError) -> NoReturn:

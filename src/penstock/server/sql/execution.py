@@ -7,6 +7,7 @@ its place in the text. No answer holds credentials. Thread safe. Runs in the ser
 from __future__ import annotations
 
 import fnmatch
+import glob
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ _FEED_COLUMNS = ("name", "state", "requested_state", "checkpoint_ts", "lag_s", "
 _TABLE_COLUMNS = ("table", "state", "rows", "bytes", "files", "lag_s", "code", "reason")
 _HISTORY_COLUMNS = ("time_ms", "by", "what", "from", "to", "why")
 _VERDICT_COLUMNS = ("table", "identical", "rows", "missing", "unexpected", "different", "unchecked")
+_LIKE_PARTS = re.compile(r"\\?.", re.DOTALL)
+_IN_GLOB = {"%": "*", "_": "?"}
 _PATH = re.compile(r"[\w.\[\]-]+(?=: )")
 
 
@@ -145,9 +148,9 @@ def _with_query(tree: Mapping[str, Any], query: str, tables: Sequence[str]) -> d
 
 
 def _is_like(name: str, pattern: str) -> bool:
-    """Return whether a name is like a pattern of SQL, whatever its case."""
-    glob = "".join({"%": "*", "_": "?"}.get(c, f"[{c}]" if c in "*?[" else c) for c in pattern.lower())
-    return fnmatch.fnmatchcase(name.lower(), glob)
+    """Return whether a name is like a pattern of SQL, whatever its case; a backslash takes the meaning of what follows it."""
+    wanted = "".join(_IN_GLOB.get(part, glob.escape(part.removeprefix("\\") or part)) for part in _LIKE_PARTS.findall(pattern.lower()))
+    return fnmatch.fnmatchcase(name.lower(), wanted)
 
 
 def _table(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], answer: Any) -> Outcome:
@@ -204,7 +207,10 @@ def _placed(error: PenstockError, text: str, places: Mapping[str, int]) -> Penst
 
 
 def _place(path: str, places: Mapping[str, int]) -> int | None:
-    """Return where a setting stands, or the nearest that it is a part of."""
+    """Return where a setting stands, or one that is a part of it, or the nearest that it is a part of."""
+    parts = (at for known, at in places.items() if known == path or known.startswith(f"{path}."))
+    if (first := min(parts, default=None)) is not None:
+        return first
     while path not in places:
         path, found, _ = path.rpartition(".")
         if not found:

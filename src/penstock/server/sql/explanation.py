@@ -50,12 +50,12 @@ class Explainer:
             "protocol": sink.format_name,
             "dispatchers": len(plan.dispatchers),
             "tasks_at_once": tasks,
-            "plan": _steps(plan, config, tasks),
+            "plan": _steps(plan, config, tasks, sink.format_name),
             "tables": [_table(table, plan.dispatchers) for table in _whole(plan.tables)],
         }
 
 
-def _steps(plan: FeedPlan, config: FeedConfig, tasks: int) -> list[str]:
+def _steps(plan: FeedPlan, config: FeedConfig, tasks: int, form: str) -> list[str]:
     settings = config.settings
     if settings.start_ts:
         begins = f"begin with the changes after ts {settings.start_ts}"
@@ -68,7 +68,7 @@ def _steps(plan: FeedPlan, config: FeedConfig, tasks: int) -> list[str]:
         f"capture {len(plan.dispatchers)} spans of {len(_whole(plan.tables))} tables into the event store",
         begins,
         f"every {settings.flush_interval_s:g} s, or at {settings.window_bytes_max:,} bytes: one window, at most {tasks} tasks at once",
-        "write files, commit progress, publish the checkpoint",
+        f"deliver them to the target as {form}, commit progress, publish the checkpoint",
         *ends,
     ]
 

@@ -7,7 +7,7 @@ the server and where statements are typed.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from penstock.model.errors import PenstockError
@@ -23,7 +23,7 @@ from penstock.server.sql.statements import (
     VerifyFeed,
 )
 from penstock.server.sql.tokens import Token, TokenKind, sql_error, tokens_of
-from penstock.settings.loader import merge, nested
+from penstock.settings.loader import merge
 
 FEED, FEEDS = "CHANGEFEED", "CHANGEFEEDS"
 BEGINNINGS = ("CREATE", "SHOW", "PAUSE", "RESUME", "ALTER", "RESET", "MOVE", "CLONE", "CANCEL", "VERIFY", "DROP", "EXPLAIN")
@@ -35,15 +35,25 @@ KEYWORDS = (
     FEEDS,
     *SHOWN,
     *TABLE_VERBS,
-    *("FOR", "TABLE", "INTO", "WITH", "SET", "AS", "SELECT", "WHERE", "LIKE"),
+    *("FOR", "TABLE", "INTO", "START", "WITH", "SET", "AS", "SELECT", "WHERE", "LIKE"),
     *("TO", "NOW", "SNAPSHOT", "COMMENT", "IF", "NOT", "EXISTS", "ANY"),
 )
 _NEAR = 0.7
+_KEY_PARTS_MAX = 8
 
 
 def parse(text: str) -> Statement:
     """Return the one statement of a text; raise ``SQL_INVALID`` where it is none, or more than one."""
     return _Parser(text).statement()
+
+
+def _put(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a value at its path; where that goes through another value, it takes its place."""
+    *above, last = parts
+    for name in above:
+        below = tree.get(name)
+        tree[name] = tree = below if isinstance(below, dict) else {}
+    tree[last] = value
 
 
 class _Parser:
@@ -124,25 +134,30 @@ class _Parser:
                 arguments=self._comment(),
             )
         changes: dict[str, Any] = {}
+        start: dict[str, str] = {}
         if self._takes_word("FOR"):
             changes["tables"] = self._tables()
         if self._takes_word("INTO"):
             changes["sink"] = {"uri": self._literal("sink.uri", "the target's URI in quotes")}
+            start = {"start": self._start()} if self._takes_word("START") else {}
         if self._takes_word("SET", "WITH"):
             changes = merge(changes, self._options())
         query = self._query()
         if not changes and not query:
             self._refuse("FOR", "INTO", "SET", *TABLE_VERBS)
-        return self._verb("ALTER", name, {"changes": changes}, query)
+        return self._verb("ALTER", name, {"changes": changes, **start}, query)
 
     def _reset(self) -> DoVerb:
         self._words("RESET", FEED)
         name = self._name("name")
         self._words("TO")
-        self._places["to"] = self._next.at
+        return self._verb("RESET", name, {"to": self._start("to")})
+
+    def _start(self, path: str = "start") -> str:
+        self._places[path] = self._next.at
         if self._next.kind is not TokenKind.WORD:
             self._refuse("NOW", "SNAPSHOT", "a ts")
-        return self._verb("RESET", name, {"to": self._take().value.lower()})
+        return self._take().value.lower()
 
     def _move(self) -> DoVerb:
         self._words("MOVE", FEED)
@@ -205,13 +220,14 @@ class _Parser:
             at, quoted = self._next.at, self._next.kind is not TokenKind.WORD
             key = self._name("", "a setting such as flush-interval")
             key = key if quoted else key.replace("_", "-")
-            if not all(key.split(".")):
-                self._fail(f"{key!r} is no setting", at)
+            parts = key.split(".")
+            if not all(parts) or len(parts) > _KEY_PARTS_MAX:
+                self._fail(f"{Token(TokenKind.WORD, key, at, at)} is no setting", at)
             if key in self._places:
                 self._fail(f"{key} is set twice", at)
             self._places[key] = at
             self._mark("=")
-            tree = merge(tree, nested(key, self._value()))
+            _put(tree, parts, self._value())
             if not self._takes_mark(","):
                 self._mark(")")
                 break

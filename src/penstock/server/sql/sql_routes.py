@@ -28,6 +28,10 @@ def add_sql_routes(app: FastAPI, desk: SqlDesk) -> None:
     """Add the routes."""
     quick, slow = (CallPool(f"{what} SQL", STATEMENTS_AT_ONCE, STATEMENTS_WAITING_MAX) for what in ("read by", "execute"))
 
+    async def read(text: str) -> Statement:
+        # A long text takes its time, in which nobody else would be answered.
+        return await quick.run(lambda: parse(text))
+
     async def run(statement: Statement, text: str, by: str) -> dict[str, Any]:
         pool = slow if statement.waits else quick
         outcome: dict[str, Any] = msgspec.to_builtins(await pool.run(lambda: desk.execute(statement, text, by)))
@@ -35,7 +39,7 @@ def add_sql_routes(app: FastAPI, desk: SqlDesk) -> None:
 
     @app.get(SQL_PATH)
     async def read_by_sql(request: Request, text: Annotated[str, Query(max_length=_READ_CHARS_MAX)]) -> dict[str, Any]:
-        statement = parse(text)
+        statement = await read(text)
         if not statement.reads:
             raise PenstockError("API_FORBIDDEN", f"{statement.title} does not only read", f"Send it with POST {SQL_PATH}, as an operator.")
         return await run(statement, text, caller_name(request.scope))
@@ -45,4 +49,4 @@ def add_sql_routes(app: FastAPI, desk: SqlDesk) -> None:
         text = checked_tree(body).get("text")
         if not isinstance(text, str) or set(body) != {"text"}:
             raise PenstockError("CONFIG_INVALID", "the body has one field, text, which is a statement")
-        return await run(parse(text), text, caller_name(request.scope))
+        return await run(await read(text), text, caller_name(request.scope))

@@ -24,13 +24,13 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.metric_names import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE
 from penstock.sink.storage.cut_records import CutRecords
 from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, Engine
 from penstock.sink.storage.encode.encoder_shards import EncoderShards
 from penstock.sink.storage.encode.flush_policy import FlushReason, IntervalFlush
 from penstock.sink.storage.encode.transaction_orders import Numbered, NumberedRows, TransactionOrders
-from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.maintainer import write_ddl_files
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.publisher import FilePublisher, SchemaVersions

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from penstock.format.data_file import finish_file
 from penstock.model.clock import Clock
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.file_filler import FlushTask
 from penstock.sink.storage.encode.flush_policy import FlushReason
-from penstock.sink.storage.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.publisher import FilePublisher, Publication
 from penstock.sink.storage.spool.file_buffer import BufferPool

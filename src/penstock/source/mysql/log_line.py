@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from penstock.kernels.jit import I64, U8, U64
+from penstock.model.clock import Clock
+from penstock.model.timestamp import lag_seconds
 from penstock.source.mysql.gtid import MariadbGtids, MysqlGtids
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire import framing
@@ -129,3 +131,22 @@ class LogLine:
     def _pass_marks(self, place: LogPlace) -> None:
         while self._marks and place.reached(self._marks[0][0]):
             self._chain.raise_to(self._marks.popleft()[1])
+
+
+class MarkPace:
+    """Tells when a mark in a quiet log is due: at intervals, and at once when a reader that was behind comes to the log's end."""
+
+    def __init__(self, interval_s: float, last_ts: int, clock: Clock) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._asked = (clock.monotonic_s(), last_ts)
+
+    def is_due(self, last_ts: int) -> bool:
+        """Return whether it is time for one behind this ts, and count it as asked for."""
+        now_s, (asked_s, asked_ts) = self._clock.monotonic_s(), self._asked
+        # The windows of a feed wait for what is captured to be of the present.
+        arrived = last_ts != asked_ts and lag_seconds(last_ts, self._clock) >= self._interval_s
+        if not arrived and now_s - asked_s < self._interval_s:
+            return False
+        self._asked = (now_s, last_ts)
+        return True

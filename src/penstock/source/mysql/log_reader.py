@@ -22,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.timestamp import compose_ts
 from penstock.source.mysql.doubt_book import DoubtBook, doubts_of
 from penstock.source.mysql.event_scan import EventScan
-from penstock.source.mysql.log_line import LogLine
+from penstock.source.mysql.log_line import LogLine, MarkPace
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.prepared_transactions import PreparedTransaction, PreparedTransactions
 from penstock.source.mysql.rows.rows_decoder import ReadRows, RowsDecoder
@@ -93,7 +93,7 @@ class LogReader:
         self._pieces = TransactionPieces(self._line)
         self._doubts = DoubtBook()
         self._held = PreparedTransactions()
-        self._marked_s = clock.monotonic_s()
+        self._pace = MarkPace(settings.mark_interval_s, self._line.last_ts, clock)
 
     @property
     def position(self) -> LogPosition:
@@ -212,10 +212,8 @@ class LogReader:
 
     def _mark(self) -> LogStep | None:
         """Let the ts of a quiet log move on; None while that is not due."""
-        now_s = self._clock.monotonic_s()
-        if not self._scan.is_quiet or self._held or now_s - self._marked_s < self._settings.mark_interval_s:
+        if not self._scan.is_quiet or self._held or not self._pace.is_due(self._line.last_ts):
             return None
-        self._marked_s = now_s
         marked = self._line.mark(compose_ts(self._clock.now_ms()), self._ends_at)
         return LogStep(position=self.position, mark=True) if marked else None
 

@@ -16,6 +16,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.engine import sqlite_url
 from penstock.meta.records import FeedRecord, SubscribeRecord
 from penstock.meta.tables import META_VERSION
+from testing.paths.controlled_path import ControlledPath
 
 LEASE_MS = 10_000
 
@@ -52,6 +53,29 @@ def test_what_was_backed_up_is_restored_elsewhere(data_dir: Path, tmp_path: Path
     assert run(["meta", "restore", str(file), "--data-dir", str(other), "--force"]) == 0
     assert run(["meta", "check", "--data-dir", str(other)]) == 0
     assert "sound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_target_that_went_on_counts_when_a_backup_is_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str], looks: bool) -> None:
+    with closing(ControlledPath(tmp_path, ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"])) as path:
+        at = ["--meta-url", path.meta_url]
+        path.write({"d.a": {1: "x"}})
+        path.drain()
+        assert run(["meta", "backup", str(tmp_path / "backup"), *at]) == 0
+        path.write({"d.a": {2: "y"}})
+        path.drain()
+        stood_ts = path.meta.checkpoint_ts("f")
+        capsys.readouterr()
+        assert run(["meta", "restore", str(tmp_path / "backup"), "--force", *at, *([] if looks else ["--no-targets"])]) == 0
+        assert (f"feed f: goes on from {stood_ts}" in capsys.readouterr().out) == looks
+        assert (path.meta.checkpoint_ts("f") == stood_ts) == looks
+        assert ("adopt" in [e.what for e in path.meta.lives.history("f")]) == looks
+        if looks:
+            path.begin_run()
+            path.write({"d.a": {3: "z"}})
+            path.drain()
+            rows = [line.split(",") for file in sorted(path.target.glob("d/a/*/**/*.csv")) for line in file.read_text().splitlines()]
+            assert sorted(row[4] for row in rows) == ["1", "2", "3"], "nothing is missing, and nothing comes twice"
 
 
 def test_a_check_that_finds_something_fails(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

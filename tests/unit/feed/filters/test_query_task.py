@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.feed.filters.query_task import PART_BITS, KeptRows, _checks
+from penstock.feed.filters.query_task import PART_BITS, KeptRows, _checks, with_long_place, with_short_place
 from penstock.feed.filters.views import Derived, TableView
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import Column, TableSchema
@@ -31,6 +31,22 @@ def kept(places: list[int], among: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([FIRST + p for p in places], pa.int64()), pa.array(checks), prices], ["place", "check", "price"]
     )
+
+
+def test_place_and_check_travel_as_one_number_through_the_jvm() -> None:
+    ids = [10, 11, 12]
+    checks = _checks(rows(ids))
+    given = pa.RecordBatch.from_arrays([pa.array([FIRST, FIRST + 1, FIRST + 2]), pa.array(checks), pa.array(ids)], ["p", "c", "id"])
+    short = with_short_place(given)
+    assert short.schema.names == ["p", "id"]
+    assert short.column("id").to_pylist() == ids
+    # Spark keeps the last row and computes a price.
+    price = pa.array(["12.5"]).cast(pa.decimal128(6, 2))
+    spark = pa.RecordBatch.from_arrays([short.column(0).slice(2), price], ["p", "price"])
+    _, flags = KeptRows(iter([with_long_place(spark, 3)]), FIRST, VIEW).of(rows(ids))
+    assert flags.tolist() == [False, False, True]
+    with pytest.raises(InvariantError, match="is not the row that was read"):
+        KeptRows(iter([with_long_place(spark, 3)]), FIRST, VIEW).of(rows([10, 11, 13]))
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3], [4]])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.feed.window.pace import BEHIND_INTERVALS, LOOKS_PER_INTERVAL
+from penstock.feed.window.pace import BEHIND_INTERVALS
 from penstock.feed.window.planner import WindowPlanner
 from penstock.model.timestamp import physical_ms
 from penstock.store.flight.client import FlightStoreClient
@@ -100,7 +100,7 @@ def test_a_feed_that_is_behind_does_not_wait(rig: Rig) -> None:
     behind_ms = int(BEHIND_INTERVALS * interval_s * 1000) + 1
     rig.clock.wall_ms = physical_ms(rig.checkpoint_ts) + behind_ms
     assert physical_ms(last) > physical_ms(rig.checkpoint_ts)
-    rig.clock.passed_s += interval_s / LOOKS_PER_INTERVAL
+    rig.clock.passed_s += rig.path.context.settings.trigger_interval_s
     assert rig.begins()
 
 

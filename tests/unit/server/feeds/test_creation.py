@@ -82,6 +82,28 @@ def test_a_feed_chooses_its_source_by_name(creator: FeedCreator, tmp_path: Path)
     assert document.config["source"] == "crm", "the configuration names it and holds no secret"
 
 
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"name": "b", "sink": {"uri": "OUT/inner"}}, "SINK_OCCUPIED", "lies in the target of feed orders"),
+        ({"name": "b", "sink": {"uri": "OUT//shop/orders/"}}, "SINK_OCCUPIED", "lies in the target of feed orders"),
+        ({"name": "b", "sink": {"uri": "OUT2"}, "start-ts": 1 << 60}, "CONFIG_INVALID", "start-ts: 1152921504606846976 is still to come"),
+        ({"name": "b", "sink": {"uri": "OUT2"}, "until-ts": 1}, "CONFIG_INVALID", "until-ts: must be above"),
+    ],
+)
+def test_what_could_not_be_delivered_is_refused(
+    creator: FeedCreator, tmp_path: Path, changes: dict[str, Any], code: str, says: str
+) -> None:
+    out = (tmp_path / "out").as_uri()
+    creator.create(tree(tmp_path))
+    changes["sink"] = {"uri": changes["sink"]["uri"].replace("OUT", out)}
+    with pytest.raises(PenstockError, match=says) as caught:
+        creator.create(tree(tmp_path, **changes))
+    assert caught.value.code == code
+    # Beside it, though its name begins alike.
+    assert creator.create(tree(tmp_path, name="c", sink={"uri": f"{out}2"})).name == "c"
+
+
 def test_target_of_a_removed_feed_is_not_taken_again(creator: FeedCreator, meta: MetaDatabase, tmp_path: Path) -> None:
     creator.create(tree(tmp_path))
     meta.remove_feed("orders")

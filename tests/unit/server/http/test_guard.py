@@ -158,13 +158,16 @@ def test_whoever_may_only_read_changes_nothing_by_any_route(server: ApiServer, c
         ("admin", "GET", "/api/v1/tokens", True),
     ],
 )
-def test_roles(client: httpx.Client, role: str, method: str, path: str, allowed: bool) -> None:
+def test_roles(client: httpx.Client, caplog: pytest.LogCaptureFixture, role: str, method: str, path: str, allowed: bool) -> None:
     _, mine = token_of(client, role=role)
     answer = client.request(method, path, headers=mine)
     assert (answer.status_code != 403) is allowed
     if not allowed:
         assert answer.json()["code"] == "API_FORBIDDEN"
         assert needed_role(method, path).value in answer.json()["message"]
+    # Who tried what they may not is on record.
+    refused = [vars(record) for record in caplog.records if record.getMessage() == "api call refused"]
+    assert [(one["method"], one["path"]) for one in refused] == ([] if allowed else [(method, repr(path))])
 
 
 def test_a_revoked_token_opens_nothing_from_then_on(server: ApiServer, client: httpx.Client) -> None:
@@ -289,7 +292,7 @@ def test_callers_that_call_too_often_wait_and_hold_up_no_other(tmp_path: Path) -
 
     async def calls(count: int, headers: dict[str, str]) -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
-            return [(await client.get("/", headers=headers)).status_code for _ in range(count)]
+            return [(await client.get("/api/v1/feeds", headers=headers)).status_code for _ in range(count)]
 
     burst = round(STRANGER_CALLS_BURST)
     assert asyncio.run(calls(burst + 2, {})) == [401] * burst + [429] * 2

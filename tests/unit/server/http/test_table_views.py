@@ -180,6 +180,11 @@ def test_a_table_that_another_feed_has_too_is_not_excluded(server: ApiServer, tm
         with pytest.raises(PenstockError, match=r"also in feed g"):
             client.ask_for_table("f", "shop.orders", "exclude")
         assert client.ask_for_table("f", "shop.items", "exclude")["state"] == "quarantined"
+        client.control("g", "cancel", {})
+        with pytest.raises(PenstockError, match=r"FEED_ENDED.* g is cancelled"):
+            client.ask_for_table("g", "shop.orders", "resnapshot")
+        # Who has ended shares nothing.
+        assert client.ask_for_table("f", "shop.orders", "exclude")["state"] == "quarantined"
 
 
 def test_a_table_of_another_source_with_the_same_id_is_another_table(server: ApiServer, tmp_path: Path) -> None:

@@ -147,6 +147,15 @@ def test_tokens_and_roles_are_those_of_http(server: ApiServer, address: str) -> 
     assert refused(address, request("t"), operator["token"])[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
+def test_bytes_that_are_no_message_are_the_callers_fault(server: ApiServer, address: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        call_raw: Any = channel.unary_unary("/penstock.cdc.CdcServer/SubscribeCDC")
+        with pytest.raises(grpc.RpcError) as caught:
+            call_raw(b"\xff\xff\xff\xff", timeout=30, metadata=(("authorization", f"Bearer {server.token}"),))
+    told: Any = caught.value
+    assert (told.code(), "CONFIG_INVALID" in told.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
 def test_nothing_of_a_message_is_looked_at_before_the_token(server: ApiServer, address: str) -> None:
     with grpc.insecure_channel(address) as channel:
         raw = channel.unary_unary("/penstock.cdc.CdcServer/SubscribeCDC")

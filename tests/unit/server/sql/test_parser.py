@@ -46,6 +46,16 @@ def test_creations(text: str, tree: dict[str, Any], query: str) -> None:
     assert "file" not in repr(made)
 
 
+def test_options_stand_at_their_paths_however_many_there_are() -> None:
+    made = parse("ALTER CHANGEFEED o SET (a = 1, sink.x = 2, sink.csv.y = 3, sink.csv.z = 4, a.b = 5)")
+    assert asked(made)[2]["changes"] == {"a": {"b": "5"}, "sink": {"x": "2", "csv": {"y": "3", "z": "4"}}}
+    # Of as many as fit a text the tree was made anew for each, for a minute; a name with so many parts ended the call.
+    many = ", ".join(f"k{at}={at}" for at in range(2_000))
+    assert len(asked(parse(f"ALTER CHANGEFEED o SET ({many})"))[2]["changes"]) == 2_000
+    with pytest.raises(PenstockError, match="is no setting"):
+        parse("ALTER CHANGEFEED o SET (" + "a." * 50_000 + "b = 1)")
+
+
 def asked(made: Any) -> tuple[str, str, dict[str, Any]]:
     assert isinstance(made, DoVerb)
     assert not made.reads

@@ -114,7 +114,8 @@ def test_a_feed_is_explained_before_and_after_it_is_created(client: httpx.Client
 def test_what_is_there_and_what_is_not(client: httpx.Client, tmp_path: Path) -> None:
     create = f"CREATE CHANGEFEED IF NOT EXISTS there_1 FOR TABLE shop.orders INTO 's3://{tmp_path.name}/x'"
     assert [execute(client, create).status_code for _ in range(2)] == [200, 200]
-    for like, names in (("there%", ["there_1"]), ("THERE__", ["there_1"]), ("there", []), ("%[1]", []), ("*", [])):
+    found = ["there%", "THERE__", r"there\_1", r"there\__"]
+    for like, names in [(like, ["there_1"]) for like in found] + [(like, []) for like in ("there", "%[1]", "*", r"ther\__1", "\\")]:
         shown = client.get("/sql", params={"text": f"SHOW CHANGEFEEDS LIKE '{like}'"}).json()
         assert [feed["name"] for feed in shown["answer"]["feeds"]] == names == [row[0] for row in shown["rows"]]
     assert execute(client, "DROP CHANGEFEED IF EXISTS gone").json()["answer"]["changed"] is False

@@ -125,6 +125,20 @@ OPERATIONS = [
         "ALTER CHANGEFEED {name} SET (spans_per_table = 2)",
         error="CONFIG_INVALID",
     ),
+    verb(
+        "alter",
+        ["--sink", "{sink}", "--start", "now", "--reason", "the lake moves"],
+        {"changes": {"sink": {"uri": "{sink}"}}, "start": "now", "reason": "the lake moves"},
+        "ALTER CHANGEFEED {name} INTO '{sink}' START NOW COMMENT 'the lake moves'",
+        "delivered",
+    ),
+    verb(
+        "alter",
+        ["--sink", "{target}/inner"],
+        {"changes": {"sink": {"uri": "{target}/inner"}}},
+        "ALTER CHANGEFEED {name} INTO '{target}/inner'",
+        error="SINK_OCCUPIED",
+    ),
     verb("reset", ["--to", "snapshot"], {"to": "snapshot"}, "RESET CHANGEFEED {name} TO SNAPSHOT", "delivered"),
     verb("reset", ["--to", "yesterday"], {"to": "yesterday"}, "RESET CHANGEFEED {name} TO yesterday", "delivered", "CONFIG_INVALID"),
     verb("reset", ["--to", "now"], {"to": "now"}, "RESET CHANGEFEED {name} TO NOW", error="CONFIG_INVALID"),
@@ -284,7 +298,7 @@ def test_all_three_ways_do_the_same(
             answer = None
             wait_until(lambda name=name: asked_of(server, name)[0] == "", f"{name} is gone", 60)
         effects[way] = (done.code, without_times(answer, name), asked_of(server, name))
-        if operation.name.startswith("table "):
+        if operation.name.startswith("table ") or (operation.name == "alter" and operation.before != "absent"):
             remove(server, name)
     assert effects["line"] == effects["route"] == effects["statement"]
     assert effects["statement"][0] == operation.error

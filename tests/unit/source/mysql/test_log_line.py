@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.jit import I64
-from penstock.source.mysql.log_line import LogLine
+from penstock.model.timestamp import compose_ts
+from penstock.source.mysql.log_line import LogLine, MarkPace
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.wire import framing
 from penstock.source.single_log import LogPosition
+from testing.twins.clock import SimulatedClock
 
 START = LogPosition(5, "bin.000001:4@")
 
@@ -65,6 +67,19 @@ def test_a_mark_only_where_the_log_ends() -> None:
     assert line.coming_ts(0) == line.next_ts(0) == 1_001
     behind = LogLine(START, [LogPosition(9, at(3))])
     assert not behind.mark(1_000, lambda _: True), "one that is known comes first"
+
+
+def test_a_reader_that_was_behind_marks_the_end_at_once_and_a_quiet_log_at_intervals() -> None:
+    clock = SimulatedClock()
+    old_ts, present_ts = compose_ts(clock.now_ms() - 60_000), compose_ts(clock.now_ms())
+    pace = MarkPace(0.5, old_ts, clock)
+    assert not pace.is_due(old_ts), "nothing came yet"
+    assert pace.is_due(old_ts + 1), "it has come to the end of what is a minute old"
+    assert not pace.is_due(old_ts + 1), "the server said that the log does not end here"
+    assert not pace.is_due(present_ts), "who keeps up waits"
+    clock.advance(0.5)
+    assert pace.is_due(present_ts)
+    assert not pace.is_due(present_ts)
 
 
 def test_a_quiet_server_without_gtids_tells_where_it_is() -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 
 from penstock.model.errors import InvariantError
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 
 QUEUED_MAX = 1 << 16
 """Callers bound their events by wakes; one that does not is stopped here."""

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from penstock.model.clock import Clock
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.active_set import ActiveSet
-from penstock.sink.storage.failure_latch import FailureLatch
 
 K = TypeVar("K")
 _IDLE_WAIT_S = 3600.0

@@ -20,7 +20,7 @@ from enum import Enum
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherId
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.spool.segment import SegmentPlace, SpoolSegments

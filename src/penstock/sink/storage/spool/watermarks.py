@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 
 HIGH_RATIO = 0.8

@@ -4,8 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock.model.errors import PenstockError
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.encoder_shards import QUEUED_MAX, EncoderShards
-from penstock.sink.storage.failure_latch import FailureLatch
 
 WAIT_S = 10
 

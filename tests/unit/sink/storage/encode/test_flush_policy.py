@@ -2,8 +2,8 @@ import threading
 from collections.abc import Callable
 
 from penstock.model.errors import PenstockError
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.flush_policy import IntervalFlush
-from penstock.sink.storage.failure_latch import FailureLatch
 from testing.twins.clock import SimulatedClock
 
 WAIT_S = 10

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import DispatcherId
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.spool.file_buffer import BufferPool, FileBuffer
 from penstock.sink.storage.spool.segment import SpoolDisk, SpoolSegments

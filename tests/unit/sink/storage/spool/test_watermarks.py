@@ -2,7 +2,7 @@ import random
 import threading
 
 from penstock.model.errors import PenstockError
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.spool.watermarks import WakeLine, Watermarks
 

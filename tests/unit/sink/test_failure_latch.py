@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from penstock.sink.storage.failure_latch import FailureLatch
+from penstock.sink.failure_latch import FailureLatch
 
 WAIT_S = 60.0
 

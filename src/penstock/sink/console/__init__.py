@@ -1,0 +1,3 @@
+"""The console target: the last changes of each window as lines, for people who watch."""
+
+SCHEMES = ("console",)

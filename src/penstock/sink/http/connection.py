@@ -1,0 +1,205 @@
+"""One kept-alive connection to the address of an HTTP target, and what it answered.
+
+Every address that the host's name resolves to is looked at when it is connected to, so a name that leads to where a machine's credentials
+are given out is refused however it was written; redirects are not followed, certificates are verified, and proxies of the environment are
+not asked. Invariants: an exchange ends within its time, however slowly the other side sends; of an answer only so many bytes are read;
+what is raised or returned names neither parameters nor headers. Not thread safe. Runs on executors and in the server.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpcore
+import msgspec
+
+from penstock import __version__
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.settings.masking import mask_text
+from penstock.sink.http.messages import Message
+from penstock.sink.http.settings import Address, HttpSettings
+from penstock.target.hosts import is_address
+from penstock.target.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
+
+_ANSWER_BYTES_MAX = 64 << 10
+_SHOWN_CHARS_MAX = 200
+_CONNECT_S_MAX = 10.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the other side said."""
+
+    status: int
+    text: str = ""
+    """The beginning of the body, masked."""
+    retry_after_s: float | None = None
+
+
+class Connection:
+    """Posts messages, one at a time."""
+
+    def __init__(self, address: Address, settings: HttpSettings, clock: Clock) -> None:
+        self._address = address
+        self._settings = settings
+        self._clock = clock
+        self._network = _Network(address, clock)
+        context = None
+        if address.url.startswith("https"):
+            try:
+                context = ssl.create_default_context(cafile=settings.ca or None)
+            except (OSError, ssl.SSLError) as error:
+                raise PenstockError("SINK_UNWRITABLE", f"{address.shown}: the file of ca cannot be read ({type(error).__name__})") from None
+        self._pool = httpcore.ConnectionPool(context, max_connections=1, network_backend=self._network)
+
+    def post(self, message: Message, *, redelivery: bool = False) -> Answer:
+        """Post a message; raise ``SINK_UNAVAILABLE`` where no whole answer comes, which does not say that it was not taken."""
+        headers = {
+            **self._headers(),
+            "Content-Type": message.content_type,
+            "Idempotency-Key": message.id,
+            ID_HEADER: message.id,
+            "penstock-lane": message.lane,
+            "penstock-sequence": message.sequence,
+            **message.headers,
+        }
+        if redelivery:
+            headers["penstock-redelivery"] = "1"
+        if secret := self._settings.secret_bytes:
+            now_s = self._clock.now_ms() // 1000
+            headers[TIMESTAMP_HEADER] = str(now_s)
+            headers[SIGNATURE_HEADER] = signature(secret, message.id, now_s, message.body)
+        return self._exchange("POST", headers, message.body)
+
+    def look(self) -> Answer:
+        """Ask for nothing but an answer."""
+        return self._exchange("HEAD", self._headers(), b"")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._pool.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Host": self._address.url.split("/")[2], "User-Agent": f"penstock/{__version__}", "Accept": "*/*"}
+        if self._settings.token:
+            headers["Authorization"] = f"Bearer {self._settings.token}"
+        elif self._address.credentials:
+            headers["Authorization"] = self._address.credentials
+        return headers
+
+    def _exchange(self, method: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        time_s = self._settings.request_timeout_ms / 1000
+        self._network.until_s = self._clock.monotonic_s() + time_s
+        times = {"connect": min(time_s, _CONNECT_S_MAX), "read": time_s, "write": time_s, "pool": time_s}
+        pairs = [(key.encode(), value.encode()) for key, value in headers.items()]
+        pairs.append((b"Content-Length", b"%d" % len(body)))
+        try:
+            with self._pool.stream(method, self._address.url, headers=pairs, content=body, extensions={"timeout": times}) as response:
+                return self._read(response)
+        except PenstockError:
+            raise
+        except (httpcore.TimeoutException, TimeoutError) as error:
+            detail = f"{self._address.shown}: no answer within {time_s:g} s"
+            raise PenstockError("SINK_UNAVAILABLE", detail) from error
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as error:
+            detail = mask_text(f"{error}")[:_SHOWN_CHARS_MAX]
+            raise PenstockError("SINK_UNAVAILABLE", f"{self._address.shown}: {type(error).__name__}: {detail}") from None
+
+    def _read(self, response: httpcore.Response) -> Answer:
+        content = bytearray()
+        for piece in response.iter_stream():
+            content += piece
+            if len(content) > _ANSWER_BYTES_MAX:
+                # The rest is not worth its time: the stream is closed, and the next message has a new connection.
+                break
+        named = {key.lower(): value for key, value in response.headers}
+        shown = bytes(content[: 4 * _SHOWN_CHARS_MAX]).decode("utf-8", "replace")
+        shown = mask_text(" ".join("".join(char if char.isprintable() else " " for char in shown).split()))
+        return Answer(response.status, shown[:_SHOWN_CHARS_MAX], self._retry_after_s(named.get(b"retry-after", b"").decode("latin-1")))
+
+    def _retry_after_s(self, value: str) -> float | None:
+        """Return the seconds that a Retry-After header asks for: a number of them, or a date."""
+        value = value.strip()
+        if value.isdecimal() and len(value) < 10:
+            return float(value)
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - self._clock.now_ms() / 1000)
+        except (ValueError, OverflowError):
+            return None
+
+
+class _Network(httpcore.NetworkBackend):
+    """Connects to addresses that were looked at, and ends an exchange in time."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self._address = address
+        self._clock = clock
+        self._inner = httpcore.SyncBackend()
+        self.until_s = 0.0
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        try:
+            found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"the name {host} cannot be resolved") from error
+        if not all(map(is_address, found)):
+            detail = f"{self._address.shown}: {host} resolves to an address that gives out the credentials of machines"
+            raise PenstockError("SINK_UNWRITABLE", detail, "Changes are never posted there; correct the name or its DNS record.")
+        failure: Exception = httpcore.ConnectError(f"the name {host} has no address")
+        for one in found:
+            try:
+                return _Timed(self._inner.connect_tcp(one, port, self.left_s(timeout), local_address, socket_options), self)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.NetworkStream:
+        raise httpcore.ConnectError("no target is a socket of this machine")
+
+    def sleep(self, seconds: float) -> None:
+        raise httpcore.ConnectError("attempts are made again elsewhere")
+
+    def left_s(self, timeout: float | None) -> float:
+        """Return the time that an exchange has left, at most a timeout; raise where there is none."""
+        left_s = self.until_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise httpcore.ReadTimeout("the exchange has no time left")
+        return left_s if timeout is None else min(left_s, timeout)
+
+
+class _Timed(httpcore.NetworkStream):
+    """A stream whose exchange ends in time, byte by byte or not."""
+
+    def __init__(self, inner: httpcore.NetworkStream, network: _Network) -> None:
+        self._inner = inner
+        self._network = network
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, self._network.left_s(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, self._network.left_s(timeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Timed(self._inner.start_tls(ssl_context, server_hostname, self._network.left_s(timeout)), self._network)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)

@@ -1,0 +1,47 @@
+"""The dead letters of an HTTP target as an operator meets them: listed, shown, posted once more. Runs in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import PenstockError
+from penstock.sink.http.connection import Connection
+from penstock.sink.http.dead_letters import DeadLetters
+from penstock.sink.http.settings import Address, HttpSettings
+
+
+class HttpLetterBox:
+    """Implements ``penstock.sink.kind.LetterBox``. Not thread safe."""
+
+    def __init__(self, address: Address, settings: HttpSettings, feed: str, clock: Clock | None = None) -> None:
+        if not settings.dead_letter:
+            raise PenstockError("DEAD_LETTER_UNKNOWN", f"feed {feed} has no dead-letter place")
+        self._address = address
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._letters = DeadLetters.at(settings.dead_letter, feed, None)
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all, in the order of their sequences."""
+        return self._letters.names()
+
+    def show(self, name: str) -> dict[str, Any]:
+        """Return one."""
+        return {"name": name, **msgspec.to_builtins(self._letters.find(name))}
+
+    def retry(self, name: str) -> None:
+        """Post one once more, as what it was; it is removed when it is taken."""
+        letter = self._letters.find(name)
+        connection = Connection(self._address, self._settings, self._clock)
+        try:
+            answer = connection.post(letter.message, redelivery=True)
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            code = "SINK_UNAVAILABLE" if answer.status >= 500 or answer.status == 429 else "SINK_REFUSED"
+            raise PenstockError(code, f"{self._address.shown}: answered {answer.status} ({answer.text}) to dead letter {name}")
+        self._letters.remove(name)

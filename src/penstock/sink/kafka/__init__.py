@@ -1,0 +1,3 @@
+"""The Kafka target: a message for each change, exactly once through Kafka's transactions."""
+
+SCHEMES = ("kafka",)

@@ -1,0 +1,1 @@
+"""From change rows to the keys, values and partitions of messages."""

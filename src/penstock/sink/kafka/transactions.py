@@ -1,0 +1,166 @@
+"""A stream of transactions under one name: what it writes, and how far it has come, become visible together or not at all.
+
+How far a stream has come is the committed offset of a consumer group of its name at the control topic, a number and a text, which a
+transaction carries. Whoever opens a stream fences everybody who had it before, by the transactional id of the same name: from then on what
+is read of its progress stays true until this stream changes it, or is fenced itself. Without transactions (``at-least-once``) progress
+follows what was written. Streams are kept for the next window of the same process, because the first steps of one cost the most.
+Invariants: a stream is used by one thread at a time; one that has failed is not used again. Runs on executors and beside the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.model.errors import PenstockError
+from penstock.model.failpoints import reach
+from penstock.sink.kafka.clients import KafkaAddress, library
+from penstock.sink.kafka.settings import Delivery
+
+_POLL_S = 0.1
+_KEPT_MAX = 64
+
+
+Message = tuple[str, bytes | None, bytes | None, int, int, list[tuple[str, bytes]] | None]
+"""Topic, value, key, partition, moment in milliseconds, headers: one message as the client takes it."""
+
+
+class Stream:
+    """One name's transactions."""
+
+    def __init__(self, address: KafkaAddress, name: str) -> None:
+        self._address = address
+        self.name = name
+        self._exact = address.settings.delivery is Delivery.EXACTLY_ONCE
+        self._wait_s = address.settings.request_timeout_ms / 1000
+        self._begun = False
+        self._failed: list[Any] = []
+        kafka = library()
+        with address.told("opening"):
+            self._consumer = kafka.Consumer(
+                address.configuration()
+                | {"group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+            )
+            report = {} if self._exact else {"on_delivery": self._note}
+            self._producer = kafka.Producer(address.producer_configuration(name) | report)
+        self._opened = not self._exact
+
+    def fence(self) -> bool:
+        """Fence whoever had the name before, once; return whether that was now."""
+        if self._opened:
+            return False
+        with self._address.told("beginning as the only one of its name"):
+            self._producer.init_transactions(self._wait_s)
+        self._opened = True
+        return True
+
+    def progress(self) -> tuple[int, str]:
+        """Return how far the stream has come: a number and a text; -1 where it never did anything."""
+        place = library().TopicPartition(self._address.topics.control, 0)
+        with self._address.told("reading progress"):
+            found = self._consumer.committed([place], self._wait_s)[0]
+            if found.error is not None:
+                raise library().KafkaException(found.error)
+        return (found.offset, found.metadata or "") if found.offset >= 0 else (-1, "")
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has, 0 where it does not exist; a cluster may make it when it is asked for."""
+        with self._address.told(f"looking at topic {topic}"):
+            found = self._producer.list_topics(topic, self._wait_s).topics.get(topic)
+            if found is not None and found.error is not None and found.error.code() not in {3, 5}:
+                raise library().KafkaException(found.error)
+        return len(found.partitions) if found is not None and found.error is None else 0
+
+    def write(self, messages: Iterable[Message]) -> None:
+        """Hand over messages, in order; waits while too many are on their way."""
+        self._begin()
+        produce = self._producer.produce
+        with self._address.told("writing"):
+            for topic, value, key, partition, moment, headers in messages:
+                while True:
+                    try:
+                        produce(topic, value, key, partition, timestamp=moment, headers=headers)
+                        break
+                    except BufferError:
+                        self._producer.poll(_POLL_S)
+                        self._raise_failed()
+            self._producer.poll(0)
+
+    def commit(self, number: int, text: str) -> None:
+        """Make what was written and this progress visible; both are durable when it returns."""
+        kafka = library()
+        self._begin()
+        place = kafka.TopicPartition(self._address.topics.control, 0, number, text)
+        reach("kafka-commit:before")
+        with self._address.told("committing"):
+            if self._exact:
+                self._producer.send_offsets_to_transaction([place], self._consumer.consumer_group_metadata(), self._wait_s)
+                self._producer.commit_transaction(self._wait_s + self._address.settings.transaction_timeout_ms / 1000)
+            else:
+                left = self._producer.flush(self._wait_s + self._address.settings.transaction_timeout_ms / 1000)
+                self._raise_failed()
+                if left:
+                    raise PenstockError("SINK_UNAVAILABLE", f"{self._address.name}: {left} messages were not taken in time")
+                self._consumer.commit(offsets=[place], asynchronous=False)
+        self._begun = False
+        reach("kafka-commit:after")
+
+    def close(self) -> None:
+        """Let go of the connections; what was not committed is dropped."""
+        if self._begun:
+            self._producer.purge()
+        self._consumer.close()
+
+    def _begin(self) -> None:
+        if self._exact and not self._begun:
+            self.fence()
+            with self._address.told("beginning a transaction"):
+                self._producer.begin_transaction()
+        self._begun = True
+
+    def _note(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            raise library().KafkaException(self._failed[0])
+
+
+class _Kept:
+    """Streams that nobody uses at the moment, by target and name. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: OrderedDict[tuple[Any, str], Stream] = OrderedDict()
+
+    def take(self, address: KafkaAddress, name: str) -> Stream:
+        """Return the stream of a name."""
+        with self._lock:
+            found = self._free.pop((address, name), None)
+        return found or Stream(address, name)
+
+    def give_back(self, address: KafkaAddress, stream: Stream) -> None:
+        """Keep a stream that has not failed and has nothing under way; the one that rested longest goes."""
+        with self._lock:
+            old = self._free.pop((address, stream.name), None)
+            self._free[address, stream.name] = stream
+            gone = [old] if old is not None else []
+            if len(self._free) > _KEPT_MAX:
+                gone.append(self._free.popitem(last=False)[1])
+        for one in gone:
+            one.close()
+
+    def close(self, address: KafkaAddress | None = None) -> None:
+        """Close the kept streams of one target, or all."""
+        with self._lock:
+            chosen = [place for place in self._free if address is None or place[0] == address]
+            gone = [self._free.pop(place) for place in chosen]
+        for one in gone:
+            one.close()
+
+
+KEPT = _Kept()
+"""Those of this process."""

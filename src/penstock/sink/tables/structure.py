@@ -1,0 +1,229 @@
+"""The structure of the target's tables: made where they are missing, and changed as DDLs say.
+
+Structures come from the versions of the model, not from the text of a DDL, so any source's DDL works on any database. What the feed made is
+in its books; a table that is in none of them is somebody's, and is used only as the settings allow. Invariants: everything here leaves
+the same when it is done again, also where a database commits each DDL and the books were not written any more; a DDL older than what
+the books say of a table is done already. Runs on executors and beside the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ddl.statement import dropped_tables
+from penstock.format.csv.dialect import row_columns
+from penstock.model.ddl import IN_PLACE, DdlEvent, DdlType
+from penstock.model.errors import PenstockError
+from penstock.model.rows.projection import default_of
+from penstock.model.table import TableSchema
+from penstock.sink.tables.books import Books, MadeTable
+from penstock.sink.tables.database import Database, Session
+from penstock.sink.tables.settings import ExistingRows, TableSinkSettings
+
+_CREATES = frozenset({DdlType.CREATE_TABLE, DdlType.CREATE_TABLES})
+_RENAMES = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
+_ROWS_GO = frozenset({DdlType.DROP_PARTITION, DdlType.TRUNCATE_PARTITION, DdlType.EXCHANGE_PARTITION})
+
+
+class Structure:
+    """Makes and changes tables of one target. Each call is given a session, in whose transaction a database that can keeps all of it."""
+
+    def __init__(self, database: Database, settings: TableSinkSettings, books: Books) -> None:
+        self._database = database
+        self._dialect = database.dialect
+        self._settings = settings
+        self._books = books
+
+    def prepare(self, session: Session, table: TableSchema, state_ts: int = 0) -> None:
+        """Make sure of an upstream's table; where a first state comes (``state_ts``), of one that has no rows from before it."""
+        name = self._settings.name_of(table.schema, table.table)
+        made = self._books.made(session, *name, lock=True)
+        if made is not None:
+            self._check_same(name, made, table)
+            if state_ts and made.state_ts < state_ts:
+                self._clear(session, table)
+                self._books.note(session, name, MadeTable(made.table, state_ts))
+            return
+        present = self._database.traits(session, *name)
+        if not present.columns:
+            self._create(session, table)
+        else:
+            self._take_over(session, table, [c.lower() for c in present.columns])
+        self._books.note(session, name, MadeTable(table, state_ts))
+
+    def apply(self, session: Session, event: DdlEvent) -> list[str]:
+        """Apply a DDL; return what it was about."""
+        if self._dialect.is_system(event.schema):
+            raise PenstockError("DDL_UNSUPPORTED", f"{event.schema} is a schema of the target's own")
+        if event.type in _ROWS_GO:
+            raise PenstockError(
+                "DDL_UNSUPPORTED",
+                f"{event.query[:200]}: the target does not know which rows are of a partition",
+                "Take the table out of the feed, and in again: it comes with its state.",
+            )
+        if event.type is DdlType.CREATE_SCHEMA:
+            return self._create_schema(session, event.schema)
+        if event.type is DdlType.DROP_SCHEMA:
+            return self._drop_schema(session, event)
+        if event.type in _RENAMES:
+            return self._rename(session, event)
+        if not event.tables:
+            named = [(schema, table) for _, schema, table in event.old_names] or dropped_tables(event.query, event.schema)
+            return [self._drop(session, schema, table, event.commit_ts) for schema, table in named]
+        tables = list({(t.schema, t.table): t for t in event.tables}.values())
+        for table in tables:
+            if event.type in _CREATES or event.type is DdlType.TRUNCATE_TABLE:
+                self._begin_empty(session, table, event.commit_ts)
+            elif event.type in IN_PLACE:
+                self._alter(session, table, event.commit_ts)
+        return [table.full_name for table in tables]
+
+    def _create_schema(self, session: Session, schema: str) -> list[str]:
+        if "{schema}" in self._settings.schema_name and "{table}" not in self._settings.schema_name:
+            self._make_schema(session, self._settings.name_of(schema, "")[0])
+        return [schema]
+
+    def _make_schema(self, session: Session, name: str) -> None:
+        known = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+        if self._dialect.is_system(name):
+            raise PenstockError("DDL_UNSUPPORTED", f"{name} is a schema of the target's own", "Set schema-name to another one.")
+        if not session.fetch(known, (name,)):
+            session.fetch(f"CREATE {self._dialect.schema_word} IF NOT EXISTS {self._dialect.identifier(name)}")
+
+    def _drop_schema(self, session: Session, event: DdlEvent) -> list[str]:
+        """Drop the feed's tables of a schema, and the schema itself where nothing else is in it."""
+        mine = [(s, t, m) for s, t, m in self._books.all_made(session) if m.table.schema == event.schema]
+        for schema, table, made in mine:
+            if made.table.version <= event.commit_ts:
+                session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(schema, table)}")
+                self._books.note(session, (schema, table), None)
+        for schema in {schema for schema, _, _ in mine} - {self._books.schema}:
+            if not session.fetch("SELECT 1 FROM information_schema.tables WHERE table_schema = %s LIMIT 1", (schema,)):
+                session.fetch(f"DROP {self._dialect.schema_word} IF EXISTS {self._dialect.identifier(schema)}")
+        return [event.schema]
+
+    def _drop(self, session: Session, schema: str, table: str, commit_ts: int) -> str:
+        name = self._settings.name_of(schema, table)
+        made = self._books.made(session, *name)
+        if made is not None and made.table.version <= commit_ts:
+            session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(*name)}")
+            self._books.note(session, name, None)
+        return f"{schema}.{table}"
+
+    def _begin_empty(self, session: Session, table: TableSchema, commit_ts: int) -> None:
+        """Make a table that has no rows: one of the feed under this name is of a life that has ended."""
+        name = self._settings.name_of(table.schema, table.table)
+        made = self._books.made(session, *name)
+        if made is not None and made.table.version >= commit_ts:
+            return
+        if made is not None:
+            self._check_same(name, made, table)
+            session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(*name)}")
+            self._books.note(session, name, None)
+        self.prepare(session, table)
+
+    def _alter(self, session: Session, table: TableSchema, commit_ts: int) -> None:
+        name = self._settings.name_of(table.schema, table.table)
+        made = self._books.made(session, *name)
+        if made is None:
+            self.prepare(session, table)
+            return
+        if made.table.version >= commit_ts:
+            return
+        before, after = self._settings.renamed(made.table), self._settings.renamed(table)
+        present = {c.lower() for c in self._database.traits(session, *name).columns}
+        names = [{c.name.lower() for c in row_columns(version)} for version in (before, after)]
+        # Where each DDL is committed, this one may have been done before a stop, and only the books are behind.
+        if not self._dialect.ddl_commits or names[0] == names[1] or not names[1] <= present or names[0] <= present:
+            defaults = {c.id: default_of(c).as_py() for c in after.columns}
+            for statement in self._database.alterations(before, after, defaults):
+                session.fetch(statement)
+        self._books.note(session, name, MadeTable(table, made.state_ts))
+
+    def _rename(self, session: Session, event: DdlEvent) -> list[str]:
+        old = {table_id: (schema, table) for table_id, schema, table in event.old_names}
+        pairs: dict[tuple[str, str], tuple[MadeTable, TableSchema]] = {}
+        for table in event.tables:
+            before = self._settings.name_of(*old.get(table.table_id, (table.schema, table.table)))
+            made = self._books.made(session, *before)
+            if made is not None and made.table.version < event.commit_ts:
+                pairs[before] = (made, table)
+            elif made is None and self._books.made(session, *self._settings.name_of(table.schema, table.table)) is None:
+                self.prepare(session, table)
+        moved = {name: pair for name, pair in pairs.items() if self._settings.name_of(pair[1].schema, pair[1].table) != name}
+        for name, (_, table) in moved.items():
+            self._make_schema(session, self._settings.name_of(table.schema, table.table)[0])
+            target = self._settings.name_of(table.schema, table.table)
+            if target not in moved and self._database.traits(session, *target).columns and self._database.traits(session, *name).columns:
+                raise PenstockError("SINK_OCCUPIED", f"{'.'.join(target)} is there, and {'.'.join(name)} is to be renamed to it")
+        # Where a DDL is committed by itself, one that was done before a stop is recognised by the old name, which is gone.
+        left = [(n, p) for n, p in moved.items() if self._database.traits(session, *n).columns]
+        for statement in self._database.renaming(
+            [
+                (msgspec.structs.replace(made.table, schema=name[0], table=name[1]), self._settings.renamed(table))
+                for name, (made, table) in left
+            ]
+        ):
+            session.fetch(statement)
+        for name in pairs:
+            self._books.note(session, name, None)
+        for made, table in pairs.values():
+            self._books.note(session, self._settings.name_of(table.schema, table.table), MadeTable(table, made.state_ts))
+        return [table.full_name for table in event.tables]
+
+    def _create(self, session: Session, table: TableSchema) -> None:
+        renamed = self._settings.renamed(table)
+        self._make_schema(session, renamed.schema)
+        handle = renamed.handle_columns
+        parts = [
+            f"{self._dialect.identifier(c.name)} {self._database.column_type(c, renamed)}"
+            f"{' NOT NULL' if c in handle else self._dialect.null}"
+            for c in row_columns(renamed)
+        ]
+        if handle:
+            parts.append(f"PRIMARY KEY ({', '.join(self._dialect.identifier(c.name) for c in handle)})")
+        if self._settings.unique_keys:
+            parts += [f"UNIQUE ({names})" for names in unique_names(renamed, self._dialect.identifier)]
+        full = self._dialect.table(renamed.schema, renamed.table)
+        session.fetch(f"CREATE TABLE IF NOT EXISTS {full} ({', '.join(parts)}){self._database.table_options()}")
+
+    def _take_over(self, session: Session, table: TableSchema, present: Sequence[str]) -> None:
+        """Use a table that was there before the feed, as far as the settings allow."""
+        renamed = self._settings.renamed(table)
+        missing = [c.name for c in row_columns(renamed) if c.name.lower() not in present]
+        full = self._dialect.table(renamed.schema, renamed.table)
+        if missing:
+            raise PenstockError("SINK_OCCUPIED", f"{renamed.full_name} was there before the feed and has no column {', '.join(missing)}")
+        if session.fetch(f"SELECT 1 FROM {full} LIMIT 1"):
+            if self._settings.existing_rows is ExistingRows.REFUSE:
+                raise PenstockError(
+                    "SINK_OCCUPIED",
+                    f"{renamed.full_name} has rows that are not of this feed",
+                    "Empty or rename the table, or set existing-rows to replace or keep.",
+                )
+            if self._settings.existing_rows is ExistingRows.REPLACE:
+                self._clear(session, table)
+
+    def _clear(self, session: Session, table: TableSchema) -> None:
+        name = self._settings.name_of(table.schema, table.table)
+        session.fetch(f"DELETE FROM {self._dialect.table(*name)}")
+
+    @staticmethod
+    def _check_same(name: tuple[str, str], made: MadeTable, table: TableSchema) -> None:
+        if (made.table.schema, made.table.table) != (table.schema, table.table):
+            raise PenstockError(
+                "SINK_OCCUPIED",
+                f"{'.'.join(name)} would hold {made.table.full_name} and {table.full_name}",
+                "Let schema-name and table-name give each table a name of its own.",
+            )
+
+
+def unique_names(table: TableSchema, identifier: object) -> list[str]:
+    """Return the columns of each unique key besides the one that names rows, as a statement has them."""
+    assert callable(identifier)
+    known = {c.id: c for c in row_columns(table)}
+    handle = {c.id for c in table.handle_columns}
+    keys = [key for key in table.unique_keys if key and set(key) != handle and all(i in known for i in key)]
+    return [", ".join(identifier(known[i].name) for i in key) for key in keys]

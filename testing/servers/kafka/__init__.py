@@ -1,0 +1,1 @@
+"""A Kafka broker and a schema registry for tests."""
