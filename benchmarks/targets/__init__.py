@@ -10,7 +10,7 @@ import importlib
 
 from benchmarks.report import Bar, Report, say
 
-PARTS = ("benchmarks.targets.databases",)
+PARTS = ("benchmarks.targets.databases", "benchmarks.targets.kafka", "benchmarks.targets.lakes")
 """A new target adds its module here."""
 
 

@@ -145,7 +145,7 @@ def mysql_command(directory: Path, port: int, user: str | None, statements: Sequ
     loader = next(iter(root.glob("usr/lib64/ld-linux-*.so.*")))
     libraries = ":".join(str(p) for p in (*root.glob("usr/lib/*-linux-gnu*"), root / "usr/lib/mysql/private"))
     start = [str(loader), "--library-path", libraries, str(root / "usr/sbin/mysqld"), "--no-defaults", f"--basedir={root}/usr"]
-    start += [f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={directory}/data"]
+    start += [f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={directory}/data", f"--tmpdir={directory}"]
     subprocess.run(as_user(user, [*start, "--initialize-insecure"]), check=True, capture_output=True, cwd=directory)
     (directory / "init.sql").write_text("".join(f"{statement};\n" for statement in statements), encoding="utf-8")
     return [

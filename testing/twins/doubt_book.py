@@ -46,9 +46,12 @@ class MemoryDoubts:
         if table_id in self._states:
             self._states[table_id] = fail_reread(self._states[table_id], reason, code, hint, next_attempt_ms, self._clock.now_ms())
 
-    def forget(self, table_id: int) -> None:
+    def forget(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Remove a table."""
-        self._states.pop(table_id, None)
+        if table_id:
+            self._states.pop(table_id, None)
+        else:
+            self._by_name.pop((schema, table), None)
 
     def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
         """Note that corrections are durable."""

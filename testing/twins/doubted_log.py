@@ -63,9 +63,9 @@ class ScriptedDoubts:
         """Count how often it was asked."""
         self.looks += 1
 
-    def forget_table(self, table_id: int) -> None:
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Forget a table that is gone."""
-        self._states.forget(table_id)
+        self._states.forget(table_id, schema, table)
 
     def job(self) -> ScriptedReread:
         """Return a re-read."""

@@ -107,6 +107,11 @@ ONCE_WRONG = {
         *("ALTER TABLE t1 MODIFY k0 VARCHAR(10) NOT NULL", "UPDATE t1 SET a = 9 WHERE k0 = '1'", "DELETE FROM t1 WHERE k0 = '2'"),
         *("ALTER TABLE t1 DROP PRIMARY KEY, ADD PRIMARY KEY (a)", "UPDATE t1 SET k0 = 'zz' WHERE a = 9", "settle"),
     ],
+    "a_key_moves_to_a_column_that_the_server_filled": [
+        *("CREATE TABLE t1 (k0 INT PRIMARY KEY, a INT)", "INSERT INTO t1 VALUES (4, 4), (3, 3), (2, 2), (1, 1)", "begin", "settle"),
+        *("ALTER TABLE t1 ADD COLUMN p INT NOT NULL DEFAULT (5 - k0)", "ALTER TABLE t1 DROP PRIMARY KEY, ADD PRIMARY KEY (p)"),
+        *("INSERT INTO t1 VALUES (9, 9, 50)", "UPDATE t1 SET a = 7 WHERE k0 = 3", "settle", "end"),
+    ],
     "rows_that_a_unique_key_named_have_copies": [
         *("CREATE TABLE t1 (u INT NOT NULL, a INT, UNIQUE (u))", "INSERT INTO t1 VALUES (1, 1), (2, 2)", "begin", "window"),
         *("ALTER TABLE t1 DROP INDEX u", "INSERT INTO t1 VALUES (2, 2)", "DELETE FROM t1 WHERE u = 2 LIMIT 1", "settle"),
@@ -257,6 +262,11 @@ ONCE_WRONG_ON_POSTGRES = {
         *("DELETE FROM t2 WHERE a = 2", "settle", "VACUUM FULL t2", "DELETE FROM t2 WHERE a = 3", "settle"),
         *("ALTER TABLE t2 ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "settle"),
         *("UPDATE t2 SET a = 9", "VACUUM FULL t2", "settle", "end"),
+    ],
+    "a_key_moves_to_a_column_that_the_server_filled": [
+        *("CREATE TABLE t1 (k0 int PRIMARY KEY, a int)", "INSERT INTO t1 VALUES (4, 4), (3, 3), (2, 2), (1, 1)", "begin", "settle"),
+        *("ALTER TABLE t1 ADD COLUMN p serial", "ALTER TABLE t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (p)"),
+        *("INSERT INTO t1 VALUES (9, 9)", "UPDATE t1 SET a = 7 WHERE k0 = 3", "settle", "end"),
     ],
     "a_generated_column_becomes_an_ordinary_one": [
         *("CREATE TABLE t1 (k0 int PRIMARY KEY, w int GENERATED ALWAYS AS (k0 * 2) STORED)", "INSERT INTO t1 VALUES (1), (2)", "begin"),

@@ -25,10 +25,13 @@ def is_made_anew(old: TableSchema, after: Sequence[Column]) -> bool:
 
     What a reader makes of a value whose type changes is its own affair. A delete by such a value may not find its row, and where the
     event store makes the server's value of it nobody corrects what a reader made. So values by which rows are known, the key or without
-    one all, must stay the same. The others must be the same in every reader where the server did not change them.
+    one all, must stay the same. The others must be the same in every reader where the server did not change them. And a key of a column
+    that came later names no row for whoever has something else in it until the table was read again.
     """
     now = {c.id: c for c in after}
     handles = [[c.id for c in t.handle_columns] for t in (old, msgspec.structs.replace(old, columns=tuple(after)))]
+    if handles[0] and handles[0] != handles[1] and any(now[number].initial_default is not msgspec.UNSET for number in handles[1]):
+        return True
     named = handles[0] if handles[0] == handles[1] else []
     changed = [(c.id, c.type, now[c.id].type) for c in old.columns if c.id in now and not keeps_values(c.type, now[c.id].type)]
     return any(not named or number in named or not _keeps_form(before, then) for number, before, then in changed)

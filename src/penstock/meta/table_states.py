@@ -160,10 +160,10 @@ class TableStates:
                 self._put(connection, there, named)
             connection.execute(table_state.delete().where(*self._key(known)))
 
-    def forget(self, table_id: int) -> None:
-        """Remove a table that nobody captures any more, or that was dropped."""
+    def forget(self, table_id: int, schema: str = "", table: str = "") -> None:
+        """Remove a table that nobody captures any more, or that was dropped; one without an id goes by its name."""
         with self._engine.write() as connection:
-            connection.execute(table_state.delete().where(table_state.c.source == self._source, table_state.c.table_id == table_id))
+            connection.execute(table_state.delete().where(*self._key(TableState(table_id, schema, table, TableCondition.OK))))
 
     def close(self) -> None:
         """Close the connections. Called once, by the owner."""

@@ -76,7 +76,7 @@ class DoubtControl(Protocol):
     def look_again(self) -> None:
         """Have the source asked once more about tables of which no version is known."""
 
-    def forget_table(self, table_id: int) -> None:
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Forget the doubts of a table that is gone."""
 
 

@@ -22,7 +22,7 @@ The interface, in the order in which it is used (all of it on ``LogService``; se
   ``TABLE_PAUSED`` is left out of the log until a re-read of it begins.
 - ``look_again() -> None``: the reader begins again where it is, and asks the source once more about tables of which no version is known.
   A doubt about such a table has only its name, until the log tells a first version: from then on it is a doubt about that table.
-- ``forget_table(table_id) -> None``: the table is gone, and its doubts with it.
+- ``forget_table(table_id, schema, table) -> None``: the table is gone, and its doubts with it; one without an id goes by its name.
 
 A doubt is durable before the position that covers it. Corrections stand between two steps, at a place M that the reader reached for
 the first time and that lies at or behind the log's end as of the call: so every change up to the end of the snapshot is in the watch, and
@@ -59,8 +59,8 @@ class DoubtBook(Protocol):
     def fail(self, table_id: int, reason: str, code: str, hint: str, next_attempt_ms: int) -> None:
         """Note that a re-read failed."""
 
-    def forget(self, table_id: int) -> None:
-        """Remove a table that is gone."""
+    def forget(self, table_id: int, schema: str = "", table: str = "") -> None:
+        """Remove a table that is gone; one without an id goes by its name."""
 
     def close_doubt(self, table_id: int, covered_ts: int, settled_ts: int) -> bool:
         """Note that corrections are durable; return whether the table is ``ok`` now: no doubt above ``covered_ts`` is open."""

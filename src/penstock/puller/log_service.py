@@ -271,9 +271,9 @@ class LogService:
         """Have the source asked once more about tables of which no version is known."""
         self._doubts().look_again()
 
-    def forget_table(self, table_id: int) -> None:
-        """Forget the doubts of a table that is gone."""
-        self._doubts().forget_table(table_id)
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
+        """Forget the doubts of a table that is gone; of one without an id those of its name."""
+        self._doubts().forget_table(table_id, schema, table)
 
     def _recoverable_ts(self) -> int:
         """Return from where on the upstream's log is still needed by a server that would have to go on without this one's disk."""

@@ -48,6 +48,10 @@ class TableDoubt(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
+GoneName = tuple[str, str, int]
+"""Database, table, and the ts from which on there is none."""
+
+
 class LogStep(msgspec.Struct, frozen=True):
     """A piece of the log, decoded. ``changes`` carry span id 0: they are not divided by spans yet."""
 
@@ -62,6 +66,8 @@ class LogStep(msgspec.Struct, frozen=True):
     schemas: tuple[TableSchema, ...] = ()
     """Versions that no DDL of the step carries, for the journal to keep and ``adopt_schemas`` to bring back. One without columns says
     that from its ts on the table is no more."""
+    gone: tuple[GoneName, ...] = ()
+    """Names of which no version was known, and that belong to no table any more; an empty table stands for all of a database."""
 
     @property
     def nbytes(self) -> int:

@@ -324,7 +324,7 @@ class Life:
     def _reread(self, state: TableState) -> None:
         try:
             if self._feed.reread().run(state.table_id) is None:
-                self._feed.log.forget_table(state.table_id)
+                self._feed.log.forget_table(state.table_id, state.schema, state.table)
         except PenstockError as error:
             self._feed.log.fail_round(state.table_id, error, 0.0)
 

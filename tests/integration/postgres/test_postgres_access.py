@@ -13,6 +13,7 @@ from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from penstock.source.postgres.wire.connection import Connection
 from penstock.source.postgres.wire.replication_stream import StreamSettings
+from penstock.source.single_log import LogPosition
 from testing.servers.databases.postgres_lab import SERVER_OPTIONS, PostgresLab, Replica, read_until
 
 pytestmark = pytest.mark.integration
@@ -159,6 +160,38 @@ def test_a_slot_is_taken_from_a_reader_that_lost_the_log_and_from_nobody_else(la
     for upstream in (first, other, next_one):
         upstream.close()
     lab.upstream("?slot=taken&publication=taken").release()
+    lab.sql("DROP TABLE t")
+
+
+def test_a_server_that_took_over_without_what_was_read_is_noticed(lab):
+    """A promoted server goes on in the same log, on another timeline; what was read of the old one behind the fork is another's."""
+    lab.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    upstream = lab.upstream("?slot=forked")
+    start = upstream.first_position()
+    lab.sql("INSERT INTO t VALUES (1)")
+    read = read_until(upstream, start, upstream.log_end())[-1].position
+    upstream.close()
+    for _ in range(2):
+        (lab.directory / "data" / "standby.signal").touch()
+        lab.restart()
+        lab.sql("SELECT pg_promote(true, 60)")
+        lab.sql(f"INSERT INTO t VALUES ({lab.sql('SELECT count(*) + 1 FROM t')[0][0]})")
+    again = lab.upstream("?slot=forked")
+    # Everything that was read is in the history of this one, so it is read on.
+    steps = read_until(again, read, again.log_end())
+    assert [r["c1"] for s in steps for c in s.changes for r in c.records.to_pylist()] == [2, 3]
+    now = steps[-1].position
+    lsn, _, identity = now.text.partition("@")
+    system, _, timeline = identity.partition("/")
+    with pytest.raises(PenstockError, match="took over") as caught:
+        next(again.read_log(LogPosition(now.ts, f"{lsn}@{system}/{int(timeline) - 1}"), [], lambda _: True, threading.Event()))
+    assert caught.value.code == "LOG_PURGED"
+    with pytest.raises(PenstockError, match="took over"):
+        next(again.read_log(LogPosition(now.ts, f"{lsn}@{system}/77"), [], lambda _: True, threading.Event()))
+    # Positions of earlier versions do not tell their timeline.
+    assert next(again.read_log(LogPosition(now.ts, f"{lsn}@{system}"), [], lambda _: True, threading.Event())) is not None
+    again.release()
+    again.close()
     lab.sql("DROP TABLE t")
 
 

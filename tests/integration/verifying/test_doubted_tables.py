@@ -506,16 +506,21 @@ def test_a_table_that_only_has_a_name_is_read_when_the_log_tells_its_columns(lab
     quiet, told = "SET sql_log_bin = 0", "SET sql_log_bin = 1"
     lab.run("SET GLOBAL binlog_row_metadata = 'NO_LOG'")
     try:
-        lab.run(quiet, "CREATE TABLE {s}.odd (id INT PRIMARY KEY, a INT)", told, "INSERT INTO {s}.odd VALUES (1, 1), (2, NULL)")
         lab.path.close_services()
-        lab.run(quiet, "ALTER TABLE {s}.odd ADD COLUMN b INT", told)
+        lab.run(quiet, "CREATE TABLE {s}.odd (id INT PRIMARY KEY, a INT)", told, "INSERT INTO {s}.odd VALUES (1, 1), (2, NULL)")
+        lab.run(quiet, "CREATE TABLE {s}.brief (id INT PRIMARY KEY)", told, "INSERT INTO {s}.brief VALUES (1)")
+        lab.run(quiet, "ALTER TABLE {s}.odd ADD COLUMN b INT", "ALTER TABLE {s}.brief ADD COLUMN b INT", told)
         lab.run("INSERT INTO {s}.orders VALUES (-1, 'others go on', 1)")
         lab.path.open()
         lab.path.begin()
         lab.path.drain()
         [state] = [s for s in lab.path.log.table_states() if s.table == "odd"]
         assert (state.table_id, state.state, state.code) == (0, TableCondition.QUARANTINED, "SCHEMA_UNKNOWN")
+        assert [s.table_id for s in lab.path.log.table_states() if s.table == "brief"] == [0]
         lab.check()
+        lab.run("DROP TABLE {s}.brief")
+        lab.path.drain()
+        assert all(s.table != "brief" for s in lab.path.log.table_states()), "nobody waits for a table that is no more"
         lab.path.log.look_again()
         lab.run("INSERT INTO {s}.odd VALUES (3, 3, 3)")
         lab.path.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.ddl.kept_values import is_made_anew
@@ -59,3 +60,15 @@ def test_a_key_that_goes_with_it_counts_every_column() -> None:
     before, after = table("int", key=False, other_key=True), table("varchar(9)", key=False, other_key=False)
     assert is_made_anew(before, after.columns)
     assert not is_made_anew(before, before.columns[:1])
+
+
+def test_a_key_of_a_column_that_came_later_names_no_row_of_before() -> None:
+    before = table("int", key=False, other_key=True)
+    unnamed, first, later = (
+        (Column(1, "k", column_type("int"), False, False), Column(2, "a", column_type("int"), False, True, initial_default=initial))
+        for initial in (None, msgspec.UNSET, "0")
+    )
+    assert is_made_anew(before, unnamed)
+    assert is_made_anew(before, later)
+    assert not is_made_anew(before, first), "what was there from the beginning is in every reader"
+    assert not is_made_anew(table("int", key=False, other_key=False), later), "without a key, all of a row names it"

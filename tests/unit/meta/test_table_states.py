@@ -91,7 +91,9 @@ def test_tables_without_an_id_are_told_apart_by_name_until_they_have_one(book: T
     assert [s.table for s in book.states()] == ["x", "y"]
     book.identify("shop", "x", 9)
     assert [(s.table_id, s.table, s.doubt_ts) for s in book.states()] == [(0, "y", 11), (9, "x", 10)]
+    book.open(doubt(12, 0, "SCHEMA_UNKNOWN", "z"))
     book.forget(9)
+    book.forget(0, "shop", "z")
     assert [s.table for s in book.states()] == ["y"]
 
 

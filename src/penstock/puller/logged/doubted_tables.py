@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.batch import COMMIT_TS, KEY, ChangeBatch, commit_ts_array
 from penstock.model.clock import Clock
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import ErrorKind, InvariantError, PenstockError
 from penstock.model.rows.bag_key import CONTENT_BYTES
 from penstock.model.table import TableSchema
 from penstock.puller.doubts import Corrections, DoubtBook, Watch, state_of
-from penstock.source.single_log import TableDoubt
+from penstock.source.single_log import GoneName, TableDoubt
 
 _log = logging.getLogger(__name__)
 _Hashes = npt.NDArray[np.uint64]
@@ -128,6 +129,16 @@ class DoubtedTables:
                 _log.info("doubted table has its first version", extra={"table": table.full_name, "table_id": table.table_id})
                 self._load()
 
+    def gone(self, names: Sequence[GoneName]) -> None:
+        """Forget doubts of which only the name was known, where no table has it any more."""
+        for schema, table, ts in names:
+            with self._lock:
+                mine = [s for s in self._states.values() if s.table_id == 0 and s.schema == schema and table in {"", s.table}]
+            for state in mine:
+                if state.doubt_ts < ts:
+                    _log.info("doubted table is gone", extra={"table": f"{state.schema}.{state.table}"})
+                    self.forget(0, state.schema, state.table)
+
     def request(self, table_id: int, schema: str, table: str, reason: str, at_ts: int) -> None:
         """Doubt a table because somebody asks for it, above whatever the log said up to a ts."""
         doubt_ts = max(at_ts, self._newest_ts(_key(table_id, schema, table)) + 1)
@@ -204,13 +215,13 @@ class DoubtedTables:
             self._book.fail(table_id, error.detail, code, error.hint if code else "", due_ms)
             self._load()
 
-    def forget(self, table_id: int) -> None:
-        """Forget a table that is gone; its watch ends."""
+    def forget(self, table_id: int, schema: str = "", table: str = "") -> None:
+        """Forget a table that is gone; its watch ends. One without an id goes by its name."""
         self._watches.pop(table_id, None)
         with self._lock:
-            self._raised.pop(_key(table_id, "", ""), None)
+            self._raised.pop(_key(table_id, schema, table), None)
         if self._book is not None:
-            self._book.forget(table_id)
+            self._book.forget(table_id, schema, table)
             self._load()
 
     def _open(self, state: TableState) -> None:
@@ -251,6 +262,11 @@ class DoubtedTables:
 def _key(table_id: int, schema: str, table: str) -> tuple[int, str, str]:
     """Return what tells a table from others: its id, or its name where that is unknown."""
     return (table_id, "", "") if table_id else (0, schema, table)
+
+
+def created_in(ddls: Sequence[DdlEvent]) -> list[TableSchema]:
+    """Return the first versions of tables among DDLs."""
+    return [table for ddl in ddls if ddl.type is DdlType.CREATE_TABLE for table in ddl.tables]
 
 
 def corrected(piece: Corrections, watch: KeyWatch, ts: int, bag: bool = False) -> tuple[tuple[ChangeBatch, ...], int]:

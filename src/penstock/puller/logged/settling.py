@@ -108,9 +108,9 @@ class TableSettler:
         """Have the reader begin again where it is: the source forgets then which tables it could not tell."""
         self._reader.begin_again()
 
-    def forget_table(self, table_id: int) -> None:
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Forget the doubts of a table that is gone."""
-        self._doubted.forget(table_id)
+        self._doubted.forget(table_id, schema, table)
 
     def _begin_between(self, table_id: int, settled_ts: int) -> Watch | None:
         place, routes = self._reader.place, self._reader.routes

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import msgspec
 
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.ddl import DdlType
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
@@ -26,7 +25,7 @@ from penstock.model.timestamp import TS_ZERO, lag_seconds
 from penstock.puller.contract import NewBeginning, SpanProgress
 from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.break_off import BreakOff
-from penstock.puller.logged.doubted_tables import DoubtedTables
+from penstock.puller.logged.doubted_tables import DoubtedTables, created_in
 from penstock.puller.logged.errands import Errands
 from penstock.puller.logged.journal_keeper import Journal, JournalKeeper
 from penstock.puller.logged.reader_place import ReaderPlace
@@ -147,6 +146,7 @@ class SingleLogPuller:
             begun = self._keeper.begin_again(max((s.handed_ts for s in self._routes.all()), default=TS_ZERO), told_ts)
             # A reader that is under way does not know of the mark yet.
             self._again.set()
+            self._doubted.created(created_in(begun.ddls))
             extra = {"ts": begun.position.ts, "ddls": len(begun.ddls)}
             _log.warning("single log puller: capture begins again at the end of the log", extra=extra)
             return NewBeginning(begun.position.ts, begun.ddls)
@@ -321,7 +321,8 @@ class SingleLogPuller:
         self._routes.give(followed)
         self._doubted.note(step.doubts)
         if step.ddls:
-            self._doubted.created([table for ddl in step.ddls if ddl.type is DdlType.CREATE_TABLE for table in ddl.tables])
+            self._doubted.created(created_in(step.ddls))
+        self._doubted.gone(step.gone)
         if step.position is None:
             self._place.is_between = self._place.is_between and not step.changes
             return

@@ -54,7 +54,7 @@ class DoubtedLog(Protocol):
     def look_again(self) -> None:
         """Have the source asked once more about tables of which no version is known."""
 
-    def forget_table(self, table_id: int) -> None:
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Forget the doubts of a table that is gone."""
 
 
@@ -228,8 +228,11 @@ class DoubtedTables:
                 self._doubted.doubt_table(wanted.table_id, wanted.schema, wanted.table, SCHEDULED)
 
     def _is_due(self, state: TableState) -> bool:
-        # A table of which only the name is known waits until the log tells more.
-        if not state.is_open or state.table_id == 0 or state.table_id in self._excluding:
+        if not state.is_open or state.table_id in self._excluding:
+            return False
+        if state.table_id == 0:
+            # A table of which only the name is known waits until the log tells more; one that nobody wants does not.
+            self._is_nobodys(state)
             return False
         if state.table_id in self._asked:
             return True
@@ -243,7 +246,7 @@ class DoubtedTables:
         """Forget a table that no feed has: whoever comes to have it begins with its rows as they are then."""
         if self._rules.concerns(state.table_id, state.schema, state.table):
             return False
-        self._doubted.forget_table(state.table_id)
+        self._doubted.forget_table(state.table_id, state.schema, state.table)
         self._metrics.rereads.labels("gone").inc()
         log.info("doubted table is in no feed", extra=_shown(state))
         return True

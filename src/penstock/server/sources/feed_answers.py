@@ -104,7 +104,7 @@ class _UnopenedLog:
         """Refuse."""
         self._refuse()
 
-    def forget_table(self, table_id: int) -> None:
+    def forget_table(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Refuse."""
         self._refuse()
 

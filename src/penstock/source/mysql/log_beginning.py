@@ -8,6 +8,8 @@ server that wrote the place has it at the file and offset where it was read. Run
 
 from __future__ import annotations
 
+import re
+
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import physical_ms
@@ -24,6 +26,7 @@ _YOUNG_MS_MAX = 3_600_000
 """A log that began so much before the time of a place may have been reset behind it: our clock, or a session's, may be ahead."""
 _NO_EVENT = " 1220 "
 """What a server answers that finds no event at an offset."""
+_GTID = re.compile(r"\b\d+-\d+-\d+\b(?!-)|\b[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}:\d+")
 _INNER_EVENTS = ("Query", "Xid", "Table_map", "Annotate_rows", "Rows_query", "Write_rows", "Update_rows", "Delete_rows")
 """What stands inside of transactions, and never behind one."""
 
@@ -62,8 +65,8 @@ def _is_another(server: Server, place: LogPlace, sizes: dict[str, int]) -> bool:
     kind = str(found[0]["event_type"]) if found else ""
     if kind != "Gtid":
         return kind.startswith(_INNER_EVENTS)
-    gtid = str(found[0]["info"]).split()[-1].strip("'")
-    return place.gtids is not None and place.reached(LogPlace.parse(f"{place.file}:{place.offset}@{gtid}"))
+    gtid = _GTID.search(str(found[0]["info"]))
+    return place.gtids is not None and gtid is not None and place.reached(LogPlace.parse(f"{place.file}:{place.offset}@{gtid[0]}"))
 
 
 def _began_ms(server: Server, sizes: dict[str, int], server_id: int, settings: DumpSettings, clock: Clock) -> int:

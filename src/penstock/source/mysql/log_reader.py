@@ -198,7 +198,8 @@ class LogReader:
             self._doubts.add(found.doubts)
         ddls = tuple(found.event for found in told if found.event is not None)
         doubts = self._doubts.take_for(self._wanted, ddls)
-        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=tuple(ended for found in told for ended in found.ended))
+        schemas, gone = tuple(ended for found in told for ended in found.ended), tuple(name for found in told for name in found.gone)
+        return LogStep(tuple(changes), ddls, position, doubts=doubts, schemas=schemas, gone=gone)
 
     def _given_position(self) -> LogPosition | None:
         return None if self._held else self.position

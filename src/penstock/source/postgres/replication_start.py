@@ -1,8 +1,8 @@
 """How the log is begun to be read: the server is the one that was read before, the slot has the log, and nobody else reads it.
 
-Whatever speaks against it is said before anything is sent: another server or a restored one, a slot that is gone, that was moved on or
-that cannot be read. A slot that an earlier reader is just leaving is waited for; from one that stands still, and lost the log to this one
-by its lease, it is taken. Runs in the log service.
+Whatever speaks against it is said before anything is sent: another server or a restored one, one that took over before it had all that was
+read, a slot that is gone, that was moved on or that cannot be read. A slot that an earlier reader is just leaving is waited for; from one
+that stands still, and lost the log to this one by its lease, it is taken. Runs in the log service.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _session_name(reader: str) -> str:
 
 def start_replication(
     questions: Questions, address: PostgresAddress, start: LogPosition, clock: Clock, slot_wait_s: float, readers: Readers
-) -> tuple[Connection, SlotStatus]:
-    """Return a connection on which the log comes from a position on, and the slot as it was before."""
+) -> tuple[Connection, SlotStatus, str]:
+    """Return a connection on which the log comes from a position on, the slot as it was before, and whose log it is."""
     start_lsn = parse_lsn(start.text)
     replication = questions.open(replication=True)
     try:
-        _check_server(replication, address, start)
+        identity = _check_server(replication, address, start)
         slot = questions.ask(lambda c: read_slot(c, address.slot))
         if slot is None:
             raise PenstockError("LOG_PURGED", f"{address.shown}: slot {address.slot} is gone, and with it the log since {start.text}")
@@ -78,7 +78,7 @@ def start_replication(
     except BaseException:
         replication.close()
         raise
-    return replication, slot
+    return replication, slot, identity
 
 
 def _protocol(replication: Connection, address: PostgresAddress) -> str:
@@ -121,10 +121,16 @@ def _take_slot(replication: Connection, statement: str, clock: Clock, wait_s: fl
             return
 
 
-def _check_server(replication: Connection, address: PostgresAddress, start: LogPosition) -> None:
-    """Raise where this is another server than the one whose log was read, or the same one at an earlier time."""
-    system, _, end, _ = replication.query("IDENTIFY_SYSTEM")[0]
-    wanted = start.text.partition("@")[2]
+def identity_of(replication: Connection) -> str:
+    """Return whose log it is: the system, and the timeline, which another one follows where a server takes over or is restored."""
+    system, timeline, *_ = replication.query("IDENTIFY_SYSTEM")[0]
+    return f"{system}/{timeline}"
+
+
+def _check_server(replication: Connection, address: PostgresAddress, start: LogPosition) -> str:
+    """Return whose log it is; raise where it is not the one that was read: another server's, or the same one from an earlier place on."""
+    system, timeline, end, _ = replication.query("IDENTIFY_SYSTEM")[0]
+    wanted, _, read_on = start.text.partition("@")[2].partition("/")
     if wanted and wanted != system:
         raise PenstockError(
             "UPSTREAM_MISCONFIGURED",
@@ -135,3 +141,16 @@ def _check_server(replication: Connection, address: PostgresAddress, start: LogP
         raise PenstockError(
             "LOG_PURGED", f"{address.shown}: the log ends at {end}, before {start.text}: the server was restored or failed over"
         )
+    if read_on not in {"", timeline} and parse_lsn(start.text) > _left_at(replication, timeline or "", read_on):
+        raise PenstockError(
+            "LOG_PURGED",
+            f"{address.shown}: timeline {timeline} begins before {start.text}: the server took over, or was restored, without it",
+        )
+    return f"{system}/{timeline}"
+
+
+def _left_at(replication: Connection, timeline: str, earlier: str) -> int:
+    """Return where the history of a timeline left an earlier one; 0 where that is no part of it."""
+    history = replication.query(f"TIMELINE_HISTORY {int(timeline)}")[0][1] or "" if timeline != "1" else ""
+    lines = [line.split() for line in history.splitlines() if not line.startswith("#")]
+    return next((parse_lsn(words[1]) for words in lines if words[:1] == [earlier]), 0)

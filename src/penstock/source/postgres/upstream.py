@@ -24,7 +24,7 @@ from penstock.model.timestamp import TS_MAX, compose_ts
 from penstock.source.contract import Capability, SnapshotTicket
 from penstock.source.postgres.commit_log import CommitLog
 from penstock.source.postgres.log_reader import LogReader, LogReaderSettings, LogSource
-from penstock.source.postgres.replication_start import Readers, start_replication
+from penstock.source.postgres.replication_start import Readers, identity_of, start_replication
 from penstock.source.postgres.slot import (
     INSUFFICIENT_PRIVILEGE,
     ensure_slot,
@@ -161,6 +161,7 @@ class PostgresUpstream:
         """Return the end of the log; slot and publication are there afterwards."""
         with self._questions.open(replication=True) as replication:
             self._questions.ask(lambda c: ensure_slot(c, replication, self.address))
+            self._identity = identity_of(replication)
         # In this order: a commit between the two has a place after the first and a ts below the second, and the chain lifts it.
         end = self.log_end()
         tables = self._questions.ask(read_tables)
@@ -172,6 +173,7 @@ class PostgresUpstream:
         """Return the end of the log, behind what became of the tables in the part that is lost; slot and publication are there."""
         with self._questions.open(replication=True) as replication:
             self._questions.ask(lambda c: ensure_slot(c, replication, self.address))
+            self._identity = identity_of(replication)
         end = self.log_end()
         tables = self._questions.ask(read_tables)
         places = self._watch.places([t.table_id & OID_MASK for t in self._book.announced()])
@@ -196,9 +198,9 @@ class PostgresUpstream:
         """Yield the log from a position on; one thread reads."""
         # Compiled while nobody waits: a server ends a stream that nobody reads for long.
         warm_kernels()
-        system = self._system()
         wait_s = self._settings.slot_wait_s
-        replication, slot = start_replication(self._questions, self.address, start, self._clock, wait_s, self._readers)
+        started = start_replication(self._questions, self.address, start, self._clock, wait_s, self._readers)
+        replication, slot, self._identity = started
         self._watch.begin(slot.catalog_xmin)
         stream = ReplicationStream(replication, 0, self._settings.reader.stream, self._clock)
         try:
@@ -208,7 +210,15 @@ class PostgresUpstream:
                 self._wanted = wanted
                 self._reading_since_s = self._reading_since_s or self._clock.monotonic_s()
             source = LogSource(
-                stream, self._book, self._watch, self._fetch, self._commits, self._log_now, self._root_of, self.address.shown, system
+                stream,
+                self._book,
+                self._watch,
+                self._fetch,
+                self._commits,
+                self._log_now,
+                self._root_of,
+                self.address.shown,
+                self._identity,
             )
             reader = LogReader(source, self._settings.reader, self._clock)
             with self._lock:
@@ -351,7 +361,7 @@ class PostgresUpstream:
     def _system(self) -> str:
         if not self._identity:
             with self._questions.open(replication=True) as replication:
-                self._identity = replication.query("IDENTIFY_SYSTEM")[0][0] or ""
+                self._identity = identity_of(replication)
         return self._identity
 
     def _fetch(

@@ -133,3 +133,17 @@ def test_a_doubt_with_only_a_name_becomes_one_about_the_next_table_that_gets_the
     doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
     assert doubts.close(1, 70, "")
     assert [(s.table_id, s.state) for s in book.states()] == [(1, TableCondition.OK)], "read again, the same log changes nothing"
+
+
+def test_a_doubt_with_only_a_name_ends_where_no_table_has_the_name() -> None:
+    book = MemoryDoubts(SimulatedClock())
+    doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)
+    names = [("shop", "t1"), ("shop", "t2"), ("bank", "t1"), ("bank", "t3")]
+    doubts.note([TableDoubt(0, *name, 40, "no version of it is known", "SCHEMA_UNKNOWN", "look") for name in names])
+    doubts.note([doubt(40)])
+    doubts.gone([("shop", "t1", 39), ("shop", "t9", 50)])
+    assert len(book.states()) == 5, "a drop from before it is another table's"
+    doubts.gone([("shop", "t1", 50)])
+    assert [(s.schema, s.table) for s in book.states() if s.table_id == 0] == [("bank", "t1"), ("bank", "t3"), ("shop", "t2")]
+    doubts.gone([("bank", "", 50)])
+    assert [(s.table_id, s.schema, s.table) for s in book.states()] == [(0, "shop", "t2"), (1, "shop", "t1")]

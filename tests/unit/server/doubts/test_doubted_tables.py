@@ -105,8 +105,11 @@ def test_a_doubt_about_a_table_of_no_feed_is_forgotten(lab: Lab) -> None:
     lab.rules.tables = {8}
     lab.log.doubt_table(7, "elsewhere", "t", "it was filled by the statement that made it")
     lab.log.doubt_table(8, "elsewhere", "moved", "a rewrite")
+    # Of these only the names are known.
+    lab.log.doubt_table(0, "elsewhere", "u", "no version of it is known")
+    lab.log.doubt_table(0, "shop", "u", "no version of it is known")
     assert lab.after(2.1) == []
-    assert [s.table_id for s in lab.log.table_states()] == [8], "a feed has it still under its former name"
+    assert [(s.table_id, s.schema) for s in lab.log.table_states()] == [(0, "shop"), (8, "elsewhere")], "a feed has it under a former name"
 
 
 def test_doubts_are_settled_where_the_log_is_read(lab: Lab) -> None:

@@ -34,7 +34,7 @@ from penstock.source.mysql.tables.shown_tables import ReadTable, ShownTables
 from penstock.source.mysql.tables.table_book import FOREVER, TableBook, table_id
 from penstock.source.mysql.tables.version_columns import IsNewest, VersionColumns
 from penstock.source.mysql.wire.tablemap import TableMap
-from penstock.source.single_log import TableDoubt
+from penstock.source.single_log import GoneName, TableDoubt
 
 _NAMES_ONLY = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
 _OTHER_COLUMNS = ("the log describes it with other columns than its statements told",)
@@ -48,6 +48,7 @@ class Told(msgspec.Struct, frozen=True):
     ended: tuple[TableSchema, ...] = ()
     """Versions without columns: tables that are no more."""
     doubts: tuple[TableDoubt, ...] = ()
+    gone: tuple[GoneName, ...] = ()
 
 
 class TableVersions:
@@ -215,9 +216,11 @@ class TableVersions:
         self._untold = {
             n: v for n, v in self._untold.items() if n not in statement.tables and (statement.tables or n[0] != statement.schema)
         }
+        known = {(t.schema, t.table) for t in gone}
+        names = tuple((*n, ts) for n in statement.tables if n not in known) if statement.tables else ((statement.schema, "", ts),)
         if not gone and not always:
-            return Told()
-        return Told(DdlEvent(ts, statement.type, query, statement.schema, (), tuple(t.table_id for t in gone)), ended)
+            return Told(gone=names)
+        return Told(DdlEvent(ts, statement.type, query, statement.schema, (), tuple(t.table_id for t in gone)), ended, gone=names)
 
     def _truncate(self, name: TableName, query: str, ts: int) -> Told:
         old = self._live.get(name)
@@ -268,6 +271,7 @@ class TableVersions:
         """Give tables other names, one pair after the other, as the server does."""
         before: dict[int, TableSchema] = {}
         ended: list[TableSchema] = []
+        gone: list[GoneName] = []
         for old_name, new_name in statement.renamed:
             table = self._live.pop(old_name, None)
             taken = self._live.pop(new_name, None)
@@ -276,6 +280,7 @@ class TableVersions:
             rows_untold = self._untold.pop(old_name, None)
             self._untold.pop(new_name, None)
             if table is None:
+                gone.append((*old_name, ts))
                 ended += [self._untell(new_name, ts, rows_untold)] if rows_untold is not None else []
                 continue
             before.setdefault(table.table_id, table)
@@ -292,12 +297,14 @@ class TableVersions:
             changed.append(self._live[now.schema, now.table])
             names.append((number, old.schema, old.table))
         if not changed:
-            return Told(None, tuple(ended))
+            return Told(None, tuple(ended), gone=tuple(gone))
         if any(schema != t.schema for (_, schema, _), t in zip(names, changed, strict=True)):
             # A statement names tables of its own database by half, and whoever reads it later does not know which that was.
             query = compose_rename(statement.renamed)
         dropped = tuple(t.table_id for t in ended)
-        return Told(DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), dropped, tuple(names)), tuple(ended))
+        return Told(
+            DdlEvent(ts, statement.type, query, statement.schema, tuple(changed), dropped, tuple(names)), tuple(ended), gone=tuple(gone)
+        )
 
     def _change(self, statement: Statement, query: str, ts: int) -> Told:
         name = statement.tables[0]
