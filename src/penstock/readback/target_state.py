@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.format.column_selection import select_columns
-from penstock.format.layout.paths import DataPath, IndexPath, dispatcher_text
+from penstock.format.layout.paths import DataDir, DataPath, IndexPath, dispatcher_text
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_MAX
@@ -87,6 +87,13 @@ class StorageState:
         name = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
         partition = work.table.partition_id if self._settings.enable_partition_separator else 0
         found = [(p, i) for p, i in reader.index_files(schema, table) if i.dispatcher == name and i.dir.partition == partition]
+        newest = newest_directory(work.position)
+        if newest is not None and (schema, table) == (work.table.schema, work.table.table):
+            # An attempt may have ended between the first file of a directory and its index: the next index names that file too.
+            (version, date), _ = newest
+            last = IndexPath(DataDir(schema, table, version, partition, date), name)
+            if last.dir not in {index.dir for _, index in found}:
+                found.append((self._settings.layout.index_path(last.dir, name), last))
         return sorted(found, key=lambda one: (one[1].dir.version, one[1].dir.date))
 
 
@@ -104,10 +111,6 @@ class _FutureReader(StorageReader):
     def data_path(self, index: IndexPath, number: int) -> str:
         """Return the path of a data file."""
         return self._layout.data_path(DataPath(index.dir, index.dispatcher, number))
-
-    def last_number(self, path: str, index: IndexPath) -> int:
-        """Return the last number that an index names."""
-        return max((number for number, _ in self._numbered(path, index)), default=0)
 
 
 def _last_number(reader: _FutureReader, path: str, index: IndexPath, position: Mapping[str, int]) -> int:
