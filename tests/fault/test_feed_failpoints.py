@@ -14,7 +14,7 @@ from penstock.feed.window.barrier import commit_recorded_window
 from penstock.feed.window.fence import OwnerFence
 from penstock.feed.window.planner import WindowPlanner
 from penstock.model.errors import PenstockError
-from penstock.model.failpoints import POINTS, arm
+from penstock.model.failpoints import FEED_POINTS, arm
 from penstock.readback.inspection import Extent, check_target
 from penstock.sink.catalog import open_maintainer
 from penstock.target.settings import from_uri
@@ -28,7 +28,7 @@ SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARC
 # These depend on how much there is and how long it takes; the tests of the sink's engine reach them.
 RARE = {"spool-write", "cut-record"}
 # Those of a store on shared storage are passed in tests/integration/test_killed_machines.py, those of other targets in their own tests.
-OWN = sorted(p for p in POINTS if not p.startswith(("share-", "http-", "dead-letter")))
+OWN = sorted(FEED_POINTS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.meta.records import NOBODY, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
-from penstock.model.failpoints import FAILPOINTS, POINTS, arm
+from penstock.model.failpoints import FAILPOINTS, FEED_POINTS, arm
 from testing.checks.target_audit import DeliveredChanges, checkpoint_of, digests, numbering_problems
 from testing.paths.whole_path import WholePath
 
@@ -49,7 +49,7 @@ def run_until_halted(path: WholePath, until_ts: int) -> bool:
 def test_pause_and_resume_at_any_point(path: WholePath) -> None:
     path.drain()
     reached = set()
-    for at, point in enumerate(sorted(POINTS)):
+    for at, point in enumerate(sorted(FEED_POINTS)):
         until_ts = work(path, at)
         stood = []
 
@@ -79,6 +79,6 @@ def test_pause_and_resume_at_any_point(path: WholePath) -> None:
         assert {name: after.get(name) for name in published} == published
         assert numbering_problems(path.target) == []
         assert checkpoint_of(path.target) == path.meta.checkpoint_ts("f")
-    assert {p.partition(":")[0] for p in POINTS - reached} <= RARE
+    assert {p.partition(":")[0] for p in FEED_POINTS - reached} <= RARE
     path.verify().check()
     assert DeliveredChanges(path.reader()).problems() == []

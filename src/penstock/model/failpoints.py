@@ -18,13 +18,13 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 
 VARIABLE = "PENSTOCK_FAILPOINTS"
-STEPS = (
+FEED_STEPS = (
     *("spool-write", "cut-record", "data-put", "index-put", "schema-file"),
     *("window-record", "checksums", "transactions", "progress", "metadata"),
-    *("http-post", "dead-letter", "kafka-commit", "lake-commit"),
-    *("share-schemas", "share-manifest", "share-marks"),
 )
-POINTS = frozenset(f"{step}:{side}" for step in STEPS for side in ("before", "after"))
+"""Those of a feed that writes files."""
+STEPS = (*FEED_STEPS, "http-post", "dead-letter", "kafka-commit", "lake-commit", "share-schemas", "share-manifest", "share-marks")
+POINTS, FEED_POINTS = (frozenset(f"{step}:{side}" for step in steps for side in ("before", "after")) for steps in (STEPS, FEED_STEPS))
 
 
 @dataclass

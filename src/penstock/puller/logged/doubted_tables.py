@@ -141,7 +141,10 @@ class DoubtedTables:
 
     def request(self, table_id: int, schema: str, table: str, reason: str, at_ts: int) -> None:
         """Doubt a table because somebody asks for it, above whatever the log said up to a ts."""
-        doubt_ts = max(at_ts, self._newest_ts(_key(table_id, schema, table)) + 1)
+        watch = self._watches.get(table_id)
+        # A round that is under way may have read the table already, also where the log has not moved since.
+        begun_ts = watch.begun.ts + 1 if watch is not None else 0
+        doubt_ts = max(at_ts, begun_ts, self._newest_ts(_key(table_id, schema, table)) + 1)
         self._open(TableState(table_id, schema, table, TableCondition.DOUBTFUL, reason, doubt_ts=doubt_ts))
 
     def joined(self, table_id: int, start_ts: int) -> None:

@@ -99,6 +99,17 @@ def test_newer_doubts_about_an_open_table_cost_no_write_and_outlast_a_reread_tha
     assert [s.state for s in book.states()] == [TableCondition.OK]
 
 
+def test_a_doubt_that_somebody_asks_for_while_the_table_is_read_outlasts_that_reading_where_the_log_stands_still() -> None:
+    book = NotedDoubts(SystemClock(), [])
+    doubts = DoubtedTables(book, SimulatedClock(), 10)
+    doubts.request(1, "s", "t", "first", 40)
+    doubts.begin_watch(Watch(1, 50, "p", (SPAN,)))
+    doubts.request(1, "s", "t", "second", 50)
+    assert not doubts.close(1, 60, "")
+    doubts.begin_watch(Watch(1, 60, "p", (SPAN,)))
+    assert doubts.close(1, 70, "")
+
+
 def test_a_paused_table_is_left_out_until_a_re_read_begins_and_a_forgotten_one_is_no_longer_known() -> None:
     book = MemoryDoubts(SimulatedClock())
     doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)

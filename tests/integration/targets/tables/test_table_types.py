@@ -14,7 +14,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.model.types import ColumnType, TypeKind
 from testing.targets.database_kit import TargetDatabase
-from tests.integration.targets.test_table_rows import END, T0, deliver
+from tests.integration.targets.tables.test_table_rows import END, T0, deliver
 
 pytestmark = pytest.mark.integration
 K = TypeKind
