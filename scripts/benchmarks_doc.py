@@ -34,12 +34,17 @@ BAR_PX, ROW_PX, LABEL_PX = 320, 22, 430
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One figure of a run."""
+    """One figure of a run; without a value where it was not measured."""
 
     name: str
-    value: float
+    value: float | None
     target: float
-    holds: bool
+    holds: bool | None
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return the figure and whether it holds, for people."""
+        return ("not measured", "") if self.value is None else (f"{self.value:.2f}", "yes" if self.holds else "**no**")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -87,7 +92,8 @@ def table(rows: list[tuple[Run, Bar]], *, with_run: bool) -> str:
     head = ["benchmark", "figure", "value", "target", "holds", *(["commit", "size"] if with_run else [])]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for run, bar in rows:
-        cells = [f"`{run.bench}`", bar.name, f"{bar.value:.2f}", f"{bar.target:g}", "yes" if bar.holds else "**no**"]
+        value, holds = bar.shown
+        cells = [f"`{run.bench}`", bar.name, value, f"{bar.target:g}", holds]
         lines.append("| " + " | ".join([*cells, *([run.commit, run.size] if with_run else [])]) + " |")
     return "\n".join(lines)
 
@@ -125,11 +131,11 @@ def chart(runs: list[Run]) -> str:
     for at, (run, bar) in enumerate(rows):
         y = ROW_PX * (at + 1)
         # A target of 0 has no ratio: the bar is as long as its target where it holds.
-        length = (min(4.0, bar.value / bar.target) if bar.target else 1.0 if bar.holds else 4.0) * scale
+        length = (min(4.0, (bar.value or 0.0) / bar.target) if bar.target else 1.0 if bar.holds else 4.0) * scale
         colour = "#2f7d4f" if bar.holds else "#b23b3b"
         parts.append(f'<text x="{LABEL_PX - 8}" y="{y + 12}" text-anchor="end">{_escaped(f"{run.bench}: {bar.name}"[:68])}</text>')
         parts.append(f'<rect x="{LABEL_PX}" y="{y + 2}" width="{length:.1f}" height="{ROW_PX - 8}" fill="{colour}"/>')
-        parts.append(f'<text x="{LABEL_PX + length + 5:.1f}" y="{y + 12}">{bar.value:.2f}</text>')
+        parts.append(f'<text x="{LABEL_PX + length + 5:.1f}" y="{y + 12}">{bar.shown[0]}</text>')
     line = LABEL_PX + scale
     parts.append(f'<line x1="{line}" x2="{line}" y1="{ROW_PX - 4}" y2="{height - ROW_PX}" stroke="black" stroke-dasharray="3 3"/>')
     parts.append(f'<text x="{line}" y="{height - 6}" text-anchor="middle">the target</text></svg>')

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("mysql", "postgres", "duckdb")
+EXTRAS = ("mysql", "postgres", "duckdb", "kafka", "delta", "iceberg")
 
 
 def installed(name: str, extras: tuple[str, ...] = EXTRAS) -> dict[str, metadata.Distribution]:

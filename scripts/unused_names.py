@@ -22,11 +22,9 @@ CALLED_FROM_OUTSIDE |= {"TypeDecorator[str]", "BaseHTTPRequestHandler", "Network
 REGISTERS = {"command", "group", "callback", "get", "post", "put", "delete", "exception_handler"}
 """Decorators of an object that keeps what they decorate: a verb, a route."""
 ALLOWED = {
-    "feed/formats/storage_reader.py::register": "for users: docs/reading-changes.md",
-    "feed/formats/table_reader.py::register_penstock": "for users: docs/reading-changes.md",
-    "feed/formats/storage_table.py::read_table": "for users: docs/reading-changes.md",
     "format/csv/dialect.py::HEX": "a value of the setting binary-encoding",
     "format/sheet_kernels.py::validity": "kernels read it by its place",
+    "library/capture.py::wait_until_caught_up": "for users: docs/library.md",
     "model/failpoints.py::arm": "the seam of every test that kills a process",
     "source/dataserver/service/service.py::CdcPullLog": "gRPC calls it by name",
     "source/dataserver/workload.py::last_commit_ts": "what whoever drives a workload waits for",

@@ -13,7 +13,7 @@ from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.ports import RunStatus
 
-REAL_WAIT_S_MAX = 30.0
+REAL_WAIT_S_MAX = 120.0
 
 
 class ScriptedFeedRun:

@@ -17,12 +17,15 @@ import pyarrow as pa
 
 from penstock.feed.settings import FeedSettings
 from penstock.feed.window.assignment import FeedContext
+from penstock.model.clock import SystemClock
 from penstock.model.rows.row_key import table_prefix
 from penstock.model.span import DDL_SPAN, Span
 from penstock.model.table import TableSchema
 from penstock.server.verify.verification import Verdict, rows_of, verify_target
 from penstock.source.dataserver.client import DataServerUpstream
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
+from penstock.store.history import HistoryNeeds
+from penstock.store.settings import StoreSettings
 from testing.paths.feed_path import WAIT_S, FeedPath
 from testing.paths.local_feed import LocalFeed
 
@@ -155,3 +158,24 @@ def read_state(upstream: DataServerUpstream, table: TableSchema, ts: int) -> pl.
         pl.DataFrame(rows.select(table.row_schema().names)) for rows in rows_of(upstream.read_table(Span(table.table_id), ts), table)
     ]
     return pl.concat(frames).rename({c.field_name: c.name for c in table.columns})
+
+
+def lose_history(path: WholePath) -> None:
+    """Let all history go that can go, however old it is and whoever pins it."""
+    path.wait_resolved(path.upstream.current_ts())
+    path.flush_store()
+    for span_id in path.store.span_ids():
+        path.store.merge(span_id)
+    rewrite_rows(path)
+    path.wait_resolved(path.upstream.current_ts())
+    path.flush_store()
+    path.store.needs = HistoryNeeds(StoreSettings(history_seconds=0, checkpoint_seconds=0, gc_ttl_seconds=0), SystemClock())
+    path.store.collect_garbage()
+
+
+def rewrite_rows(path: WholePath) -> None:
+    """Write the rows of all tables once more as they are: objects leave only behind later ones."""
+    for table in (t for t in path.upstream.list_tables() if t.schema == "d"):
+        for batch in path.upstream.read_table(Span(table.table_id), path.upstream.current_ts()):
+            with path.upstream.txn() as txn:
+                txn.put(table, {c.name: batch.records.column(c.field_name) for c in table.columns})

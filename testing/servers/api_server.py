@@ -98,12 +98,12 @@ class ApiServer:
         self.doubted = DoubtedTables(
             self.doubts, self.doubts.job, rules, RereadSettings(delay_s=0.0), clock, random.Random(0), DoubtMetrics(registry)
         )
-        registry.register(TableStateCollector(self.doubted.states))
+        registry.register(TableStateCollector(self.doubted.states, clock))
         feeds = FeedWatch("test", self.meta, self.supervisor.status, lambda: "", lambda _: True, settings, clock)
         self.health = ServerHealth(
             {"meta": lambda: meta_look(self.meta)}, feeds, lambda: "" if self.supervisor.alive else "it ended", clock
         )
-        registry.register(HealthCollector(self.health.components, self.health.problems))
+        registry.register(HealthCollector(self.health.components, self.health.problems, clock))
         self._token_file = ensure_token(directory)
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)
         self.callers = callers = Callers(self.token, self._tokens, clock)

@@ -58,7 +58,7 @@ class EvilSite:
             self._relay.shutdown(socket.SHUT_RDWR)
         self._relay.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(120)
         for one in self._ends:
             one.close()
 

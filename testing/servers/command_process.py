@@ -10,7 +10,7 @@ import sys
 import threading
 from types import TracebackType
 
-_STOP_S = 30.0
+_STOP_S = 120.0
 
 
 class CommandProcess:

@@ -69,7 +69,7 @@ class FaultProxy:
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         """Pass one request on, or let it fail."""
-        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        body = _body(request)
         fault = self._choose(request.command)
         with self._lock:
             self.counts[fault] += 1
@@ -112,13 +112,28 @@ class FaultProxy:
         try:
             connection.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
             for name, value in request.headers.items():
-                if name.lower() not in _HOP:
+                if name.lower() not in _HOP | {"content-length"}:
                     connection.putheader(name, value)
+            if body or "content-length" in request.headers:
+                connection.putheader("content-length", str(len(body)))
             connection.endheaders(body or None)
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()
         finally:
             connection.close()
+
+
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    """Read what a request sends, also where it does not say how much that is."""
+    if request.headers.get("transfer-encoding", "").lower() != "chunked":
+        return request.rfile.read(int(request.headers.get("content-length", 0)))
+    parts = []
+    while size := int(request.rfile.readline().partition(b";")[0], 16):
+        parts.append(request.rfile.read(size))
+        request.rfile.readline()
+    while request.rfile.readline().strip():
+        continue
+    return b"".join(parts)
 
 
 @contextmanager

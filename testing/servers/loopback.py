@@ -1,50 +1,73 @@
-"""Servers on loopback, each in a folder of its own and ended by its process: what benchmarks and tests have in common.
+"""Servers on loopback: what benchmarks and tests have in common, beside what the demo starts them with (``cli/demo/loopback.py``).
 
-Nothing here knows what a server serves. A program that is not on this machine is ``MISSING_DEPENDENCY`` and names its Debian package.
-Runs in benchmarks and in tests.
+A program that is not on this machine is ``MISSING_DEPENDENCY`` and names its Debian package. Runs in benchmarks and in tests.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from penstock.model.clock import SystemClock
+from penstock.cli.demo.loopback import STOP_S_MAX, answers, as_user, end, program, running, unprivileged
 from penstock.model.errors import PenstockError
 
-START_S_MAX = 90.0
-STOP_S_MAX = 20.0
+__all__ = [
+    "STOP_S_MAX",
+    "answers",
+    "as_user",
+    "end",
+    "free_port",
+    "http_server",
+    "mysql_command",
+    "mysql_root",
+    "program",
+    "running",
+    "unprivileged",
+]
+"""What is started by the demo as well has its home there."""
 MYSQL_ROOT_VARIABLE = "PENSTOCK_MYSQL_ROOT"
 MYSQL_ROOT_DEFAULT = Path("/var/cache/penstock/mysql-root")
+_GIVEN_BY_THE_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORTS = 12_000
+_held: list[socket.socket] = []
+"""Names that this process holds, one for each port that it was told."""
 
 
-def free_port() -> int:
-    """Return a loopback port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+def free_port(neighbour: int = 0) -> int:
+    """Return a loopback port that nobody else gets while this process lives; with ``neighbour``, the one so far above it too.
+
+    It is none of those that the system gives to connections and to servers that ask for any: such a server, or a connection, could have
+    it before the server for which it is meant, or while that one is started again.
+    """
+    end_port = int(_GIVEN_BY_THE_SYSTEM.read_text(encoding="ascii").split()[0]) - neighbour
+    first = max(1_024, end_port + neighbour - _PORTS)
+    for step in range(end_port - first):
+        port = first + (os.getpid() * 101 + step) % (end_port - first)
+        if _hold(port) and (not neighbour or _hold(port + neighbour)):
+            return port
+    raise OSError("no loopback port is free")
 
 
-def answers(port: int) -> Callable[[], bool]:
-    """Return a test of whether something listens at a loopback port."""
-
-    def ready() -> bool:
-        with socket.socket() as one:
-            one.settimeout(1.0)
-            return one.connect_ex(("127.0.0.1", port)) == 0
-
-    return ready
+def _hold(port: int) -> bool:
+    """Hold a port against other processes that ask here, by a name that ends with this process; return whether it could be had."""
+    name, one = socket.socket(socket.AF_UNIX), socket.socket()
+    try:
+        name.bind(f"\0penstock-port-{port}")
+        one.bind(("127.0.0.1", port))
+    except OSError:
+        name.close()
+        return False
+    finally:
+        one.close()
+    _held.append(name)
+    return True
 
 
 @contextmanager
@@ -63,68 +86,6 @@ def http_server(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | Non
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@contextmanager
-def running(command: Sequence[str], directory: Path, ready: Callable[[], bool], user: str | None = None) -> Iterator[None]:
-    """Run a server until the block ends; wait until it is ready."""
-    log = directory / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(as_user(user, command), stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True)
-    try:
-        clock, pause = SystemClock(), threading.Event()
-        deadline = clock.monotonic_s() + START_S_MAX
-        while not ready():
-            if process.poll() is not None or clock.monotonic_s() > deadline:
-                said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-                raise PenstockError("UPSTREAM_UNREACHABLE", f"{command[0]} did not start: {said}")
-            clock.wait(pause, 0.1)
-        yield
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes], wait_s: float = STOP_S_MAX) -> None:
-    """End a server that leads its process group, and what it started with it."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def unprivileged(directory: Path) -> str | None:
-    """Make a directory; return the user under which a server runs that refuses to run as root, let into the directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
-        return None
-    name = next(u.pw_name for u in pwd.getpwall() if u.pw_name in {"postgres", "mysql", "nobody"})
-    shutil.chown(directory, name)
-    for parent in (directory, *directory.parents):
-        if parent.stat().st_uid == 0 and parent != Path("/") and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    return name
-
-
-def as_user(user: str | None, command: Sequence[str]) -> list[str]:
-    """Return a command that runs under another user.
-
-    Python would fork for it rather than spawn, and gRPC, whose threads are in the tests' process, aborts a fork now and then.
-    """
-    return [*(("setpriv", f"--reuid={user}") if user else ()), *command]
-
-
-def program(name: str, package: str) -> str:
-    """Return where a program is; PostgreSQL's newest version first, whose programs are on no path."""
-    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name), reverse=True):
-        if (folder / name).exists():
-            return str(folder / name)
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/bin")
-    if found is None:
-        raise PenstockError("MISSING_DEPENDENCY", f"{name} is not on this machine", f"Install the Debian package {package}.")
-    return found
 
 
 def mysql_root() -> Path | None:

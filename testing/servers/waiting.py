@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 120.0
 _LOOK_S = 0.05
 
 

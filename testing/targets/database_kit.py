@@ -16,10 +16,12 @@ from typing import Any
 
 import psycopg
 import pymysql
+import pytest
 
 from penstock.access.mysql_server import parse_uri
 from penstock.sink.catalog import kind_of
 from penstock.target.kind import SinkRun
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb, postgres
 from testing.targets.kit import Kit
 
@@ -29,29 +31,34 @@ _servers: dict[str, str] = {}
 
 
 def server_uri(kind: str) -> str:
-    """Return the URI of the process's ``mariadb`` or ``postgres``, which is started when it is first asked for."""
+    """Return the URI of the process's ``mariadb``, ``mysql`` or ``postgres``, which is started when it is first asked for."""
     with _lock:
         if kind not in _servers:
             running = contextlib.ExitStack()
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)))
             folder.chmod(0o755)
-            start = mariadb if kind == "mariadb" else postgres
+            start = {"mariadb": mariadb, "mysql": mysql, "postgres": postgres}[kind]
             _servers[kind] = running.enter_context(start(folder / kind))
             atexit.register(running.close)
         return _servers[kind]
 
 
+MYSQL = pytest.param("mysql", marks=pytest.mark.mysql)
+"""MySQL itself as a parameter of a test."""
+
+
 class TargetDatabase:
     """A target of a test: its URI, in which the books have a schema of their own, and names that no other test has."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, server: str = "") -> None:
+        """``server`` is the URI of a server of the test's own."""
         self.kind = kind
         self.number = next(_numbers)
         self.home = f"books{self.number}"
-        self.server = server_uri(kind)
+        self.server = server or server_uri(kind)
         self.prefix = f"t{self.number}_"
         self.options = {"schema-name": self.prefix + "{schema}", "progress-schema": self.home}
-        self.uri = self.server.rpartition("/")[0] + ("/" if kind == "mariadb" else "/postgres")
+        self.uri = self.server.rpartition("/")[0] + ("/postgres" if kind == "postgres" else "/")
 
     def connect(self, **settings: Any) -> Any:
         """Return a connection of the driver that commits each statement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testing.targets.callback_kit import callback_kit
 from testing.targets.database_kit import mariadb_kit, postgres_kit
 from testing.targets.http_kit import http_kit
 from testing.targets.kafka_kit import kafka_at_least_once_kit, kafka_kit
@@ -16,6 +17,7 @@ KITS: dict[str, MakeKit] = {
     "mariadb": mariadb_kit,
     "postgres": postgres_kit,
     "http": http_kit,
+    "callback": callback_kit,
     "delta": delta_kit,
     "iceberg": iceberg_kit,
     "kafka": kafka_kit,

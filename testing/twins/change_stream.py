@@ -25,7 +25,7 @@ from penstock.source.proto import cdc_pb2
 from penstock.source.ranged import Decoded, RangeEpoch, RangeInfo
 from penstock.source.raw import RawBatch
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 _CUT = object()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.model.clock import SystemClock
 
-REAL_WAIT_S_MAX = 30.0
+REAL_WAIT_S_MAX = 120.0
 _EVENT_POLL_S = 0.005
 NANOSECONDS = 1_000_000_000
 

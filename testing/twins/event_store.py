@@ -107,7 +107,7 @@ class MemoryEventStore(UnsharedStore):
         with self._changed:
             self._append_errors.extend(errors)
 
-    def wait_resolved(self, span_id: int, ts: int, timeout_s: float = 30.0) -> bool:
+    def wait_resolved(self, span_id: int, ts: int, timeout_s: float = 120.0) -> bool:
         """Wait until a span is resolved up to a ts; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._resolved.get(span_id, 0) >= ts, timeout_s)

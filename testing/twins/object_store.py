@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.store.objects.objects import ObjectBackend
 
-HOLD_S_MAX = 30.0
+HOLD_S_MAX = 120.0
 
 
 class Fault(Enum):

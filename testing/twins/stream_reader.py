@@ -15,7 +15,7 @@ import grpc
 from penstock.source.proto import cdc_pb2
 from penstock.source.ranged import RangeInfo
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 120.0
 Committed = tuple[int, bytes, bytes | None, bytes | None]
 """Commit ts, key, value (None: deleted), old value (None: none)."""
 

@@ -47,7 +47,7 @@ def history(source: StorageLab) -> list[Applied]:
     source.ddl(T0 + DAY + 5, DdlType.ADD_COLUMN, "ALTER TABLE a ADD kind ENUM('x','y')", wide)
     source.write(wide, [(T0 + DAY + 6, Op.UPDATE, 3, "later", 2)])
     moved = table("c", T0 + DAY + 9, table_id=2)
-    source.ddl(T0 + DAY + 9, DdlType.RENAME_TABLE, "RENAME TABLE b TO c", moved, old_names=((2, "s", "b"),))
+    source.ddl(T0 + DAY + 9, DdlType.RENAME_TABLE, "ALTER TABLE b RENAME TO c", moved, old_names=((2, "s", "b"),))
     for span in (0, 1):
         rows = [(T0 + DAY + 20 + n, Op.INSERT, 10 * span + n, f"span {span}") for n in range(2)]
         source.write(moved, rows, DispatcherId(2, span, 2))
@@ -63,7 +63,7 @@ def history(source: StorageLab) -> list[Applied]:
         Applied("s.b", "I", T0 + 7, ("1", "of b")),
         Applied("s.a", "ALTER TABLE a ADD kind ENUM('x','y')", T0 + DAY + 5),
         Applied("s.a", "U", T0 + DAY + 6, ("3", "later", "y")),
-        Applied("s.c", "RENAME TABLE b TO c", T0 + DAY + 9),
+        Applied("s.c", "RENAME TABLE `s`.`b` TO `s`.`c`", T0 + DAY + 9),
         *(Applied("s.c", "I", T0 + DAY + 20 + n, (str(10 * span + n), f"span {span}")) for span in (0, 1) for n in range(2)),
     ]
 

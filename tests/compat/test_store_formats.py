@@ -50,10 +50,10 @@ def write_golden() -> None:
         for batches in (both_sides(SPAN.span_id, ROWS), [change_batch(SPAN.span_id, NEWER_ROWS, BatchKind.DATA, NEWER)]):
             durable = threading.Event()
             store.append(SPAN.span_id, batches, durable.set)
-            durable.wait(20)
+            durable.wait(120)
         durable = threading.Event()
         store.append_ddl(DDL, durable.set)
-        durable.wait(20)
+        durable.wait(120)
         store.advance_resolved_ts(SPAN.span_id, 13)
         store.flush(SPAN.span_id)
         store.advance_resolved_ts(SPAN.span_id, 20)
@@ -87,7 +87,7 @@ def write_merged_golden() -> None:
             rows = [r for r in MERGED_ROWS if resolved_ts - 15 <= r[0] <= resolved_ts and r[0] > store.resolved_ts(SPAN.span_id)]
             durable = threading.Event()
             store.append(SPAN.span_id, both_sides(SPAN.span_id, rows), durable.set)
-            durable.wait(20)
+            durable.wait(120)
             store.advance_resolved_ts(SPAN.span_id, resolved_ts)
             if plan is not None and merge:
                 writer = SpanWriter(store.objects, SPAN.span_id, ObjectSettings(1 << 20, None), random.Random(1))
@@ -126,7 +126,7 @@ def write_shared_golden(disk: Path) -> None:
         append_durably(store, SPAN.span_id, ROWS, 14)
         durable = threading.Event()
         store.append_ddl(DDL, durable.set)
-        durable.wait(20)
+        durable.wait(120)
         store.advance_resolved_ts(DDL_SPAN.span_id, 20)
 
 

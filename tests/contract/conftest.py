@@ -30,7 +30,7 @@ from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from testing.servers.loopback_server import mariadb, postgres
 from testing.twins.logged_database import MemoryDatabase
 
-SLOT_FREE_S = 20.0
+SLOT_FREE_S = 120.0
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from testing.twins.event_store import MemoryEventStore
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
-WAIT_S = 20
+WAIT_S = 120
 Open = Callable[[int, int], ChangesHandle]
 
 

@@ -25,7 +25,7 @@ from penstock.source.contract import Capability
 from testing.twins.single_log import MemoryJournal
 
 TableOf = Callable[..., TableSchema]
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def parts(journal: MemoryJournal | None) -> PullerParts:

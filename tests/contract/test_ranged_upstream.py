@@ -70,8 +70,8 @@ class DataServerRanges:
         name = {"range_id": info.range_id, "range_epoch": epoch, "subscriber_name": "t"}
         with grpc.insecure_channel(info.store_addr) as channel:
             stub = dataserver_pb2_grpc.DataServerStub(channel)
-            assert not stub.CdcRegister(pb.CdcRegisterRequest(**name), timeout=5).error.code
-            data = stub.CdcPullLog(pb.CdcPullLogRequest(**name, last_log_index=1), timeout=5).log_data
+            assert not stub.CdcRegister(pb.CdcRegisterRequest(**name), timeout=120).error.code
+            data = stub.CdcPullLog(pb.CdcPullLogRequest(**name, last_log_index=1), timeout=120).log_data
         op = {0: RAW_PUT, 1: RAW_DELETE}
         return raw_batch(info.range_id, [(d.commit_ts, 0, op[d.type], d.key, d.value or None, d.old_value or None) for d in data])
 

@@ -133,7 +133,7 @@ def test_enqueued_then_flushed_once_each(kit: Kit) -> None:
     sink.open_dispatcher(DispatcherWork(WHOLE, TABLE, T0, T0 + 1_000))
     for name, records in (("a", inserts(5)), ("b", inserts(0 + 5, 5)), ("empty", inserts(1).slice(0, 0))):
         sink.add_dml_event(DmlEvent(WHOLE, TABLE, records, lambda n=name: enqueued(n), lambda n=name: seen.append(f"{n} flushed")))
-    assert all(woken.acquire(timeout=10) for _ in range(3))
+    assert all(woken.acquire(timeout=120) for _ in range(3))
     assert seen == ["a enqueued", "b enqueued", "empty enqueued"]
     sink.close_dispatcher(WHOLE)
     sink.close()

@@ -74,7 +74,7 @@ def test_acknowledged_rows_survive_kill_9(tmp_path: Path) -> None:
 def pull_again(store: ColumnarEventStore, rows: list[tuple[int, Op, int, str]]) -> None:
     durable = threading.Event()
     assert store.append(SPAN.span_id, both_sides(SPAN.span_id, rows), durable.set)
-    assert durable.wait(20)
+    assert durable.wait(120)
 
 
 def write_and_kill(directory: Path, lines: int) -> int:
@@ -92,5 +92,5 @@ def write_and_kill(directory: Path, lines: int) -> int:
         for line in process.stdout:  # what was said before the kill counts as well
             if line.endswith("\n") and line.startswith("acked"):
                 acked = int(line.split()[1])
-    assert process.wait(30) == -9
+    assert process.wait(120) == -9
     return acked

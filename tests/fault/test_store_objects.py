@@ -18,7 +18,7 @@ from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
-WAIT_S = 20
+WAIT_S = 120
 ROWS = [(ts, Op.INSERT, ts, f"row {ts}") for ts in range(10, 60)]
 
 

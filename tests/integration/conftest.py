@@ -6,7 +6,7 @@ from penstock.model.clock import SystemClock
 from penstock.source.postgres.slot import release_slot
 from testing.servers.databases.postgres_lab import PostgresLab
 
-SLOT_FREE_S = 20.0
+SLOT_FREE_S = 120.0
 
 
 @pytest.fixture(scope="module")

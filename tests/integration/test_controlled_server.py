@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,51 @@ def test_a_feed_leaves_a_target_that_takes_nothing(server: ControlledServer, pat
     verify(server, path, "d.a")
     told_of = next(e.new for e in server.meta.lives.history("g") if e.what == "altered")
     assert f"{before.as_uri()} is closed at ts {told['effective_ts']}, which could not be published (SINK_" in told_of
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["under the feed", "while no server runs"])
+def test_a_target_that_is_moved_away_is_missed_until_it_is_back(server: ControlledServer, path: WholePath, stopped: bool) -> None:
+    server.create("d.a")
+    server.delivers(path.write({"d.a": {1: "x"}}))
+    away = path.root / "away"
+    if stopped:
+        server.stop()
+    server.out.rename(away)
+    lost_ts = path.write({"d.a": {2: "y"}})
+    if stopped:
+        server.start()
+    server.reaches("failed")
+    feed = server.meta.get_feed("g")
+    assert feed.error_code == "SINK_LOST"
+    assert server.out.as_uri() in feed.error_text
+    assert server.meta.checkpoint_ts("g") < lost_ts
+    # Nothing was claimed or published in the place where it was.
+    assert not (server.out / "metadata").exists()
+    assert not (server.out / ".penstock").exists()
+    # Resumed without it, it is missed again.
+    server.do("resume")
+    server.reaches("failed")
+    shutil.rmtree(server.out)
+    away.rename(server.out)
+    server.do("resume")
+    server.delivers(path.write({"d.a": {3: "z"}}))
+    verify(server, path, "d.a")
+
+
+def test_a_feed_leaves_a_target_that_was_emptied_for_another(server: ControlledServer, path: WholePath) -> None:
+    server.create("d.a")
+    server.delivers(path.write({"d.a": {1: "x"}}))
+    server.do("pause")
+    server.reaches("paused")
+    shutil.rmtree(server.out)
+    server.out.mkdir()
+    server.do("resume")
+    server.reaches("failed")
+    assert server.meta.get_feed("g").error_code == "SINK_LOST"
+    server.out = path.root / "second"
+    server.do("alter", changes={"sink": server.out.as_uri()}, start="snapshot")
+    server.delivers(path.write({"d.a": {2: "y"}}))
+    verify(server, path, "d.a")
 
 
 def test_tables_come_and_go_while_the_feed_runs(server: ControlledServer, path: WholePath) -> None:

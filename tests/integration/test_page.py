@@ -85,6 +85,8 @@ def test_a_person_creates_watches_pauses_resumes_and_reads_an_error(
     shows(browser, "shop.orders")
     assert browser.run("location.hash") == "#/feed/orders"
     browser.wait_for("document.querySelector('h1 .chip').textContent === 'running'")
+    spans = "import('/page/parts.js').then((parts) => [59.94, 3599.9, 86399.7].map(parts.span))"
+    assert browser.run(spans) == ["60 s", "59 min 59 s", "23 h 59 min"]
     pictured(browser, "feed")
     browser.press("p")
     fill(browser, "Reason", "lunch")
@@ -102,7 +104,10 @@ def test_a_person_creates_watches_pauses_resumes_and_reads_an_error(
     click(browser, "Clone")
     shows(browser, "FEED_EXISTS")
     click(browser, "Close")
-    browser.press("Escape")
+    browser.press("s")
+    browser.wait_for("document.querySelector('td a') !== null")
+    assert browser.run("[...document.querySelectorAll('td a')].map((one) => [one.textContent, one.hash])") == [["orders", "#/feed/orders"]]
+    browser.press("g")
     shows(browser, "1 of 1")
     pictured(browser, "feeds")
     browser.size(390, 800, dark=True)

@@ -55,7 +55,7 @@ def test_objects_on_s3_are_written_once_and_read_directly(tmp_path: Path) -> Non
             store.put_schemas([TABLE])
             durable = threading.Event()
             store.append(SPAN.span_id, both_sides(SPAN.span_id, ROWS), durable.set)
-            assert durable.wait(20)
+            assert durable.wait(120)
             for ts in (60, 109):
                 store.advance_resolved_ts(SPAN.span_id, ts)
                 assert store.flush(SPAN.span_id)

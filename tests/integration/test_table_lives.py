@@ -398,6 +398,14 @@ def test_what_was_once_wrong_on_postgres(postgres_server: Server, tmp_path: Path
     live_again(postgres_server, tmp_path / "life", case[:40], ONCE_WRONG_ON_POSTGRES[case])
 
 
+@pytest.mark.mysql
+def test_a_unique_key_of_a_virtual_column_names_no_row(mysql_server: Server, tmp_path: Path) -> None:
+    table = "CREATE TABLE t1 (a INT NOT NULL, b INT, v INT AS (a * 2) VIRTUAL NOT NULL, UNIQUE KEY (v))"
+    script = [table, "INSERT INTO t1 (a, b) VALUES (1, 1), (2, 2)", "begin", "settle", "UPDATE t1 SET b = 9 WHERE a = 2"]
+    script += ["UPDATE t1 SET a = 7 WHERE a = 1", "settle", "ALTER TABLE t1 DROP KEY v", "INSERT INTO t1 (a, b) VALUES (7, 1)", "settle"]
+    live_again(mysql_server, tmp_path / "life", "unnamed", script)
+
+
 def live_again(server: Server, root: Path, name: str, script: list[str]) -> None:
     life = Life(server, root, name)
     try:

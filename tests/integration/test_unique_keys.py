@@ -32,16 +32,16 @@ def lines(path: WholePath, table: str) -> list[tuple[str, int, str]]:
 
 def apply_one_by_one(rows: list[tuple[str, int, str]]) -> dict[int, str]:
     """Apply lines to a table whose second column is unique; a line that collides raises."""
-    database = sqlite3.connect(":memory:")
-    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT NOT NULL UNIQUE)")
-    for operation, row_id, value in rows:
-        if operation == "I":
-            database.execute("INSERT INTO t VALUES (?, ?)", (row_id, value))
-        elif operation == "U":
-            assert database.execute("UPDATE t SET v = ? WHERE id = ?", (value, row_id)).rowcount == 1
-        else:
-            assert database.execute("DELETE FROM t WHERE id = ?", (row_id,)).rowcount == 1
-    return dict(database.execute("SELECT id, v FROM t").fetchall())
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT NOT NULL UNIQUE)")
+        for operation, row_id, value in rows:
+            if operation == "I":
+                database.execute("INSERT INTO t VALUES (?, ?)", (row_id, value))
+            elif operation == "U":
+                assert database.execute("UPDATE t SET v = ? WHERE id = ?", (value, row_id)).rowcount == 1
+            else:
+                assert database.execute("DELETE FROM t WHERE id = ?", (row_id,)).rowcount == 1
+        return dict(database.execute("SELECT id, v FROM t").fetchall())
 
 
 @pytest.mark.parametrize("protocol_options", [{}, {"transaction-atomicity": "table"}], ids=["default", "whole-transactions"])

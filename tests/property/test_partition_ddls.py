@@ -81,9 +81,10 @@ class Partitioned:
                 assert {row[0] for row in found} == set().union(*(self.rows[p] for p in parts)), name
 
 
-@pytest.fixture
-def lab(tmp_path: Path):
-    with contextlib.closing(WholePath(tmp_path, SETUP)) as path:
+@pytest.fixture(params=["separated", "together"])
+def lab(tmp_path: Path, request: pytest.FixtureRequest):
+    query = "?enable-partition-separator=false" if request.param == "together" else ""
+    with contextlib.closing(WholePath(tmp_path, SETUP, target_uri=f"{(tmp_path / 'files').as_uri()}{query}" if query else "")) as path:
         yield Partitioned(path)
 
 
@@ -135,8 +136,11 @@ def test_a_partition_changes_places_with_a_table(lab):
     }
 
 
-def test_partitions_lie_in_directories_of_their_ids(lab):
+def test_partitions_lie_in_directories_of_their_ids_or_have_them_in_names(lab):
     lab.write(("p0", 1), ("p1", 101))
     lab.check()
-    found = {p.parent.parent.name for p in (lab.path.root / "files" / "d" / "t").rglob("CDC*.csv")}
-    assert found == {str(i) for i in lab.ids.values()}
+    files = list((lab.path.root / "files" / "d" / "t").rglob("CDC*.csv"))
+    if "separator" in lab.path.target_uri:
+        assert {p.name.split("_")[1] for p in files} == {f"{i}0000" for i in lab.ids.values()}
+    else:
+        assert {p.parent.parent.name for p in files} == {str(i) for i in lab.ids.values()}

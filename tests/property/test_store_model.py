@@ -24,7 +24,7 @@ from testing.twins.object_store import Fault, FaultRule, FaultyObjects
 
 SPAN = Span(TABLE.table_id)
 SPAN_ID = SPAN.span_id
-WAIT_S = 20
+WAIT_S = 120
 KEYS = st.sets(st.integers(0, 12), min_size=1, max_size=12)
 
 

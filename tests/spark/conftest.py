@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import DataStreamWriter
 
 from penstock.cli.server_client import ServerClient
 from penstock.feed.spark.session import SparkSettings, open_session
@@ -79,6 +81,18 @@ class Waiting:
         shown = self.feed(client, name, lambda shown: shown["checkpoint_ts"] >= ts)
         self.until("the checkpoint is published", lambda: checkpoint_of(target) >= ts)
         return shown
+
+    def finish(self, writer: DataStreamWriter, tries: int = 10) -> None:
+        """Run a query to the end of what is there; again where Spark did not wait for its own Python process: it gives it ten seconds."""
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(FEED_S)
+        except StreamingQueryException as error:
+            if tries == 1 or "Python worker failed to connect back" not in str(error):
+                raise
+            self.finish(writer, tries - 1)
+        finally:
+            query.stop()
 
 
 @pytest.fixture

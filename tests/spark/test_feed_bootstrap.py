@@ -63,7 +63,7 @@ def test_a_bootstrap_by_tasks_and_a_second_feed_from_the_store(
         client.create_feed(feed("first"))
         workload = Workload(source, WorkloadSettings(rate=RATE, rows=MEANWHILE, seed=2))
         workload.start()
-        workload.join(60)
+        workload.join(200)
         waiting.drained(client, "first", targets["first"], source.current_ts())
         verdict = client.verify_feed("first")
         assert verdict["identical"], verdict

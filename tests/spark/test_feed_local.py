@@ -23,7 +23,7 @@ ROWS, RATE, DDLS, TABLES = 20_000, 5_000, 5, 4
 
 
 def flushed_files(url: str, feed: str) -> int:
-    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=30).text
+    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=120).text
     counts = re.findall(rf'^penstock_sink_flush_count{{feed="{feed}",reason="\w+"}} (\S+)$', text, re.MULTILINE)
     return round(sum(map(float, counts)))
 
@@ -53,7 +53,7 @@ def test_every_change_arrives_once(jvm, upstream, waiting, tmp_path: Path, spans
             assert running["identical"], running
             assert running["rows"] > 0
         finally:
-            report = workload.join(60)
+            report = workload.join(200)
         assert (report.rows, report.ddls) == (ROWS, DDLS)
         waiting.until("the old file is gone", lambda: not expired.exists())
         shown = waiting.drained(client, "f", target, upstream.current_ts())

@@ -21,7 +21,7 @@ from testing.servers.command_process import CommandProcess
 
 pytestmark = pytest.mark.timeout(600)
 
-RATE = 1_500
+RATE = 500
 START_S = 120.0
 BEFORE_COMMIT = "progress:before=kill@3"
 """A server that has this failpoint dies when the files of its third window are there and nothing of it is committed."""

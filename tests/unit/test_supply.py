@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,10 +18,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-REQUIREMENTS = [
-    *PROJECT["dependencies"],
-    *(one for extra in ("mysql", "postgres", "duckdb") for one in PROJECT["optional-dependencies"][extra]),
-]
+EXTRAS = {name: needed for name, needed in PROJECT["optional-dependencies"].items() if name not in {"docs", "test", "dev"}}
+IMPORT = re.compile(r"^ *(?:from (?=[\w.]+ import )|import (?=[\w.]+(?: as \w+)?$))(\w+)", re.MULTILINE)
+REQUIREMENTS = [*PROJECT["dependencies"], *(one for needed in EXTRAS.values() for one in needed)]
 
 
 def script(name: str) -> ModuleType:
@@ -82,8 +83,45 @@ def test_every_pinned_package_has_the_digests_of_its_files_and_no_address() -> N
     text = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8")
     assert HASHES.pinned(text) == PINNED
     assert "://" not in text
-    packages = text.removeprefix(HASHES.HEAD).replace(" \\\n", "").splitlines()
+    packages = text.removeprefix(HASHES.HEAD).replace(HASHES.MORE, "").replace(" \\\n", "").splitlines()
     assert all(re.fullmatch(r"\S+==\S+(    --hash=sha256:[0-9a-f]{64})+", line) for line in packages)
+
+
+def test_set_up_for_the_demo_installs_all_that_runs_and_no_tool() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    runs, more = (HASHES.pinned(part).keys() for part in text.split(HASHES.MORE))
+    digests = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8")
+    assert [HASHES.pinned(part).keys() for part in digests.split(HASHES.MORE)] == [runs, more]
+    needed = closure([*PROJECT["dependencies"], *EXTRAS["mysql"], *EXTRAS["postgres"]])
+    assert needed <= runs
+    assert runs - needed <= {"setuptools"}, "a tool, or a package that some Python needs and this one does not"
+    assert {"pytest", "mypy", "mkdocs-material", "duckdb"} <= more
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """Return the packages that requirements mean in this Python, and those that they need in turn."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = [Requirement(one) for one in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        if (one := (canonicalize_name(wanted.name), frozenset(wanted.extras))) in found:
+            continue
+        found.add(one)
+        needed = [Requirement(text) for text in metadata.requires(wanted.name) or ()]
+        waiting += [n for n in needed if n.marker is None or any(n.marker.evaluate({"extra": e}) for e in ("", *wanted.extras))]
+    return {name for name, _ in found}
+
+
+def test_whatever_the_source_imports_is_declared() -> None:
+    packages = metadata.packages_distributions()
+    declared = {canonicalize_name(Requirement(one).name) for one in REQUIREMENTS}
+    assert {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in (ROOT / "src" / "penstock").rglob("*.py")
+        for name in IMPORT.findall(file.read_text(encoding="utf-8"))
+        if name not in {*sys.stdlib_module_names, "penstock"}
+        and not declared & {canonicalize_name(one) for one in packages.get(name, [name])}
+    } == set()
 
 
 def test_digests_are_those_of_files_that_set_up_may_meet() -> None:
@@ -92,6 +130,8 @@ def test_digests_are_those_of_files_that_set_up_may_meet() -> None:
         "my_thing-1.2-py3-none-any.whl": True,
         "my_thing-1.2-cp39-abi3-manylinux_2_28_x86_64.whl": True,
         "my_thing-1.2-cp313-cp313-manylinux2014_aarch64.manylinux_2_17_aarch64.whl": True,
+        "my_thing-1.2-py313-none-any.whl": True,
+        "my_thing-1.2-py310-none-any.whl": False,
         "my_thing-1.2-cp310-cp310-manylinux_2_28_x86_64.whl": False,
         "my_thing-1.2-cp313-cp313-win_amd64.whl": False,
         "my_thing-1.2.1-py3-none-any.whl": False,

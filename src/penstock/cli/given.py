@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +15,8 @@ import click
 
 from penstock.access.given_uris import GivenUris
 from penstock.config.loader import read_assignments, read_toml
+from penstock.library.places import uri_of
+from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
 
 
@@ -21,8 +26,8 @@ class _Uri(click.ParamType[str]):
     name = "uri"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the URI with its secrets."""
-        return _given().resolve(str(value))
+        """Return the URI with its secrets; a path is that of a file or folder here."""
+        return _given().resolve(uri_of(str(value)))
 
 
 URI = _Uri()
@@ -35,7 +40,10 @@ def read_tree(file: Path | None, assignments: Iterable[str], given: Mapping[str,
     """
     trees = [_given().resolve_tree(read_toml(file)) if file else {}, read_options(assignments)]
     of_file, of_options = (tree | {"sink": {"uri": tree["sink"]}} if isinstance(tree.get("sink"), str) else tree for tree in trees)
-    return merge(merge(of_file, of_options), {key: value for key, value in given.items() if value is not None})
+    said = {key: value for key, value in given.items() if value is not None}
+    # One target on the line takes the place of several in the file, and several that of one.
+    hidden = {"sink"} & of_file.keys() if "sinks" in said else {"sinks"} & of_file.keys() if "sink" in said else set()
+    return merge(merge({key: value for key, value in of_file.items() if key not in hidden}, of_options), said)
 
 
 def read_options(texts: Iterable[str]) -> dict[str, Any]:
@@ -70,4 +78,16 @@ def resolve(text: str) -> str:
 
 @cache
 def _given() -> GivenUris:
-    return GivenUris(os.environ, lambda label: str(click.prompt(label, hide_input=True, err=True)))
+    return GivenUris(os.environ, _ask)
+
+
+def _ask(label: str) -> str:
+    """Ask for a secret, which is not shown; where there is neither a terminal nor anything to read, say so."""
+    try:
+        with warnings.catch_warnings():
+            # Said where standard input is a pipe, which shows nothing anyway.
+            warnings.simplefilter("ignore", getpass.GetPassWarning)
+            return getpass.getpass(f"{label}: ", sys.stderr)
+    except EOFError:
+        hint = "Write {env:NAME} or {file:/path/to/it} where nobody can be asked."
+        raise PenstockError("CONFIG_INVALID", "{ask}: there is no terminal, and standard input is at its end", hint) from None

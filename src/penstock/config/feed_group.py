@@ -23,7 +23,8 @@ def member_trees(tree: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(tree)]
     name, sinks = tree.get("name"), tree["sinks"]
     if "sink" in tree:
-        raise PenstockError("CONFIG_INVALID", "sinks: give sink or sinks, not both")
+        hint = "Options of one of several targets stand in its own URI, as in kafka://host/prefix?protocol=debezium."
+        raise PenstockError("CONFIG_INVALID", "sinks: give sink or sinks, not both", hint)
     if not isinstance(sinks, list | tuple) or not 2 <= len(sinks) <= MEMBERS_MAX:
         raise PenstockError("CONFIG_INVALID", f"sinks: must be a list of 2 to {MEMBERS_MAX} targets")
     if len({sink if isinstance(sink, str) else str(sink) for sink in sinks}) < len(sinks):

@@ -15,11 +15,14 @@ from penstock.settings.masking import mask_text
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the tree of a TOML file; raise ``CONFIG_INVALID`` where it is missing or malformed."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        # Some editors begin a file with a mark of its encoding, which is none of its text.
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise PenstockError("CONFIG_INVALID", f"{file}: {error.strerror or 'cannot be read'}") from None
+        raise PenstockError(
+            "CONFIG_INVALID", f"{file}: {error.strerror or 'cannot be read'}", "Name a file that this user can read."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PenstockError("CONFIG_INVALID", f"{file}: {mask_text(str(error))}") from None
+        raise PenstockError("CONFIG_INVALID", f"{file}: {mask_text(str(error))}", "Write it as TOML, in UTF-8: key = value.") from None
 
 
 def read_assignments(texts: Iterable[str]) -> dict[str, Any]:

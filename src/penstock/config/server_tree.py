@@ -17,6 +17,7 @@ from penstock.puller.log_service import LogServiceSettings
 from penstock.store.settings import StoreSettings
 
 _PORT_MAX = 65_535
+_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|(spark|k8s|mesos)://.+|yarn")
 _LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -116,6 +117,8 @@ class SparkConfig:
     def problems(self) -> list[tuple[str, str]]:
         """Return every invalid field with what is wrong."""
         found = [(f"tables.{name}", "must be format:path") for name, place in self.tables.items() if not place.partition(":")[2]]
+        if not _MASTER.fullmatch(self.master):
+            found.append(("master", "must be local[N], local-cluster[N,CORES,MiB], spark://host:port, k8s://… or yarn"))
         found += [] if 1 <= self.cores_max <= 100_000 else [("cores-max", "must be between 1 and 100000")]
         if self.archive and not self.archive.endswith((".tar.gz", ".tgz")):
             found.append(("archive", "must be the .tar.gz of `penstock package`, as a path or a URI that executors reach"))

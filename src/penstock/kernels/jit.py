@@ -15,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.cache_folder import ensure_cache_folder
+
+ensure_cache_folder()
 F = TypeVar("F", bound=Callable[..., object])
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]

@@ -71,12 +71,12 @@ class TableSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def handle_columns(self) -> tuple[Column, ...]:
-        """Return what names a row: the primary key, else the first unique key without a nullable column; empty where there is neither."""
+        """Return what names a row: the primary key, else the first unique key whose columns rows carry and never lack; else empty."""
         if self.key_columns:
             return self.key_columns
-        known = {c.id: c for c in self.columns}
+        fit = {c.id for c in self.columns if not c.nullable and c.generated != "VIRTUAL"}
         for key in self.unique_keys:
-            if key and all(i in known and not known[i].nullable for i in key):
+            if key and fit.issuperset(key):
                 return tuple(c for c in self.columns if c.id in key)
         return ()
 

@@ -98,7 +98,7 @@ class StorageConsumer:
         for step in steps:
             if step.version is not None:
                 ddls += self._apply_step_version(step, steps, tell)
-            elif step.index is not None and step.index.dir.partition:
+            elif step.index is not None and self._reader.partition_of(step.index):
                 beside = [s for s in steps if s.index is not None and s.order[:5] == step.order[:5]]
                 done_files, done_rows = self._apply_partitions(beside, limit) if step is beside[0] else (0, 0)
                 files, rows = files + done_files, rows + done_rows

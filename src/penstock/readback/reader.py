@@ -8,8 +8,10 @@ versions of a table (by name, or by the rename that a DDL's text states), so row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import polars as pl
@@ -19,7 +21,7 @@ from penstock.format.data_file import DECODED_BYTES_MAX, decode_file
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.index_file import parse_index
 from penstock.format.layout.partition_record import PartitionRecord, is_partition_record, parse_partition_record, visible_partitions
-from penstock.format.layout.paths import METADATA_PATH, OWNER_PATH, DataDir, DataPath, IndexPath, parse_schema_path
+from penstock.format.layout.paths import METADATA_PATH, OWNER_PATH, DataDir, DataPath, IndexPath, parse_schema_path, schema_dir
 from penstock.format.layout.schema_file import FIRST_COLUMN_ID, SchemaFile, check_schema_name, parse_schema_file, stand_ins
 from penstock.format.layout.transaction_index import TransactionIndex, parse_transaction_index, parse_transactions_path
 from penstock.model.batch import Op
@@ -28,12 +30,21 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.rows.projection import carried
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
+from penstock.settings.masking import mask_uri
 from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
+from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget, TargetAddress
 
 CLEARING = frozenset({DdlType.TRUNCATE_TABLE, DdlType.CREATE_TABLE, DdlType.DROP_TABLE, DdlType.EXCHANGE_PARTITION})
 """DDLs that leave no row of before."""
 BEGINNINGS = CLEARING | {DdlType.RENAME_TABLE}
+
+
+def open_written(uri: str) -> ObjectTarget:
+    """Open a target to read it; raise ``SINK_URI_INVALID`` for a folder that is not there, which opening it would make."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)} is no folder", "Name the folder that a feed delivers to.")
+    return TargetAddress(uri).open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +102,7 @@ class StorageReader:
 
         ``applied`` are the paths of indexes whose files were read before; they may have expired since.
         """
-        if self._others:
-            shown = f"{self._others[0]} and {len(self._others) - 1} others are"
-            hint = "Give the settings with which the target was written, as in --set date-separator=month."
-            raise PenstockError("FILE_MALFORMED", f"{shown} not files of these settings", hint)
+        self._refuse(self._others)
         indexed = {path: index.dir for found in self._indexes.values() for path, index in found}
         for path, directory in {**{path: data.dir for path, data in self._first_files.items()}, **indexed}.items():
             if directory.version > self.limit_ts() or path in applied:
@@ -166,34 +174,39 @@ class StorageReader:
     def changes(self, schema: str, table: str, up_to_ts: int | None = None) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         """Yield the changes of a table in order, up to the checkpoint or an earlier ts, with the version that each part has."""
         limit = self.limit_ts(up_to_ts)
-        yield from self._changes(schema, table, limit, lambda directory: self.belongs(directory, limit))
+        yield from self._changes(schema, table, limit, lambda index: self.belongs(index.dir, index.dispatcher, limit))
 
     def partition_changes(
         self, schema: str, table: str, partitions: frozenset[int], up_to_ts: int
     ) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         """Yield the changes of some physical partitions in order, whether they belong to the table still or not."""
-        yield from self._changes(schema, table, self.limit_ts(up_to_ts), lambda directory: directory.partition in partitions)
+        yield from self._changes(schema, table, self.limit_ts(up_to_ts), lambda index: self.partition_of(index) in partitions)
 
     def _changes(
-        self, schema: str, table: str, limit: int, wanted: Callable[[DataDir], bool]
+        self, schema: str, table: str, limit: int, wanted: Callable[[IndexPath], bool]
     ) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
         known = {version.table.version: version.table for version in self.versions(schema, table)}
         groups: dict[tuple[int, str], list[tuple[str, IndexPath]]] = defaultdict(list)
-        for path, index in self._indexes[schema, table]:
-            if index.dir.version <= limit and wanted(index.dir):
+        for path, index in self.index_files(schema, table):
+            if index.dir.version <= limit and wanted(index):
                 groups[index.dir.version, index.dir.date].append((path, index))
         for (version, _), indexes in sorted(groups.items()):
             if version not in known:
                 raise PenstockError("FILE_MALFORMED", f"{self._layout.dir_path(indexes[0][1].dir)}: no schema file describes this version")
             yield from self._group(known[version], indexes, limit)
 
-    def belongs(self, directory: DataDir, ts: int) -> bool:
-        """Return whether the rows of a directory belong to its table at a ts; those of a partition that was dropped by then do not."""
-        if directory.partition == 0:
+    def partition_of(self, index: IndexPath) -> int:
+        """Return of which physical partition the files of an index are, 0 where the table may not have any."""
+        return self._layout.partition_of(index.dir, index.dispatcher)
+
+    def belongs(self, directory: DataDir, dispatcher: str, ts: int) -> bool:
+        """Return whether rows of a dispatcher belong to its table at a ts; those of a partition that was dropped by then do not."""
+        partition = self._layout.partition_of(directory, dispatcher)
+        if partition == 0:
             return True
         records = [r for r in self._partitions[directory.schema, directory.table] if r.version <= ts]
         visible = visible_partitions(records)
-        return visible is None or directory.partition in visible
+        return visible is None or partition in visible
 
     def dropped_partitions(self, schema: str, table: str, version: int) -> frozenset[int]:
         """Return the directories whose rows leave a table with the DDL of a version."""
@@ -202,7 +215,7 @@ class StorageReader:
         after = visible_partitions(r for r in records if r.version <= version)
         if after is None or all(r.version != version for r in records):
             return frozenset()
-        there = {i.dir.partition for _, i in self._indexes[schema, table] if i.dir.partition and i.dir.version < version}
+        there = {self.partition_of(i) for _, i in self.index_files(schema, table) if i.dir.version < version} - {0}
         return frozenset((there if before is None else before) - after)
 
     def _group(self, table: TableSchema, indexes: list[tuple[str, IndexPath]], limit: int) -> Iterator[tuple[TableSchema, pl.DataFrame]]:
@@ -233,8 +246,17 @@ class StorageReader:
         return self._layout.index_path(data.dir, data.dispatcher), data
 
     def index_files(self, schema: str, table: str) -> list[tuple[str, IndexPath]]:
-        """Return the index files of a table, with what their paths say."""
+        """Return the index files of a table, with what their paths say; raise where it has files of other settings."""
+        if self._others:
+            place = schema_dir(schema, table).removesuffix("meta")
+            self._refuse([path for path in self._others if path.startswith(place)])
         return list(self._indexes[schema, table])
+
+    def _refuse(self, others: Sequence[str]) -> None:
+        if others:
+            shown = f"{others[0]} is no file" if len(others) == 1 else f"{others[0]} and {len(others) - 1} others are no files"
+            hint = "Give the settings with which the target was written, as in --set date-separator=month."
+            raise PenstockError("FILE_MALFORMED", f"{shown} of these settings", hint)
 
     def schemas(self) -> list[str]:
         """Return the databases that have a schema file of their own."""
@@ -293,7 +315,7 @@ class StorageReader:
         """Return (directory, dispatcher, last number) of every index of a table."""
         return [
             (index.dir, index.dispatcher, parse_index(self._layout, self._target.get(path, SMALL_BYTES_MAX), path, index.dispatcher))
-            for path, index in self._indexes[schema, table]
+            for path, index in self.index_files(schema, table)
         ]
 
 
@@ -347,4 +369,4 @@ def _identified(file: SchemaFile, before: TableSchema | None, next_id: int) -> t
     return tuple(columns), next_id
 
 
-__all__ = ["CLEARING", "StorageReader", "TableVersion", "tombstones_first"]
+__all__ = ["CLEARING", "StorageReader", "TableVersion", "open_written", "tombstones_first"]

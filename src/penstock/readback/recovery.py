@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from penstock.format.layout.checkpoint import parse_checkpoint
 from penstock.format.layout.checksum_record import CHECKSUMS_DIR, parse_record, parse_record_path
 from penstock.format.layout.index_file import next_number, parse_index
-from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
+from penstock.format.layout.paths import METADATA_PATH, DataDir, DataPath, parse_schema_path, schema_dir
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.target.dispatcher import DispatcherId
@@ -25,7 +25,7 @@ from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 def recover_position(target: ObjectTarget, settings: StorageSinkSettings, dispatcher: DispatcherId, table: TableSchema) -> dict[str, int]:
     """Return the position after everything that the dispatcher published; ``{}`` where there is nothing."""
     layout = settings.layout
-    name = dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans)
+    name = layout.dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans, table.partition_id)
     partition = table.partition_id if settings.enable_partition_separator else 0
     used: dict[DataDir, set[int]] = {}
     indexed: dict[DataDir, int] = {}
@@ -60,7 +60,7 @@ def recover_progress(
     since = _files_since(target, committed_ts, to_ts)
     by_name: dict[tuple[str, str, str], str] = {}
     for dispatcher, schema, table in dispatchers:
-        key = (schema, table, dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans))
+        key = (schema, table, settings.layout.dispatcher_text(dispatcher.table_id, dispatcher.span, dispatcher.spans))
         if by_name.setdefault(key, str(dispatcher)) != str(dispatcher):
             raise _unsure(f"{schema}.{table} has partitions")
     went_on: dict[str, dict[str, int]] = {}

@@ -57,10 +57,11 @@ class TableNames:
     def delete_copies_staged(self, stage: str, handle: str) -> str:
         """Return the statement that removes as many rows of each staged content as its count says."""
         same = " AND ".join(f"t.{c} IS NOT DISTINCT FROM s.{c}" for c in self.columns)
-        numbered = f"SELECT {handle} AS handle, {self.list}, row_number() OVER (PARTITION BY {self.list}) AS {_NUMBER} FROM {self.table}"
+        numbered = f"SELECT {handle}, {self.list}, row_number() OVER (PARTITION BY {self.list}) AS {_NUMBER} FROM {self.table}"
+        chosen = ", ".join(f"t.{part}" for part in handle.split(", "))
         return (
-            f"DELETE FROM {self.table} WHERE {handle} IN "
-            f"(SELECT t.handle FROM ({numbered}) AS t JOIN {stage} AS s ON {same} WHERE t.{_NUMBER} <= s.{_COUNT})"
+            f"DELETE FROM {self.table} WHERE ({handle}) IN "
+            f"(SELECT {chosen} FROM ({numbered}) AS t JOIN {stage} AS s ON {same} WHERE t.{_NUMBER} <= s.{_COUNT})"
         )
 
 
@@ -142,7 +143,7 @@ class PostgresLoader(RowLoader):
 
     def _remove_copies(self, names: TableNames, frame: pl.DataFrame) -> None:
         self._stage(names, names.columns, frame, counted=True)
-        self._fetch(names.delete_copies_staged(_OWN_STAGE, "ctid"), ())
+        self._fetch(names.delete_copies_staged(_OWN_STAGE, "tableoid, ctid"), ())
 
     def _stage(self, names: TableNames, columns: list[str], frame: pl.DataFrame, *, counted: bool = False) -> None:
         extra = f", 0::bigint AS {_COUNT}" if counted else ""
@@ -244,13 +245,13 @@ def literals(frame: pl.DataFrame, field: str) -> pl.Expr:
     return pl.when(values.is_null()).then(pl.lit("NULL")).otherwise(text)
 
 
-def statement_parts(rows: pl.Series, rows_max: int) -> Iterator[str]:
+def statement_parts(rows: pl.Series, rows_max: int, bytes_max: int = STATEMENT_BYTES_MAX) -> Iterator[str]:
     """Yield the texts of rows joined by commas, as many in each as a statement may have; one that is larger stands alone."""
     sizes = rows.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()
     start = 0
     while start < len(rows):
         before = int(sizes[start - 1]) if start else 0
-        fits = int(sizes.searchsorted(before + STATEMENT_BYTES_MAX, side="right"))
+        fits = int(sizes.searchsorted(before + bytes_max, side="right"))
         end = min(max(fits, start + 1), start + rows_max, len(rows))
         yield rows[start:end].str.join(",").item()
         start = end

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.format.column_selection import select_columns
-from penstock.format.layout.paths import DataDir, DataPath, IndexPath, dispatcher_text
+from penstock.format.layout.paths import DataDir, DataPath, IndexPath
 from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, TableSchema
 from penstock.model.timestamp import TS_MAX
@@ -84,7 +84,8 @@ class StorageState:
         return life if life.newest.columns else None
 
     def _own(self, reader: StorageReader, schema: str, table: str, work: DispatcherWork) -> list[tuple[str, IndexPath]]:
-        name = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
+        one = work.dispatcher
+        name = self._settings.layout.dispatcher_text(one.table_id, one.span, one.spans, work.table.partition_id)
         partition = work.table.partition_id if self._settings.enable_partition_separator else 0
         found = [(p, i) for p, i in reader.index_files(schema, table) if i.dispatcher == name and i.dir.partition == partition]
         newest = newest_directory(work.position)

@@ -8,8 +8,10 @@ of the machine may look inside. Runs in the server.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
+import shutil
 import socket
 from pathlib import Path
 from typing import IO
@@ -29,8 +31,10 @@ _PROCESS_CHARS = 8
 class DataDirectory:
     """An open, locked data directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tentative: bool = False) -> None:
+        """With ``tentative`` a directory that is made here goes again, unless ``keep`` is called."""
         self.path = path.absolute()
+        self._made = [one for one in (self.path, *self.path.parents) if not one.exists()] if tentative else []
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _keep_others_out(self.path)
@@ -71,8 +75,17 @@ class DataDirectory:
             partial.replace(file)
         return f"{name or socket.gethostname()}-{file.read_text(encoding='ascii').strip()}{PROCESS_SIGN}{fresh_id[:_PROCESS_CHARS]}"
 
+    def keep(self) -> None:
+        """Note that somebody works in the directory: it stays."""
+        self._made = []
+
     def close(self) -> None:
-        """Give the directory free."""
+        """Give the directory free; where it was made here and nobody came to work in it, it is gone."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+            for parent in self._made[1:]:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
         self._lock.close()
 
 

@@ -1,12 +1,13 @@
-"""The server's metrics, and the names of all of them. Feeds are read from the meta database when somebody asks. Runs in the server."""
+"""The server's metrics. Feeds are read from the meta database when somebody asks. Names: ``model/metrics/names.py``. Runs in the server."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.meta.database import MetaDatabase
@@ -14,39 +15,15 @@ from penstock.meta.records import FeedRecord, RetryRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.metrics import names
+from penstock.model.metrics.families import counter, family, gauge, single
 from penstock.model.timestamp import lag_seconds
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.watch import ComponentHealth
 from penstock.store.settings import StoreSettings
+from penstock.store.stats import StoreStats
 
-FEED_CHECKPOINT_TS = "penstock_feed_checkpoint_ts"
-FEED_LAG_SECONDS = "penstock_feed_checkpoint_lag_seconds"
-FEED_KEPT_SECONDS = "penstock_feed_history_left_seconds"
-FEED_STATE = "penstock_feed_state"
-FEED_ROWS = "penstock_feed_rows"
-FEED_BYTES = "penstock_feed_bytes"
-FEED_FILES = "penstock_feed_files"
-FEED_WINDOWS = "penstock_feed_windows"
-FEED_RESNAPSHOTS = "penstock_feed_resnapshots"
-FEED_RETRYING_SECONDS = "penstock_feed_retrying_seconds"
-FEED_FAILURES = "penstock_feed_failures"
-FEED_PROBLEM = "penstock_feed_problem"
-COMPONENT_UP = "penstock_component_up"
-META_UP = "penstock_meta_up"
-TABLES = "penstock_tables_in_doubt"
-TABLE_STATE = "penstock_table_state"
-REREADS = "penstock_rereads"
-REREAD_SECONDS = "penstock_reread_seconds"
-CORRECTIONS = "penstock_corrections"
-VERIFIED_RANGES = "penstock_verified_ranges"
-VERIFIED_ROWS = "penstock_verified_rows"
-DIFFERENCES = "penstock_table_differences"
-TABLE_ROWS = "penstock_table_rows"
-TABLE_BYTES = "penstock_table_bytes"
-TABLE_FILES = "penstock_table_files"
-TABLE_DELIVERED_TS = "penstock_table_delivered_ts"
-TABLES_MAX = 1_000
-"""A feed with more tables than this shows no metrics of each."""
+_REREAD_BUCKETS_S = (1, 10, 60, 600, 3600, 36000)
 
 
 class FeedCollector(Collector):
@@ -70,40 +47,45 @@ class FeedCollector(Collector):
             retries = self._meta.retries()
             tables = self._meta.table_progress()
         except PenstockError:
-            return [GaugeMetricFamily(META_UP, "Whether the meta database answers.", 0)]
-        up = GaugeMetricFamily(META_UP, "Whether the meta database answers.", 1)
-        return [up, *self._gauges(feeds), *self._retrying(retries), *_counters(feeds, resnapshots), *_of_tables(tables)]
+            return [single(names.META_UP, 0)]
+        up = single(names.META_UP, 1)
+        lags = {feed.name: self._lag_s(feed) for feed in feeds}
+        of_feeds = [*self._gauges(feeds, lags), *self._retrying(retries), *_counters(feeds, resnapshots)]
+        return [up, *of_feeds, *_of_tables(tables, lags)]
+
+    def _lag_s(self, feed: FeedRecord) -> float:
+        """Return how late a feed is; one that has delivered nothing yet is as late as it is old, so that an alert on lag sees it."""
+        waited_s = max(0, self._clock.now_ms() - feed.created_ms) / 1000
+        return lag_seconds(feed.checkpoint_ts, self._clock) if feed.checkpoint_ts else waited_s
 
     def _retrying(self, retries: Mapping[str, RetryRecord]) -> list[Metric]:
-        seconds = GaugeMetricFamily(FEED_RETRYING_SECONDS, "For how long a feed has been tried again.", labels=["feed"])
-        failures = GaugeMetricFamily(FEED_FAILURES, "How often in a row a feed failed without progress.", labels=["feed"])
+        seconds = family(names.FEED_RETRYING_SECONDS)
+        failures = family(names.FEED_FAILURES)
         for name, retry in retries.items():
             seconds.add_metric([name], max(0, self._clock.now_ms() - retry.since_ms) / 1000)
             failures.add_metric([name], retry.failures)
         return [seconds, failures]
 
-    def _gauges(self, feeds: Sequence[FeedRecord]) -> list[Metric]:
-        checkpoint = GaugeMetricFamily(FEED_CHECKPOINT_TS, "The ts up to which everything is delivered.", labels=["feed"])
-        lag = GaugeMetricFamily(FEED_LAG_SECONDS, "How far the checkpoint is behind the clock.", labels=["feed"])
-        state = GaugeMetricFamily(FEED_STATE, "1 for the state that the feed is in.", labels=["feed", "state"])
-        kept = GaugeMetricFamily(FEED_KEPT_SECONDS, "For how long the history that a feed needs next is still kept.", labels=["feed"])
+    def _gauges(self, feeds: Sequence[FeedRecord], lags: Mapping[str, float]) -> list[Metric]:
+        checkpoint = family(names.FEED_CHECKPOINT_TS)
+        lag = family(names.FEED_LAG_SECONDS)
+        state = family(names.FEED_STATE)
+        kept = family(names.FEED_KEPT_SECONDS)
         for feed in feeds:
             checkpoint.add_metric([feed.name], feed.checkpoint_ts)
-            # A feed that has delivered nothing yet is as late as it is old, so that an alert on lag sees it.
-            waited_s = max(0, self._clock.now_ms() - feed.created_ms) / 1000
-            lag.add_metric([feed.name], lag_seconds(feed.checkpoint_ts, self._clock) if feed.checkpoint_ts else waited_s)
+            lag.add_metric([feed.name], lags[feed.name])
             state.add_metric([feed.name, feed.reached_state.value], 1)
             if feed.checkpoint_ts and not feed.is_over:
-                kept.add_metric([feed.name], max(0.0, self._kept_s - lag_seconds(feed.checkpoint_ts, self._clock)))
+                kept.add_metric([feed.name], max(0.0, self._kept_s - lags[feed.name]))
         return [checkpoint, lag, state, kept]
 
 
 def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> list[Metric]:
-    rows = CounterMetricFamily(FEED_ROWS, "Rows delivered.", labels=["feed"])
-    nbytes = CounterMetricFamily(FEED_BYTES, "Bytes delivered.", labels=["feed"])
-    files = CounterMetricFamily(FEED_FILES, "Files published.", labels=["feed"])
-    windows = CounterMetricFamily(FEED_WINDOWS, "Windows committed.", labels=["feed"])
-    taken = CounterMetricFamily(FEED_RESNAPSHOTS, "Windows begun with a new snapshot, because the history was gone.", labels=["feed"])
+    rows = family(names.FEED_ROWS)
+    nbytes = family(names.FEED_BYTES)
+    files = family(names.FEED_FILES)
+    windows = family(names.FEED_WINDOWS)
+    taken = family(names.FEED_RESNAPSHOTS)
     for feed in feeds:
         rows.add_metric([feed.name], feed.rows_total)
         nbytes.add_metric([feed.name], feed.nbytes_total)
@@ -113,32 +95,58 @@ def _counters(feeds: Sequence[FeedRecord], resnapshots: Mapping[str, int]) -> li
     return [rows, nbytes, files, windows, taken]
 
 
-def _of_tables(tables: Sequence[TableProgress]) -> list[Metric]:
-    """Return what was delivered of each table, of feeds that have no more of them than a metrics store bears."""
-    labels = ["feed", "table"]
-    rows = CounterMetricFamily(TABLE_ROWS, "Rows delivered of a table.", labels=labels)
-    nbytes = CounterMetricFamily(TABLE_BYTES, "Bytes delivered of a table.", labels=labels)
-    files = CounterMetricFamily(TABLE_FILES, "Files published of a table.", labels=labels)
-    delivered = GaugeMetricFamily(TABLE_DELIVERED_TS, "The end of the last window in which a table had changes.", labels=labels)
-    count = Counts(one.feed for one in tables)
+def shown_feeds(counts: Mapping[str, int], most: int = names.TABLES_MAX, total: int = names.TABLES_TOTAL_MAX) -> set[str]:
+    """Return the feeds whose tables are shown one by one, by how many each has: no more than a metrics store bears."""
+    found, left = set(), total
+    for feed in sorted(counts, key=lambda name: (counts[name], name)):
+        left -= counts[feed]
+        if counts[feed] > most or left < 0:
+            break
+        found.add(feed)
+    return found
+
+
+def _of_tables(tables: Sequence[TableProgress], lags: Mapping[str, float]) -> list[Metric]:
+    """Return what was delivered of each table of the feeds whose tables are shown, and how many tables each feed has."""
+    count, rows, nbytes, files, delivered, lag = (
+        family(metric)
+        for metric in (
+            names.FEED_TABLES,
+            names.TABLE_ROWS,
+            names.TABLE_BYTES,
+            names.TABLE_FILES,
+            names.TABLE_DELIVERED_TS,
+            names.TABLE_LAG_SECONDS,
+        )
+    )
     merged: dict[tuple[str, str], list[TableProgress]] = {}
     for one in tables:
-        if count[one.feed] <= TABLES_MAX:
-            merged.setdefault((one.feed, f"{one.db_name}.{one.table_name}"), []).append(one)
+        merged.setdefault((one.feed, f"{one.db_name}.{one.table_name}"), []).append(one)
+    counts = Counts(feed for feed, _ in merged)
+    for feed, tables_of_feed in counts.items():
+        count.add_metric([feed], tables_of_feed)
+    shown = shown_feeds(counts)
     for (feed, table), parts in merged.items():
+        if feed not in shown:
+            continue
         rows.add_metric([feed, table], sum(one.counted.rows for one in parts))
         nbytes.add_metric([feed, table], sum(one.counted.nbytes for one in parts))
         files.add_metric([feed, table], sum(one.counted.files for one in parts))
         delivered.add_metric([feed, table], max(one.delivered_ts for one in parts))
-    return [rows, nbytes, files, delivered]
+        if feed in lags:
+            lag.add_metric([feed, table], lags[feed])
+    return [count, rows, nbytes, files, delivered, lag]
 
 
 class HealthCollector(Collector):
     """Tells which components are well and which feeds have problems."""
 
-    def __init__(self, components: Callable[[], Mapping[str, ComponentHealth]], problems: Callable[[], Mapping[str, FeedProblem]]) -> None:
+    def __init__(
+        self, components: Callable[[], Mapping[str, ComponentHealth]], problems: Callable[[], Mapping[str, FeedProblem]], clock: Clock
+    ) -> None:
         self._components = components
         self._problems = problems
+        self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering asks nobody."""
@@ -146,44 +154,61 @@ class HealthCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return what was found at the last look."""
-        up = GaugeMetricFamily(COMPONENT_UP, "Whether a component of this server works.", labels=["component"])
+        up = family(names.COMPONENT_UP)
         for name, health in self._components().items():
             up.add_metric([name], health.ok)
-        problem = GaugeMetricFamily(
-            FEED_PROBLEM, "1 for the stage at which a feed of this server does not go on.", labels=["feed", "stage"]
-        )
+        problem, seconds = family(names.FEED_PROBLEM), family(names.FEED_PROBLEM_SECONDS)
         for name, found in self._problems().items():
             problem.add_metric([name, found.stage], 1)
-        return [up, problem]
+            seconds.add_metric([name, found.stage], max(0, self._clock.now_ms() - found.since_ms) / 1000)
+        return [up, problem, seconds]
 
 
 class DoubtMetrics:
     """What the re-reads of doubted tables did."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.rereads = Counter(REREADS, "Re-reads of doubted tables: settled, again, failed, gone.", ["outcome"], registry=registry)
-        self.corrections = Counter(CORRECTIONS, "Rows that a re-read found to differ and that were corrected.", registry=registry)
-        self.seconds = Histogram(REREAD_SECONDS, "How long a re-read took.", registry=registry, buckets=(1, 10, 60, 600, 3600, 36000))
+        self.rereads = counter(names.REREADS, registry)
+        self.corrections = counter(names.CORRECTIONS, registry)
+        self.seconds = Histogram(*names.REREAD_SECONDS[1:4:2], registry=registry, buckets=_REREAD_BUCKETS_S)
 
 
 class VerifyMetrics:
     """What verification on a schedule found."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.ranges = Counter(VERIFIED_RANGES, "Key ranges compared: identical, differs, unchecked.", ["outcome"], registry=registry)
-        self.rows = Counter(VERIFIED_ROWS, "Rows found identical.", registry=registry)
-        self.differences = Gauge(DIFFERENCES, "Rows found to differ from the source.", ["feed", "table"], registry=registry)
+        self.ranges = counter(names.VERIFIED_RANGES, registry)
+        self.rows = counter(names.VERIFIED_ROWS, registry)
+        self.differences = gauge(names.DIFFERENCES, registry)
+        self._lock = threading.Lock()
+        self._shown: dict[str, dict[str, int]] = {}
+
+    def note(self, feed: str, table: str, wrong: int, most: int = names.TABLES_MAX, total: int = names.TABLES_TOTAL_MAX) -> None:
+        """Show how many rows of a table differ; where no more may be shown, one that differs takes the place of one that does not."""
+        with self._lock:
+            shown = self._shown.setdefault(feed, {})
+            if table not in shown and (len(shown) >= most or sum(map(len, self._shown.values())) >= total):
+                right = next((name for name, rows in shown.items() if not rows), None) if wrong else None
+                if right is None:
+                    return
+                del shown[right]
+                self.differences.remove(feed, right)
+            shown[table] = wrong
+            self.differences.labels(feed, table).set(wrong)
 
     def forget(self, feed: str) -> None:
         """Show nothing of a feed any more."""
-        self.differences.remove_by_labels({"feed": feed})
+        with self._lock:
+            self._shown.pop(feed, None)
+            self.differences.remove_by_labels({"feed": feed})
 
 
 class TableStateCollector(Collector):
     """Tells which tables are in doubt."""
 
-    def __init__(self, states: Callable[[], Sequence[TableState]]) -> None:
+    def __init__(self, states: Callable[[], Sequence[TableState]], clock: Clock) -> None:
         self._states = states
+        self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read the database."""
@@ -195,14 +220,42 @@ class TableStateCollector(Collector):
             found = [s for s in self._states() if s.is_open]
         except PenstockError:
             return []
-        count = GaugeMetricFamily(TABLES, "How many tables are in doubt, by state.", labels=["state"])
+        count = family(names.TABLES_IN_DOUBT)
         for condition in TableCondition:
             if condition is not TableCondition.OK:
                 count.add_metric([condition.value], sum(s.state is condition for s in found))
-        each = GaugeMetricFamily(TABLE_STATE, "1 for the state of a table that is not ok.", labels=["table", "state", "code"])
-        for state in found:
+        each = family(names.TABLE_STATE)
+        since = family(names.TABLE_DOUBT_SECONDS)
+        # What must be acted upon comes first, so that it is shown where there are too many.
+        worst = sorted(found, key=lambda s: (s.state is not TableCondition.QUARANTINED, s.since_ms, s.schema, s.table))[: names.TABLES_MAX]
+        for state in worst:
             each.add_metric([f"{state.schema}.{state.table}", state.state.value, state.code], 1)
-        return [count, each]
+            since.add_metric([f"{state.schema}.{state.table}", state.state.value], max(0, self._clock.now_ms() - state.since_ms) / 1000)
+        return [count, each, since]
+
+
+class StoreCollector(Collector):
+    """Shows what an event store holds and what waits in its queues."""
+
+    def __init__(self, stats: Callable[[], StoreStats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks nobody."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current values."""
+        stats = self._stats()
+        yield single(names.STORE_SPANS, len(stats.spans))
+        yield single(names.STORE_MEMORY_ROWS, sum(span.memory_rows for span in stats.spans))
+        yield single(names.STORE_MEMORY_BYTES, stats.memory_nbytes)
+        yield single(names.STORE_WAL_BYTES, stats.wal_nbytes)
+        yield single(names.STORE_WAL_GROUPS, stats.wal_groups)
+        yield single(names.STORE_QUEUE_RATIO, stats.queue_fill)
+        yield single(names.STORE_FLUSH_QUEUE, stats.flush_waiting)
+        yield single(names.STORE_MERGE_QUEUE, stats.merge_waiting)
+        yield single(names.STORE_FLUSH_FAILING, stats.flush_failing)
 
 
 class SourceCollector(Collector):
@@ -221,9 +274,9 @@ class SourceCollector(Collector):
         families: dict[str, Metric] = {}
         for source, registries in self._registries().items():
             label = {"source": source} if source else {}
-            for family in (family for registry in registries for family in registry.collect()):
-                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type, family.unit))
-                merged.samples += [sample._replace(labels=sample.labels | label) for sample in family.samples]
+            for shown in (one for registry in registries for one in registry.collect()):
+                merged = families.setdefault(shown.name, Metric(shown.name, shown.documentation, shown.type, shown.unit))
+                merged.samples += [sample._replace(labels=sample.labels | label) for sample in shown.samples]
         return families.values()
 
 

@@ -73,6 +73,8 @@ class ServerProcess:
         self._spark_lost: int | None = None
         self._jvm_exit_code: Callable[[], int | None] = lambda: None
         self._abandoned = threading.Event()
+        self.step = ""
+        """What a start that is under way does."""
         self._creator: FeedCreator | None = None
         self._supervisor: Supervisor | None = None
 
@@ -108,7 +110,7 @@ class ServerProcess:
         """Create a feed for whoever configured this server: any target will do."""
         if self._creator is None or self._supervisor is None:
             raise InvariantError("the server is not started")
-        self._creator.create(tree, Actor("configuration"), configured=True)
+        self._creator.create_all(tree, Actor("configuration"), configured=True)
         self._supervisor.wake()
 
     def check_spark(self) -> None:
@@ -135,7 +137,8 @@ class ServerProcess:
         """End everything, the newest part first. Feeds are released, so that another server takes them at once."""
         self._parts.close()
 
-    def _go_on(self) -> None:
+    def _go_on(self, step: str = "") -> None:
+        self.step = step or self.step
         if self._abandoned.is_set():
             raise PenstockError("CANCELLED", "the server was stopped while it started")
 
@@ -172,16 +175,16 @@ class ServerProcess:
     def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
         connections, places = Connections.read(config.connections, os.environ), places_of(config)
-        directory = DataDirectory(config.data_dir)
+        directory = DataDirectory(config.data_dir, tentative=True)
         parts.callback(directory.close)
         meta = MetaDatabase(config.effective_meta_url, clock, config.meta)
         parts.callback(meta.close)
         if config.source:
             check_reachable(config.source)
-        self._go_on()
+        self._go_on("starting Spark")
         session = self._open_spark()
         jobs = SparkJobs(session, config.spark.tables)
-        self._go_on()
+        self._go_on("opening the event store and the source's log")
         # Mostly other processes' work, so the rest starts meanwhile.
         warming = threading.Thread(target=warm, args=(jobs,), name="warming", daemon=True)
         if config.spark.warm_up:
@@ -195,9 +198,10 @@ class ServerProcess:
         if config.source:
             # It must be there at the start; sources with a name begin with their feeds.
             sources.begin(config.source)
+        self._go_on("warming Spark up")
         while warming.is_alive() and not self._abandoned.is_set():
             warming.join(_SPARK_LOOK_S)
-        self._go_on()
+        self._go_on("opening the API")
         self._supervisor = supervisor = self._open_supervisor(owner, meta, sources)
         own_metrics = self._open_metrics(meta, sources)
         health = self._open_health(session, meta, sources, supervisor, own_metrics)
@@ -217,6 +221,7 @@ class ServerProcess:
         sources.start()
         supervisor.url = self.url
         supervisor.start()
+        directory.keep()
         log.info("server started", extra={"owner": supervisor.owner, "url": self.url})
 
     def _open_source(self, place: SourcePlace, directory: DataDirectory, around: Surroundings) -> CapturedSource:
@@ -303,7 +308,7 @@ class ServerProcess:
             return "" if supervisor.alive else "the supervisor has ended"
 
         health = ServerHealth(looks, feeds, why_dead, clock)
-        metrics.register(HealthCollector(health.components, health.problems))
+        metrics.register(HealthCollector(health.components, health.problems, clock))
         self._parts.callback(health.stop)
         health.start()
         return health

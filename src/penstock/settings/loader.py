@@ -17,7 +17,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +89,19 @@ def dump(settings: Any) -> dict[str, Any]:
         else:
             tree[key_of(field)] = _plain(value)
     return tree
+
+
+def effective(settings: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key of settings with the value that holds, defaults included, as one would write it."""
+    for field in dataclasses.fields(settings):
+        value, key = getattr(settings, field.name), _join(path, key_of(field))
+        if field.metadata.get("flatten"):
+            yield from effective(value, path)
+        elif dataclasses.is_dataclass(value):
+            yield from effective(value, key)
+        else:
+            unit = _unit(field) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+            yield key, f"{value:g}{unit}" if unit in {"s", "ms"} else _plain(value)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,4 +312,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple | list | frozenset):
         return [_plain(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     return dump(value) if dataclasses.is_dataclass(value) else value

@@ -53,7 +53,9 @@ def kind_of(uri: str) -> TargetKind:
     folder = _FIRST if scheme == CONNECTION_SCHEME else schemes().get(scheme)
     if folder is None:
         known = ", ".join((*schemes(), CONNECTION_SCHEME))
-        raise PenstockError("SINK_URI_INVALID", f"scheme {scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {known}")
+        raise PenstockError(
+            "SINK_URI_INVALID", f"scheme {scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {known}", _meant(uri, scheme)
+        )
     return _kind(folder)
 
 
@@ -122,9 +124,22 @@ def ddls_end_windows(uri: str, options: Mapping[str, Any]) -> bool:
     return bool(getattr(settings_of(uri, options)[1], "applies_transactions", False))
 
 
+def compares_tables(uri: str, options: Mapping[str, Any]) -> bool:
+    """Return whether the target holds tables, so that all dispatchers of one are compared with it together."""
+    return bool(getattr(settings_of(uri, options)[1], "holds_tables", False))
+
+
 def before_rule(uri: str, options: Mapping[str, Any]) -> Callable[[TableSchema], bool]:
     """Return what tells of a table version whether its before-images and keys must travel to the target."""
     return settings_of(uri, options)[1].needs_before
+
+
+def _meant(uri: str, scheme: str) -> str | None:
+    """Return what helps whoever wrote a target without its scheme, or with a part of it."""
+    if uri in schemes():
+        return f"A target is a URI: write {uri}: and, where it has one, its place."
+    longer = [known for known in schemes() if known.startswith(f"{scheme}+")]
+    return f"Begin it with {' or '.join(f'{known}://' for known in longer)}" if longer and scheme else None
 
 
 @cache

@@ -16,10 +16,9 @@ from prometheus_client.registry import Collector
 
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.model.metrics.names import DDL_AFFECTED, SINK_METRICS, SINK_PREFIX
 from penstock.sink.contract import Histogram, TaskReport
-from penstock.sink.metric_names import DDL_AFFECTED, TEXTS
 
-PREFIX = "penstock_sink_"
 _KEY = re.compile(r"(\w+)(?:\{(\w+)=([^}]*)\})?\Z")
 
 
@@ -31,7 +30,7 @@ def add_to_text(known: str, reports: Sequence[TaskReport]) -> str:
 
 def ddl_report(dispatchers: int) -> TaskReport:
     """Return a report of dispatchers that drained for a DDL at the end of their window."""
-    return TaskReport(counters={DDL_AFFECTED: dispatchers})
+    return TaskReport(counters={DDL_AFFECTED.key: dispatchers})
 
 
 def add_reports(reports: Iterable[TaskReport]) -> TaskReport:
@@ -61,10 +60,10 @@ def families(reports: Mapping[str, TaskReport]) -> list[Metric]:
         for key, value in {**report.counters, **report.peaks}.items():
             name, labels, values = _split(key, feed)
             kind = GaugeMetricFamily if name in report.peaks else UnknownMetricFamily
-            found.setdefault(name, kind(PREFIX + name, TEXTS.get(name, name), labels=labels)).add_metric(values, value)
+            found.setdefault(name, kind(SINK_PREFIX + name, _text(name), labels=labels)).add_metric(values, value)
         for key, histogram in report.histograms.items():
             name, labels, values = _split(key, feed)
-            family = found.setdefault(name, HistogramMetricFamily(PREFIX + name, TEXTS.get(name, name), labels=labels))
+            family = found.setdefault(name, HistogramMetricFamily(SINK_PREFIX + name, _text(name), labels=labels))
             family.add_metric(values, _buckets(histogram), histogram.total)
     return list(found.values())
 
@@ -95,6 +94,11 @@ def _split(key: str, feed: str) -> tuple[str, list[str], list[str]]:
         return key, ["feed"], [feed]
     name, label, value = match.groups()
     return (name, ["feed", label], [feed, value]) if label else (name, ["feed"], [feed])
+
+
+def _text(name: str) -> str:
+    """Return what a name means; a sum that an older version kept may have one that is not known any more."""
+    return SINK_METRICS[name].text if name in SINK_METRICS else name
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

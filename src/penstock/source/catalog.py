@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
+from penstock.model.table_pattern import TablePatterns
 from penstock.source.contract import Upstream
 from penstock.source.dataserver.client import ClientSettings, DataServerUpstream
+from penstock.source.survey import SurveyedTable, surveyed
 
 CONNECT_TIMEOUT_S = 3.0
 ONE_LOG_SCHEMES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
@@ -21,13 +23,21 @@ ONE_LOG_SCHEMES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
 
 def open_upstream(uri: str) -> Upstream:
     """Return a connected upstream; its caller closes it."""
+    check_scheme(uri)
+    with _sense(_scheme(uri)):
+        return _OPENERS[_scheme(uri)](uri)
+
+
+def check_scheme(uri: str) -> None:
+    """Raise ``CONFIG_INVALID`` where a URI names no kind of source that there is."""
     scheme = _scheme(uri)
-    opener = _OPENERS.get(scheme)
-    if opener is None:
+    if scheme not in _OPENERS:
         supported = ", ".join(sorted(f"{name}://" for name in _OPENERS))
-        raise PenstockError("CONFIG_INVALID", f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}")
-    with _sense(scheme):
-        return opener(uri)
+        raise PenstockError(
+            "CONFIG_INVALID",
+            f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}",
+            "Name a source as mysql://user@host:3306, postgresql://user@host/database or dataserver://host:port.",
+        )
 
 
 def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
@@ -41,6 +51,39 @@ def examine(uri: str, patterns: Sequence[str]) -> list[Finding]:
         )
     with _sense(_scheme(uri)):
         return doctor(uri, patterns)
+
+
+def examine_server(uri: str) -> list[Finding]:
+    """Return what is found of a source without which nothing at all is captured; raise where it cannot be entered."""
+    scheme = _scheme(uri)
+    with _sense(scheme):
+        if scheme in {"postgres", "postgresql"}:
+            from penstock.source.postgres.doctor import check_server as of_postgres
+
+            return of_postgres(uri)
+        if scheme in {"mysql", "mariadb"}:
+            with _mysql_dependencies():
+                from penstock.source.mysql.doctor import check_server as of_mysql
+            return of_mysql(uri)
+    open_upstream(uri).close()
+    return []
+
+
+def survey(uri: str, patterns: Sequence[str]) -> list[SurveyedTable]:
+    """Return what a source has of the tables that patterns match, by name; none means all tables."""
+    scheme = _scheme(uri)
+    with _sense(scheme):
+        if scheme in {"postgres", "postgresql"}:
+            from penstock.source.postgres.doctor import survey as of_postgres
+
+            return of_postgres(uri, patterns)
+        if scheme in {"mysql", "mariadb"}:
+            with _mysql_dependencies():
+                from penstock.source.mysql.doctor import survey as of_mysql
+            return of_mysql(uri, patterns)
+    with contextlib.closing(open_upstream(uri)) as upstream:
+        whole = {t.full_name: t for t in upstream.list_tables() if not patterns or TablePatterns(tuple(patterns)).match(t.schema, t.table)}
+    return [surveyed(t.schema, t.table, [c.name for c in t.handle_columns], ()) for _, t in sorted(whole.items())]
 
 
 @contextlib.contextmanager

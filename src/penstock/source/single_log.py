@@ -137,6 +137,14 @@ class LoggedUpstream(Upstream, Protocol):
 
 
 @runtime_checkable
+class AsksItsCatalog(Protocol):
+    """An upstream whose log does not tell all of its schema changes, so that it asks the catalog, which shows what is so by now."""
+
+    def told_up_to(self, ts: int) -> None:
+        """Say up to which ts schema changes were taken over: where the log is read again, none is told there that was not told before."""
+
+
+@runtime_checkable
 class ServesOneReader(Protocol):
     """An upstream whose server lets one reader at a time have the log, and notices late that one stands still."""
 

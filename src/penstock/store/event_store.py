@@ -42,7 +42,7 @@ from penstock.store.settings import StoreSettings
 from penstock.store.sharing import Sharing
 from penstock.store.span_store import SpanStore
 from penstock.store.spans import Spans
-from penstock.store.stats import StoreStats, span_stats
+from penstock.store.stats import StoreStats, store_stats
 from penstock.store.upkeep import Upkeep, Work
 
 log = logging.getLogger(__name__)
@@ -359,7 +359,7 @@ class ColumnarEventStore:
 
     def stats(self) -> StoreStats:
         """Return what the store holds."""
-        return StoreStats(tuple(span_stats(s) for s in self._spans.all()), self._wal.group_count, self._wal.queue_fill)
+        return store_stats(self._spans.all(), self._wal, self.upkeep)
 
     def close(self) -> None:
         """Make everything queued durable and stop; on shared storage, what is in memory goes there. May be called twice."""

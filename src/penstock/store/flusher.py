@@ -38,6 +38,11 @@ class Flusher:
             self._waiting[span_id] = None
         self._wake.set()
 
+    @property
+    def waiting(self) -> int:
+        """Return how many spans wait; one that is under way does not count."""
+        return len(self._waiting)
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is waiting or under way; return False where that took longer."""
         with self._lock:

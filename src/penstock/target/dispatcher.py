@@ -22,7 +22,8 @@ class DispatcherWork(msgspec.Struct, frozen=True):
     """What one dispatcher does in one window, planned on the driver; it is the same for every attempt of the window.
 
     ``position`` is the sink's own record of where the dispatcher stands after the last committed window (for the storage sink: file
-    numbers); ``{}`` at first.
+    numbers); ``{}`` at first. ``is_difference``: the rows are what differs from what the target holds, which is read once the sink has
+    opened the dispatcher.
     """
 
     dispatcher: DispatcherId
@@ -30,3 +31,4 @@ class DispatcherWork(msgspec.Struct, frozen=True):
     from_ts: int
     to_ts: int
     position: dict[str, int] = {}
+    is_difference: bool = False

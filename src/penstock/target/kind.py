@@ -14,6 +14,8 @@ class SinkRun(msgspec.Struct, frozen=True):
 
     feed: str = ""
     epoch: int = 0
+    claimant: str = ""
+    """How the target knows the feed, where it has claimed it."""
 
 
 NO_RUN = SinkRun()

@@ -26,5 +26,6 @@ class TargetState(Protocol):
     def changes(self, work: DispatcherWork) -> Iterator[pa.RecordBatch]:
         """Yield the changes that make up the dispatcher's state at ``work.position``, in order: ``_op``, then the columns of ``columns``.
 
-        The same for every attempt of the work, whatever an attempt wrote. Runs on executors.
+        The same for every attempt of the work, whatever an attempt wrote; of a target that holds tables, what it holds since the sink
+        opened the dispatcher, which lets no other attempt write from then on. Runs on executors.
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -355,6 +356,8 @@ def _open_store(uri: str, request_s_max: float = REQUEST_S_MAX) -> ObjectStore:
     parts = urlsplit(uri)
     options = dict(parse_qsl(parts.query))
     prefix = unquote(parts.path).strip("/")
+    if parts.scheme == "file" and os.path.isfile(f"/{prefix}"):
+        raise PenstockError("SINK_UNWRITABLE", f"{mask_uri(uri)}: it is a file, and not a directory", "Move it away.")
     try:
         return _open_scheme(parts.scheme, parts.netloc, prefix, options, request_s_max)
     except (BaseError, OSError, ValueError, TypeError) as error:

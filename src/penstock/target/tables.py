@@ -19,7 +19,8 @@ class StandingTable:
 
     Attributes:
         as_of_ts: the ts up to which all changes are in it, and none beyond; None where a window is just being written.
-        rows: its rows, the columns named by id as the upstream's version has them, values as in change batches.
+        rows: its rows, the columns named by id as the upstream's version has them, values as in change batches. Of a target that holds
+            changes, those that make up its rows: with ``_op``, the changes of each row in order.
     """
 
     as_of_ts: int | None

@@ -84,7 +84,7 @@ class FileTable:
         primary = [c.key for c in self.columns if c.primary]
         if primary:
             return primary
-        never_null = {c.name: c.key for c in self.columns if not c.nullable}
+        never_null = {c.name: c.key for c in self.columns if not c.nullable and not c.virtual}
         return next(([never_null[n] for n in key] for key in self.unique if all(n in never_null for n in key)), [])
 
     def all_rows(self) -> list[dict[str, Value]]:

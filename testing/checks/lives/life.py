@@ -1,8 +1,9 @@
 """One random life of some tables, captured to files with the product's own parts, and compared with the server each time it settles.
 
 A life is a script of steps made from a seed and the server's catalog: the same seed gives the same script. A script can be lived again,
-also with steps left out. What must hold after each settle: the files, read by ``files.py`` and replayed into SQLite, are the server's rows;
-a table that the product says it doubts is left out, and none is in doubt at the end; a published file never changes. Runs in tests.
+also with steps left out. What must hold after each settle: the files, read by ``files.py``, by the reader that was written from the
+document, and replayed into SQLite, are the server's rows; a table that the product says it doubts is left out, and none is in doubt at
+the end; a published file never changes. Runs in tests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.model.errors import PenstockError
 from penstock.readback.consumer import StorageConsumer
 from penstock.readback.replay_opening import open_database
 from testing.checks.lives.comparable import Row, comparable
+from testing.checks.lives.documented import document_differences
 from testing.checks.lives.files import FileTable, read_target
 from testing.checks.lives.rows import RowGrammar
 from testing.checks.lives.servers import REFUSED, LiveTable, Server
@@ -334,7 +336,7 @@ class Life:
         files = read_target(self._feed.target, self._schema, strict=not self._was_doubted)
         replayed = self._replay()
         left_out = {s.table.lower() for s in doubted}
-        problems = []
+        problems = document_differences(self._feed.target, self._server, self._schema, left_out)
         for name in sorted(files.keys() | live.keys() | replayed):
             if name.lower() in left_out:
                 continue

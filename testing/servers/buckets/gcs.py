@@ -42,7 +42,7 @@ def gcs(directory: Path, bucket: str = "penstock-test") -> Iterator[str]:
 
     def is_ready() -> bool:
         try:
-            return httpx.get(emulator, timeout=2.0).is_success
+            return httpx.get(emulator, timeout=30.0).is_success
         except httpx.HTTPError:
             return False
 
@@ -53,7 +53,7 @@ def gcs(directory: Path, bucket: str = "penstock-test") -> Iterator[str]:
 
 @contextmanager
 def _front(emulator: str) -> Iterator[str]:
-    with httpx.Client(base_url=emulator, timeout=30.0) as client, http_server(_XmlApi, client=client, lock=threading.Lock()) as address:
+    with httpx.Client(base_url=emulator, timeout=120.0) as client, http_server(_XmlApi, client=client, lock=threading.Lock()) as address:
         yield address
 
 

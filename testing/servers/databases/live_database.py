@@ -1,4 +1,4 @@
-"""A real MariaDB or PostgreSQL whose log can be captured, and how statements reach it, whichever it is. Runs in tests."""
+"""A real MariaDB, MySQL or PostgreSQL whose log can be captured, and how statements reach it, whichever it is. Runs in tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pymysql
 
 from penstock.access.mysql_server import parse_uri
 from testing.servers.databases.mysql_lab import BINLOG
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.loopback_server import mariadb, postgres
 
 
@@ -46,6 +47,10 @@ class Database:
 
 @contextlib.contextmanager
 def live_database(kind: str, directory: Path) -> Iterator[Database]:
-    """Run a ``mariadb`` or a ``postgres``."""
-    with mariadb(directory, BINLOG) if kind == "mariadb" else postgres(directory, ("-c", "wal_level=logical")) as uri:
+    """Run a ``mariadb``, a ``mysql`` or a ``postgres``."""
+    if kind == "mysql":
+        started = mysql(directory)
+    else:
+        started = mariadb(directory, BINLOG) if kind == "mariadb" else postgres(directory, ("-c", "wal_level=logical"))
+    with started as uri:
         yield Database(kind, uri)

@@ -193,11 +193,14 @@ class _Connection(socketserver.BaseRequestHandler):
                 found = self.kept.at((name, at))
                 if error or found is None or not 0 <= offset <= found.end:
                     code = error or (UNKNOWN_TOPIC if found is None else OFFSET_OUT_OF_RANGE)
-                    answers.append(i32(at) + i16(code) + i64(-1) + i64(-1) + i32(-1) + i32(-1))
+                    answers.append(i32(at) + i16(code) + i64(-1) + i64(-1) + i32(-1) + i32(0))
                     continue
                 limit, data = found.stable if committed else found.end, b""
                 for batch in found.batches:
-                    if batch.end > offset and batch.end <= limit and (not data or len(data) + len(batch.content) <= size_max):
+                    if batch.end > limit or (data and len(data) + len(batch.content) > size_max):
+                        # Nothing behind it may come first: readers take for gone what is left out.
+                        break
+                    if batch.end > offset:
                         data += batch.content
                 gone = [(p, first) for p, first, last in found.aborted if last >= offset]
                 aborted = many([i64(p) + i64(first) for p, first in gone]) if committed else i32(-1)
@@ -314,7 +317,7 @@ class _Server(socketserver.ThreadingTCPServer):
         connection, address = super().get_request()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.context is not None:
-            connection.settimeout(10.0)
+            connection.settimeout(120.0)
             connection = self.context.wrap_socket(connection, server_side=True)
             connection.settimeout(None)
         return connection, address

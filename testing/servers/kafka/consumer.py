@@ -35,7 +35,7 @@ def read_topics(
 ) -> list[Read]:
     """Return the messages of topics, all if none are named, up to their ends as they are now; partition by partition."""
     base = {"bootstrap.servers": bootstrap} | (config or {})
-    known = AdminClient(base).list_topics(timeout=30).topics
+    known = AdminClient(base).list_topics(timeout=120).topics
     level = "read_committed" if committed else "read_uncommitted"
     reader = Consumer(
         base

@@ -32,6 +32,8 @@ class Registry:
     """Name and password with a colon between them, where some are asked for."""
     fails: int = 0
     """So many requests are answered with 503."""
+    page: bytes = b""
+    """What is answered instead, where another server is at the address."""
 
     def schema(self, schema_id: int) -> Any:
         """Return a schema by its id."""
@@ -75,6 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
         registry: Registry = self.server.registry  # type: ignore[attr-defined]
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         wanted = "Basic " + base64.b64encode(registry.user.encode()).decode()
+        if registry.page:
+            return self._answer(200, registry.page)
         if registry.fails:
             registry.fails -= 1
             return self._answer(503, {"error_code": 50301, "message": "away"})
@@ -89,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, {"id": found})
 
     def _answer(self, status: int, body: object) -> None:
-        content = json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(content)))

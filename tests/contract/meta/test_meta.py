@@ -64,6 +64,7 @@ class TestFeeds:
     def test_names_that_differ_in_case_are_different_names(self, meta: MetaDatabase) -> None:
         created = [make(meta, name) for name in ("Orders", "orders")]
         assert meta.list_feeds() == created
+        assert meta.find_feeds([*(feed.name for feed in created[1:]), "none"]) == created[1:]
         meta.remove_feed("orders")
         assert meta.list_feeds() == created[:1]
         meta.create_feed(FeedRecord("ü😀", "u", '{"of": "ü😀"}'), tables("ü😀", "Items", "items", "ITÉMS"))

@@ -30,7 +30,7 @@ GRANTS = ("GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO {user}"
 
 
 def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=240)
 
 
 def make_certificates(folder: Path) -> None:

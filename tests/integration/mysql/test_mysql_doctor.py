@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pymysql
@@ -9,7 +10,8 @@ import pytest
 
 from penstock.access.mysql_server import parse_uri
 from penstock.model.errors import PenstockError
-from penstock.source.mysql.doctor import check
+from penstock.source.mysql.doctor import check, check_server, survey
+from penstock.source.mysql.upstream import MySqlUpstream
 from testing.servers.loopback_server import mariadb
 
 pytestmark = pytest.mark.integration
@@ -43,11 +45,33 @@ def test_what_is_wrong_is_found_and_the_statement_mends_it(tmp_path: Path) -> No
             for name in sorted(wrong):
                 cursor.execute(found[name].statement)
         assert [f for f in check(guest) if not f.ok] == []
+        listed = {f"{t.schema}.{t.table}": t for t in survey(guest, ["replay.*"])}
+        assert {name: (t.key, t.captured, t.notes) for name, t in listed.items()} == {
+            "replay.good": (("id",), True, ()),
+            "replay.bare": (("id",), True, ()),
+        }
+        assert all(t.rows == 0 and t.nbytes for t in listed.values()), listed
         assert [f.ok for f in check(guest, ["replay.good", "replay.none"]) if "replay" in f.name] == [False, True]
         with pytest.raises(PenstockError) as refused:
             check(f"mysql://cdc:wrong@{address.host}:{address.port}/")
         assert refused.value.code == "UPSTREAM_REFUSED"
         assert "wrong" not in str(refused.value)
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE ROLE capturer")
+            cursor.execute("GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO capturer")
+            cursor.execute("CREATE USER idle IDENTIFIED BY 'x'")
+            cursor.execute("GRANT capturer TO idle")
+            idle = f"mysql://idle:x@{address.host}:{address.port}/"
+            # A role that is not active brings nothing, and nobody waits for a reader that is refused.
+            assert [f.name for f in check_server(idle) if not f.ok] == ["privilege BINLOG MONITOR"]
+            with contextlib.closing(MySqlUpstream(idle)) as upstream:
+                upstream.adopt_schemas(())
+                with pytest.raises(PenstockError, match=r"UPSTREAM_REFUSED.* 1227"):
+                    upstream.list_tables()
+            cursor.execute("SET DEFAULT ROLE capturer FOR idle")
+            assert [f.name for f in check_server(idle) if not f.ok] == []
+            assert [f.name for f in check(idle) if f.name.startswith("privilege REPL") and not f.ok] == []
+        connection.close()
 
 
 def test_what_the_user_cannot_see_is_said_and_names_are_quoted_as_they_are(tmp_path: Path) -> None:

@@ -196,6 +196,27 @@ def test_a_reset_of_mysql_is_noticed_while_its_log_is_read(tmp_path: Path) -> No
                 ends_at(end)
 
 
+@pytest.mark.mysql
+def test_without_gtids_a_place_means_something_to_the_server_that_wrote_it_alone(tmp_path: Path) -> None:
+    with mysql(tmp_path / "server", ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF")) as uri:
+        run(connect(uri), "CREATE DATABASE life", "CREATE TABLE life.t (id INT PRIMARY KEY AUTO_INCREMENT)")
+        upstream = MySqlUpstream(uri)
+        place = upstream.first_position()
+        run(connect(uri), "INSERT INTO life.t VALUES ()")
+        file_offset, _, own = place.text.partition("#")
+        assert own
+        for text in (place.text, file_offset):
+            # The second is how earlier versions noted it.
+            steps = upstream.read_log(LogPosition(place.ts, text), [], lambda _: True, threading.Event())
+            moved = next(s.position for s in steps if s.position is not None and upstream.reached(s.position.text, upstream.log_end()))
+            assert moved.text.endswith(f"#{own}")
+            steps.close()
+        other = LogPosition(place.ts, f"{file_offset}#{own[::-1]}")
+        with pytest.raises(PenstockError, match=r"LOG_PURGED.*another server"):
+            next(iter(upstream.read_log(other, [], lambda _: True, threading.Event())))
+        upstream.close()
+
+
 def purged(writer: Any) -> bool:
     with writer.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")

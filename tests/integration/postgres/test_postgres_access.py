@@ -25,7 +25,7 @@ def lab(tmp_path_factory):
     key, certificate = lab.directory / "data" / "server.key", lab.directory / "data" / "server.crt"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=penstock-lab"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, timeout=240)
     owner = (lab.directory / "data").owner()
     for file in (key, certificate):
         shutil.chown(file, owner)

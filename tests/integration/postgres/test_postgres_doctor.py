@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from penstock.cli.feeds.doctor import doctor
 from penstock.cli.main import run
 from penstock.model.errors import PenstockError
-from penstock.source.catalog import examine
+from penstock.source.catalog import examine, examine_server, survey
 from penstock.source.postgres.upstream import PostgresSettings, PostgresUpstream
 from penstock.source.postgres.wire.address import parse_address
 from testing.servers.databases.postgres_lab import PostgresLab
@@ -30,10 +30,17 @@ def lab(tmp_path_factory):
 def test_every_statement_fixes_its_finding(lab):
     address = parse_address(lab.uri)
     uri = f"postgresql://cdc:x@{address.host}:{address.port}/{address.database}"
+    lab.sql("CREATE ROLE readers; GRANT readers TO cdc")
+    assert {f.name for f in examine_server(uri) if f.blocks} == {"wal_level", "replication privilege", "publication penstock"}
     lab.sql("CREATE PUBLICATION penstock FOR TABLE shop.good WITH (publish = 'insert')")
+    assert {f.name for f in examine_server(uri) if f.blocks} == {"wal_level", "replication privilege"}
     found = {f.name: f for f in examine(uri, ["shop.*"])}
     wrong = {name for name, f in found.items() if f.blocks}
     owner = address.user
+    before = {t.table: t for t in survey(uri, ["shop.*"])}
+    assert {name: t.captured for name, t in before.items()} == {"good": False, "bare": False, "shut": False}
+    assert {name: t.notes[0] for name, t in before.items()} == dict.fromkeys(before, "not readable")
+    assert all(t.nbytes is not None for t in before.values())
     assert wrong == {
         *("wal_level", "replication privilege", "publication penstock"),
         *(f"shop.{t}: privilege" for t in ("good", "bare", "shut")),
@@ -47,7 +54,9 @@ def test_every_statement_fixes_its_finding(lab):
             if statement.strip():
                 lab.sql(statement)
     lab.restart()
-    assert all(f.ok for f in examine(uri, ["shop.*"]))
+    assert all(f.ok for f in [*examine(uri, ["shop.*"]), *examine_server(uri)])
+    after = {t.table: (t.key, t.captured, t.notes) for t in survey(uri, ["shop.*"])}
+    assert after == {"good": (("id",), True, ()), "bare": (("id",), True, ()), "shut": (("id",), True, ())}
     lab.sql("CREATE TABLE shop.later (id int PRIMARY KEY)")
     assert "shop.later: privilege" not in {f.name for f in examine(uri, ["shop.*"])}, "tables to come are readable"
     lab.sql("DROP TABLE shop.later")

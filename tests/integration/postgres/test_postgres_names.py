@@ -1,5 +1,6 @@
 """Tables of a PostgreSQL feed whose names come, go and change places: its files, replayed by name, are what the server has under it."""
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -65,7 +66,7 @@ def replayed_tables(path, file):
     database = open_database(f"sqlite:///{file}")
     StorageConsumer(open_reader(path.target.as_uri(), {}), database).run_round()
     database.close()
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
         names = [n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if n.startswith("shop.")]
         rows = {n: connection.execute(f'SELECT * FROM "{n}"').fetchall() for n in names}
     return {n.removeprefix("shop."): sorted(tuple(None if v is None else str(v) for v in r) for r in found) for n, found in rows.items()}

@@ -398,6 +398,27 @@ def test_marks_move_a_quiet_log_on_and_hold_when_it_is_read_again(lab, upstream)
     assert next(s for s in again if s.changes).changes[0].header.min_ts > far.ts
 
 
+def test_the_end_of_a_log_is_reached_where_the_clock_of_its_server_was_set_back(lab, upstream):
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
+    start = upstream.first_position()
+    # As if the server had been an hour ahead when this was read.
+    ahead = LogPosition(start.ts + (3_600_000 << 18), start.text)
+    lab.sql("INSERT INTO shop.t VALUES (1)")
+    # What no commit follows is passed by a mark alone.
+    lab.sql("SELECT pg_logical_emit_message(false, 'somebody', repeat('x', 50))")
+    end = upstream.log_end()
+    steps = read_until(upstream, ahead, end)
+    positions = [s.position for s in steps if s.position is not None]
+    assert steps[-1].mark
+    assert ahead.ts < positions[0].ts < positions[-1].ts
+    # Read again with that mark, everything has the ts that it had.
+    lab.sql("INSERT INTO shop.t VALUES (2)")
+    again = read_until(upstream, ahead, upstream.log_end(), [positions[-1]])
+    first, second = (ts for s in again for c in s.changes for ts in c.records["_ts"].to_pylist())
+    assert first == positions[0].ts
+    assert second > positions[-1].ts
+
+
 def test_the_end_of_a_quiet_log_is_reached_at_once_even_where_nothing_flushes_it(lab, upstream):
     lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY)")
     start = upstream.first_position()

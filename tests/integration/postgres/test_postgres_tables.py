@@ -20,7 +20,7 @@ from testing.servers.databases.postgres_lab import Replica, read_until
 from testing.servers.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-SOON_S = 10.0
+SOON_S = 120.0
 
 
 def test_only_what_is_confirmed_is_let_go(lab, upstream):

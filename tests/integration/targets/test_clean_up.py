@@ -102,7 +102,7 @@ def test_who_lost_the_lease_deletes_nothing(path: WholePath) -> None:
     late = FeedCleanUp(context, clock)
     late.start()
     # It ends by itself.
-    [t.join(30) for t in threading.enumerate() if t.name == "clean-up-f"]
+    [t.join(120) for t in threading.enumerate() if t.name == "clean-up-f"]
     assert clock.waiters() == 0
     late.stop()
     assert old <= files(path)

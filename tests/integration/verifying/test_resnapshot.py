@@ -17,11 +17,8 @@ from penstock.model.batch import Op
 from penstock.model.clock import SystemClock
 from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, OP
-from penstock.store.history import HistoryNeeds
-from penstock.store.settings import StoreSettings
-from testing.paths.whole_path import WholePath
+from testing.paths.whole_path import WholePath, lose_history
 
 SETUP = [
     "CREATE DATABASE d",
@@ -52,27 +49,6 @@ def change_meanwhile(path: WholePath) -> Counter[Op]:
     path.write({}, {"d.a": [101]})
     # Row 1 and row 10 are what they were; 2, 11 and 25 vanished, and so did the four rows of the other table.
     return Counter({Op.DELETE: 3 + 4, Op.UPDATE: 1, Op.INSERT: 1})
-
-
-def lose_history(path: WholePath) -> None:
-    """Let all history go that can go, however old it is and whoever pins it."""
-    path.wait_resolved(path.upstream.current_ts())
-    path.flush_store()
-    for span_id in path.store.span_ids():
-        path.store.merge(span_id)
-    rewrite_rows(path)
-    path.wait_resolved(path.upstream.current_ts())
-    path.flush_store()
-    path.store.needs = HistoryNeeds(StoreSettings(history_seconds=0, checkpoint_seconds=0, gc_ttl_seconds=0), SystemClock())
-    path.store.collect_garbage()
-
-
-def rewrite_rows(path: WholePath) -> None:
-    """Write the rows of all tables once more as they are: objects leave only behind later ones."""
-    for table in (t for t in path.upstream.list_tables() if t.schema == "d"):
-        for batch in path.upstream.read_table(Span(table.table_id), path.upstream.current_ts()):
-            with path.upstream.txn() as txn:
-                txn.put(table, {c.name: batch.records.column(c.field_name) for c in table.columns})
 
 
 def crash_in_a_window(path: WholePath) -> None:

@@ -20,7 +20,7 @@ SECRETS = {
 
 def child_environment() -> dict[str, str]:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     found: dict[str, str] = json.loads(done.stdout)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -18,6 +19,8 @@ from testing.twins.clock import SimulatedClock
 
 class ScriptedProcess:
     """Starts and stops when the test lets it; abandoning ends a start only where it hears of it."""
+
+    step = ""
 
     def __init__(self, *, hears: bool = True, error: Exception | None = None) -> None:
         self.starting, self.go_on, self.abandoned = threading.Event(), threading.Event(), threading.Event()
@@ -50,7 +53,8 @@ def leave(code: int) -> None:
 
 @pytest.fixture
 def foreground() -> Iterator[Foreground]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield Foreground(leave=leave)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -97,6 +101,24 @@ def test_a_signal_ends_a_start(foreground: Foreground, number: int) -> None:
     sender.join()
 
 
+def test_the_end_of_the_terminal_ends_the_process_at_once(foreground: Foreground) -> None:
+    process = ScriptedProcess(hears=False)
+    sender = when_starting(process, signal.SIGHUP)
+    with pytest.raises(Left) as caught:
+        run(foreground, process)
+    assert caught.value.args == (EXIT_INTERRUPTED,)
+    process.go_on.set()
+    sender.join()
+
+
+def test_a_server_that_outlives_its_terminal_goes_on(foreground: Foreground) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Foreground(leave=leave)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert not foreground.stop.is_set()
+
+
 def test_a_second_signal_ends_the_process_at_once(foreground: Foreground) -> None:
     process = ScriptedProcess(hears=False)
     first = when_starting(process, signal.SIGTERM)
@@ -127,10 +149,32 @@ def test_a_start_that_hangs_is_left() -> None:
 
     time = threading.Thread(target=pass_time)
     time.start()
-    with subprocess.Popen(["sleep", "600"]) as child:
+    # What a child started goes with it: it says when the one that holds its output open is gone too.
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], stdout=subprocess.PIPE) as child:
         with pytest.raises(Left):
             run(foreground, process)
         assert child.wait(60) == -signal.SIGKILL
+        assert child.stdout is not None
+        assert select.select([child.stdout], [], [], 60)[0], "the end of the output"
     process.go_on.set()
     sender.join()
     time.join()
+
+
+@pytest.mark.usefixtures("foreground")
+def test_each_step_of_a_start_is_told_and_that_it_does_not_hang() -> None:
+    process, told, clock = ScriptedProcess(), [], SimulatedClock()
+    foreground = Foreground(clock, leave)
+
+    def tell(line: str) -> None:
+        told.append(line.split(maxsplit=2)[2])
+        if len(told) == 1:
+            process.step = "second"
+        elif len(told) == 2:
+            clock.advance(60)
+        else:
+            process.go_on.set()
+
+    process.step = "first"
+    with foreground.running(process, tell):  # type: ignore[arg-type]
+        assert told == ["first", "second", "… still second"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Client, PenstockError
 from penstock.cli.main import run
 from penstock.cli.server_client import await_server
 from penstock.config.known_servers import HOME_VARIABLE, announce_start, find_server, is_starting
@@ -47,7 +48,15 @@ def test_what_does_not_come_is_waited_for_up_to_a_bound(capsys: pytest.CaptureFi
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         for verb in (["feed", "create", "x", "--table", "a.b", "--sink", "file:///tmp/never"], ["sql", "-e", "SHOW CHANGEFEEDS"]):
-            assert run([*verb, "--wait", "0.1", "--server", url]) == 2
+            assert run([*verb, "--wait", "0.1", "--server", url]) == 75
             said = capsys.readouterr().err.splitlines()
             assert said[0] == f"waiting up to 0.1 s for the server at {url}, where nobody listens yet"
             assert "SERVER_UNREACHABLE" in said[1]
+
+
+@pytest.mark.parametrize("address", ["", "http://", "ftp://127.0.0.1:1", "http://[", "http://h:port"])
+def test_what_is_no_address_is_the_callers_fault(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--server", address]) == 2
+    assert "is no address of one" in capsys.readouterr().err
+    with pytest.raises(PenstockError, match="CONFIG_INVALID"):
+        Client(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,9 @@ def test_positions_and_marks_are_found_again_by_their_ts(tmp_path: Path) -> None
     assert again.start_for(1 << 62) == JournalEntry(40, "z", True)
     assert again.marks_from(10) == [JournalEntry(30, "y", True), JournalEntry(40, "z", True)]
     assert again.marks_from(30) == [JournalEntry(40, "z", True)]
-    assert journal(tmp_path, source="b").first() is None
     again.close()
+    with contextlib.closing(journal(tmp_path, source="b")) as another:
+        assert another.first() is None
 
 
 @pytest.fixture(params=["database", "twin"])
@@ -149,4 +151,5 @@ def test_table_versions_stay_as_they_were_first(tmp_path: Path) -> None:
     one.save_schemas(versions)
     one.save_schemas([TableSchema(7, "s", "other", 20, ())])
     one.close()
-    assert journal(tmp_path).schemas() == versions[::-1]
+    with contextlib.closing(journal(tmp_path)) as again:
+        assert again.schemas() == versions[::-1]

@@ -83,6 +83,6 @@ def test_threads_never_share_a_timestamp() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert len({ts for out in taken for ts in out}) == 2_000
     assert all(out == sorted(out) for out in taken)

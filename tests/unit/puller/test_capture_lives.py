@@ -23,7 +23,7 @@ from penstock.store.event_store import ColumnarEventStore
 from testing.checks.looked_inside import open_doubts
 from testing.twins.single_log import FIRST_TS, MemoryLog, rows_of, table_of
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 BUSY = next(s for s in map(Span, range(1, 40)) if s.span_id % 2 == 0)
 """Of worker 0, which is held."""
 LOSING = next(s for s in map(Span, range(1, 40)) if s.span_id % 2 == 1)

@@ -174,7 +174,7 @@ def test_close_may_come_at_any_time_and_twice(lab: Lab) -> None:
         lab.stream.send(entries(request, row(COMMITTED, b"k%d" % i, 20, 21 + i)))
     closer = threading.Thread(target=lab.service.close)
     closer.start()
-    closer.join(20)
+    closer.join(120)
     assert not closer.is_alive()
     lab.service.close()
     with pytest.raises(PenstockError, match="CANCELLED"):

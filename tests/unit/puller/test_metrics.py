@@ -6,7 +6,8 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, generate_latest
 
 from penstock.model.clock import SystemClock
-from penstock.puller import metrics
+from penstock.model.metrics import names
+from penstock.model.metrics.names import MetricKind, MetricName
 from penstock.puller.metrics import CellSum, LogPullerMetrics, SpanPipelineMetrics, WaitTimes
 from penstock.puller.ranged.log_puller import LogPuller
 from penstock.puller.ranged.repeats import DeliveredLog
@@ -49,8 +50,8 @@ def test_a_scrape_shows_every_metric() -> None:
     pipeline.close()
     puller.close()
     shown = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
-    assert {metrics.SPAN_PIPELINE_PREFIX + name for name in SEVEN} <= shown
-    assert {metrics.LOG_PULLER_PREFIX + name for name in OTHERS} <= shown
+    assert {"penstock_log_puller_span_pipeline_" + name for name in SEVEN} <= shown
+    assert {"penstock_log_puller_" + name for name in OTHERS} <= shown
     assert 'penstock_log_puller_errors_total{code="NOT_LEADER"} 1.0' in text
 
 
@@ -69,20 +70,20 @@ def test_in_flight_and_waits_are_those_of_the_quota() -> None:
     pipeline.enqueue_resolved(registration, 5)
     sample = pipeline.metrics.registry.get_sample_value
     pipeline.register(2, lambda _b, _f: True, lambda _: None)  # the worker has seen what came before when this returns
-    assert sample(metrics.INFLIGHT_BYTES) == batch.nbytes
-    assert sample(metrics.INFLIGHT_BATCHES) == 1
-    assert sample(metrics.PENDING_RESOLVED_BARRIERS) == 1
-    assert sample(metrics.ACTIVE_SUBSCRIPTIONS) == 2
-    assert sample(metrics.QUOTA_ACQUIRE_DURATION_SECONDS + "_count") == 1
+    assert sample(names.INFLIGHT_BYTES.name) == batch.nbytes
+    assert sample(names.INFLIGHT_BATCHES.name) == 1
+    assert sample(names.PENDING_BARRIERS.name) == 1
+    assert sample(names.ACTIVE_SUBSCRIPTIONS.name) == 2
+    assert sample(names.QUOTA_SECONDS.shown[2]) == 1
     finished[0]()
     pipeline.register(3, lambda _b, _f: True, lambda _: None)
-    assert [sample(n) for n in (metrics.INFLIGHT_BYTES, metrics.INFLIGHT_BATCHES, metrics.PENDING_RESOLVED_BARRIERS)] == [0, 0, 0]
+    assert [sample(n.name) for n in (names.INFLIGHT_BYTES, names.INFLIGHT_BATCHES, names.PENDING_BARRIERS)] == [0, 0, 0]
     pipeline.close()
 
 
 def test_cells_of_several_threads_are_summed() -> None:
     registry = CollectorRegistry()
-    counter = CellSum(metrics.CounterMetricFamily, "things_total", "Things.", registry)
+    counter = CellSum(MetricName("Tests", "things", MetricKind.COUNTER, "Things."), registry)
     first, second = counter.cell(), counter.cell()
     first.value += 2
     second.value += 3
@@ -91,7 +92,7 @@ def test_cells_of_several_threads_are_summed() -> None:
 
 def test_waits_fall_into_their_buckets() -> None:
     registry = CollectorRegistry()
-    waits = WaitTimes("waits_seconds", "Waits.", registry)
+    waits = WaitTimes(MetricName("Tests", "waits_seconds", MetricKind.HISTOGRAM, "Waits."), registry)
     for seconds in (0.0, 0.00005, 0.02, 1000.0):
         waits.observe(seconds)
     assert registry.get_sample_value("waits_seconds_bucket", {"le": "0.0001"}) == 2

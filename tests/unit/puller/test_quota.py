@@ -8,7 +8,7 @@ from penstock.model.errors import InvariantError
 from penstock.puller.quota import ByteQuota
 from testing.checks.looked_inside import wait_for_waiters
 
-WAIT_S = 10
+WAIT_S = 120
 
 
 def test_a_heavy_waiter_is_not_starved_by_light_ones() -> None:

@@ -95,3 +95,17 @@ def test_what_another_user_made_is_not_used(tmp_path: Path) -> None:
     DataDirectory(own).close()
     with refused("CONFIG_INVALID"):
         ensure_token(own)
+
+
+def test_a_directory_that_a_start_made_goes_with_it_and_no_other(tmp_path: Path) -> None:
+    place = tmp_path / "some" / "where"
+    first = DataDirectory(place, tentative=True)
+    (place / "store").mkdir()
+    first.close()
+    assert list(tmp_path.iterdir()) == []
+    second = DataDirectory(place, tentative=True)
+    second.keep()
+    second.close()
+    third = DataDirectory(place, tentative=True)
+    third.close()
+    assert [one.name for one in place.iterdir()] == ["lock"]

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord
 from penstock.model.errors import PenstockError
+from penstock.model.metrics.names import SINK_METRICS
 from penstock.sink.contract import TaskReport
-from penstock.sink.metric_names import TEXTS
 from penstock.sink.metrics import SinkMetricsCollector, add_reports, add_to_text
 from penstock.sink.storage.metrics import SinkCounters
 
@@ -67,7 +67,7 @@ def test_all_names_of_the_design_are_shown_with_their_feed(tmp_path: Path) -> No
         meta.remove_feed("orders")
         assert meta.sink_reports() == {}
     for name in SEED_NAMES:
-        assert name in TEXTS
+        assert SINK_METRICS[name].name == f"penstock_sink_{name}"
         assert re.search(rf'^penstock_sink_{name}(_count)?\{{.*feed="orders".*\}} ', text, re.MULTILINE), name
     assert 'penstock_sink_flush_count{feed="orders",reason="size"} 4.0' in text
     assert 'penstock_sink_flush_file_size_bytes_bucket{feed="orders",le="+Inf"} 8.0' in text

@@ -20,7 +20,7 @@ class Waiting:
         self.thread.start()
 
     def join(self) -> bool | None:
-        self.thread.join(10)
+        self.thread.join(120)
         assert not self.thread.is_alive()
         return self.result
 

@@ -6,7 +6,6 @@ only should be otherwise, or is a note, is shown), 1 that something is not, 2 th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import click
 from penstock.cli.given import URI, read_tree
 from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_text
 
@@ -57,12 +57,12 @@ def doctor(
         raise click.UsageError("Give the URI of a database, --sink or --config.")
     findings = _examine(tree, whole=config_file is not None)
     wrong = any(f.blocks for f in findings)
-    if output == "json":
+    if output != "table":
         rows = [
             {"name": f.name, "ok": f.ok, "level": str(f.level), "found": f.found, "wanted": f.wanted, "statement": f.statement}
             for f in findings
         ]
-        click.echo(json.dumps({"ok": not wrong, "findings": rows}, indent=2))
+        show_result({"ok": not wrong, "findings": rows}, output)
     else:
         _show(findings)
     return int(wrong)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from penstock.cli.feeds.feed_control import COMMANDS
 from penstock.cli.feeds.feed_letters import letters_group
 from penstock.cli.feeds.feed_table import table_group, table_line, verification_rows
 from penstock.cli.given import URI, filter_options, read_rules, read_tree
-from penstock.cli.options import output_option, server_option, wait_option
+from penstock.cli.options import output_option, server_option, wait_option, watch_option
 from penstock.cli.server_client import ServerClient, await_server
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result, watched
 from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -96,23 +98,25 @@ def create(
     await_server(server_url, wait_s)
     with ServerClient(server_url) as client:
         created = client.create_feed(tree)
-    if output == "json":
-        click.echo(json.dumps(created, indent=2))
+    if output != "table":
+        show_result(created, output)
         return
     names = ", ".join(table["name"] for table in created["tables"])
     say(f"feed {created['name']} created: {len(created['tables'])} tables ({names})")
 
 
 @feed.command("list")
+@watch_option
 @server_option
 @output_option
-def list_feeds(server_url: str, output: str) -> None:
+def list_feeds(server_url: str, output: str, watch_s: float | None) -> None:
     """List the feeds with their state and progress."""
     with ServerClient(server_url) as client:
-        feeds = client.list_feeds()
-    if output == "json":
-        click.echo(json.dumps(feeds, indent=2))
-        return
+        watched(client.list_feeds, show_feeds, output, watch_s)
+
+
+def show_feeds(feeds: Sequence[dict[str, Any]]) -> None:
+    """Write a line for each feed."""
     if not feeds:
         click.echo("no feeds; see `penstock feed create --help`")
         return
@@ -122,15 +126,16 @@ def list_feeds(server_url: str, output: str) -> None:
 
 @feed.command()
 @click.argument("name")
+@watch_option
 @server_option
 @output_option
-def show(name: str, server_url: str, output: str) -> None:
+def show(name: str, server_url: str, output: str, watch_s: float | None) -> None:
     """Show one feed: state, progress, tables, configuration. Credentials are masked."""
     with ServerClient(server_url) as client:
-        found = client.show_feed(name)
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-        return
+        watched(lambda: client.show_feed(name), _show, output, watch_s)
+
+
+def _show(found: dict[str, Any]) -> None:
     for at, one in enumerate(found.get("members", [found])):
         click.echo("" if at else None, nl=bool(at))
         show_facts(_rows(one))

@@ -5,7 +5,6 @@ Runs anywhere.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import click
 from penstock.cli.given import URI, filter_options, read_options, read_rules
 from penstock.cli.options import output_option, reason_option, server_option
 from penstock.cli.server_client import ServerClient
-from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.cli.shown.tables import show_table, time_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -167,7 +166,7 @@ def remove(name: str, reason: str, server_url: str, output: str, timeout_s: floa
     with ServerClient(server_url) as client:
         client.control(name, "remove", {"reason": reason})
         _wait(lambda: not _exists(client, name), timeout_s, f"feed {name} is still being stopped")
-    say(json.dumps({"name": name, "removed": True}) if output == "json" else f"feed {name} removed")
+    show_result({"name": name, "removed": True}, output, f"feed {name} removed")
 
 
 @click.command()
@@ -178,8 +177,8 @@ def history(name: str, server_url: str, output: str) -> None:
     """Show what was asked of a feed and what it reached: when, by whom, why. A feed that is gone has a history for a while."""
     with ServerClient(server_url) as client:
         entries = client.feed_history(name)
-    if output == "json":
-        say(json.dumps(entries, indent=2))
+    if output != "table":
+        show_result(entries, output)
         return
     rows = ((time_of(e["at_ms"]), e["by"], e["what"], e["old"], e["new"], e["why"]) for e in entries)
     show_table(("TIME", "BY", "WHAT", "FROM", "TO", "WHY"), rows)
@@ -220,4 +219,4 @@ def _exists(client: ServerClient, name: str) -> bool:
 
 
 def _tell(answer: dict[str, Any], output: str, line: str) -> None:
-    say(json.dumps(answer) if output == "json" else line)
+    show_result(answer, output, line)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.cli.shown.tables import show_facts
 from penstock.model.errors import PenstockError
 
@@ -33,8 +32,8 @@ def list_letters(feed_name: str, server_url: str, output: str) -> None:
     """List the names of all, in the order in which they were refused."""
     with ServerClient(server_url) as client:
         names = client.dead_letters(feed_name)
-    if output == "json":
-        click.echo(json.dumps(names, indent=2))
+    if output != "table":
+        show_result(names, output)
         return
     for name in names:
         click.echo(name)
@@ -51,11 +50,11 @@ def show(feed_name: str, letter: str, server_url: str, output: str) -> None:
     """Show one: why it was refused, and its body as it was posted."""
     with ServerClient(server_url) as client:
         found = client.ask_for_letter(feed_name, letter, "show")
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
+    if output != "table":
+        show_result(found, output)
         return
     show_facts([(key, str(value)) for key, value in found.items() if key != "body"])
-    click.echo(found["body"])
+    say(found["body"])
 
 
 @letters_group.command()
@@ -73,6 +72,4 @@ def retry(feed_name: str, letters: tuple[str, ...], server_url: str, output: str
             except PenstockError as error:
                 raise PenstockError(error.code, f"{error.detail}; {len(taken)} were taken before it", error.hint) from None
             taken.append(letter)
-    say(
-        json.dumps({"name": feed_name, "taken": taken}) if output == "json" else f"{len(taken)} dead letters of feed {feed_name} were taken"
-    )
+    show_result({"name": feed_name, "taken": taken}, output, f"{len(taken)} dead letters of feed {feed_name} were taken")

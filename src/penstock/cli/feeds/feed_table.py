@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from penstock.cli.options import output_option, reason_option, server_option
+from penstock.cli.options import output_option, reason_option, server_option, watch_option
 from penstock.cli.server_client import ServerClient
-from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result, watched
 from penstock.cli.shown.tables import show_table, time_of
 
 
@@ -30,15 +29,16 @@ def table_group() -> None:
 
 @table_group.command("list")
 @click.argument("feed_name", metavar="FEED")
+@watch_option
 @server_option
 @output_option
-def list_tables(feed_name: str, server_url: str, output: str) -> None:
+def list_tables(feed_name: str, server_url: str, output: str, watch_s: float | None) -> None:
     """List the tables: state, what was delivered, lag; of those in doubt since when, why, and when they are tried again."""
     with ServerClient(server_url) as client:
-        tables = client.list_tables(feed_name)
-    if output == "json":
-        click.echo(json.dumps(tables, indent=2))
-        return
+        watched(lambda: client.list_tables(feed_name), _show, output, watch_s)
+
+
+def _show(tables: list[dict[str, Any]]) -> None:
     show_table(
         ("TABLE", "STATE", "ROWS", "FILES", "LAG", "SINCE", "REASON", "NEXT ATTEMPT", "HINT"),
         (_cells(table) for table in tables),
@@ -128,7 +128,7 @@ def verification_rows(found: dict[str, Any] | None) -> list[tuple[str, str]]:
 def _ask(feed_name: str, table: str, what: str, reason: str, server_url: str, output: str, done: str = "will be read again") -> None:
     with ServerClient(server_url) as client:
         found = client.ask_for_table(feed_name, table, what, reason)
-    say(json.dumps(found, indent=2) if output == "json" else f"table {found['name']} {done}")
+    show_result(found, output, f"table {found['name']} {done}")
 
 
 def _reason(table: dict[str, Any]) -> str:

@@ -11,19 +11,31 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.cli.foreground import Foreground
 from penstock.cli.given import URI, read_tree
-from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
+from penstock.library.one_feed import DEFAULT_NAME, divide, ensure_feed, is_caught_up, members_of
+from penstock.library.server_client import ServerClient
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load
 
+if TYPE_CHECKING:
+    from penstock.config.server_tree import ServerConfig
+    from penstock.config.tree import FeedConfig
+
 POLL_S = 0.5
-DEFAULT_NAME = "run"
+_T = TypeVar("_T")
+_ANY_SOURCE = "dataserver://127.0.0.1:1"
+_OPTIONS = {
+    "source: is required": "source: is required (--source)",
+    "tables: is required": "tables: is required (--table)",
+    "sink: is required": "sink: is required (--sink)",
+}
+"""How a user of the command line knows what is missing."""
 EXIT_INCOMPLETE = 3
 """Caught up, but not with every table."""
 
@@ -34,7 +46,14 @@ EXIT_INCOMPLETE = 3
     "--source", metavar="URI", type=URI, help="mysql://user:password@host:3306, postgresql://…/database or dataserver://host:port."
 )
 @click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat for more.")
-@click.option("--sink", metavar="URI", type=URI, help="file:///dir, s3://bucket/prefix, https+json://host/path, console: …")
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="URI",
+    type=URI,
+    help="file:///dir, s3://bucket/prefix, kafka://host/prefix, https+json://host/path, console: … Repeat for several targets.",
+)
 @click.option("--name", help=f"The feed's name, under which it goes on next time.  [default: {DEFAULT_NAME}]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where progress and the event store live.  [default: penstock-data]")
 @click.option("--http-port", type=int, help="Where the API and the metrics answer; 0 takes any free port.  [default: 0]")
@@ -45,7 +64,7 @@ def run(
     config_file: Path | None,
     source: str | None,
     tables: tuple[str, ...],
-    sink: str | None,
+    sinks: tuple[str, ...],
     name: str | None,
     data_dir: Path | None,
     http_port: int | None,
@@ -57,20 +76,23 @@ def run(
 
     Everything runs in this process. Ctrl-C stops it; the same command goes on where it stopped. In a file the keys are those of a
     feed, and those of a server stand under [server]; options on the line win over it. With --until-caught-up it ends with exit code 3
-    where a table is left that could not be read.
+    where a table is left that could not be read, or a target of several that did not take everything. Several targets have their own
+    progress each; one that is down does not hold the others.
 
     \b
     Examples:
       penstock run --source mysql://cdc:{env:DB_PASSWORD}@db:3306 --table 'shop.*' --sink s3://lake/shop
       penstock run --source postgresql://cdc@db/shop --table 'public.*' --sink file:///tmp/shop --until-caught-up
       penstock run --source mysql://cdc@db:3306 --table 'shop.*' --sink console:
+      penstock run --source postgresql://cdc@db/shop --table 'public.*' --sink 'kafka://broker/shop?protocol=debezium' --sink console:
       penstock run shop.toml --set sink.protocol=canal-json
     """  # noqa: D301
     given: dict[str, Any] = {
         "name": name,
         "source": source,
         "tables": list(tables) or None,
-        "sink": {"uri": sink} if sink else None,
+        "sink": {"uri": sinks[0]} if len(sinks) == 1 else None,
+        "sinks": list(sinks) if len(sinks) > 1 else None,
         "server": {
             key: value
             for key, value in (
@@ -81,24 +103,24 @@ def run(
             if value is not None
         },
     }
-    feed_tree, server_tree = divide(read_tree(config_file, assignments, given))
-    # Imported here, because Spark and Arrow take their time and `--help` and bad options need neither.
-    from penstock.config.server_tree import ServerConfig
-    from penstock.config.tree import load_feed_config
-
-    load_feed_config(feed_tree)
-    config = load(ServerConfig, server_tree, "server")
+    feed_tree, feeds, config = _read(read_tree(config_file, assignments, given))
+    from penstock.cli.shown.first_run import prepare_first_run
+    from penstock.feed.spark.java import ensure_java
     from penstock.server.process import ServerProcess
+    from penstock.server.start_checks import check_start
 
-    foreground, process = Foreground(), ServerProcess(config)
     view = RunView()
-    view.step("starting Spark, the log service and the event store")
+    check_start(config, feeds, lambda what: view.step(f"checking {what}"))
+    ensure_java()
+    prepare_first_run()
+    foreground, process = Foreground(), ServerProcess(config)
     with contextlib.ExitStack() as parts:
-        parts.enter_context(foreground.running(process))
+        parts.enter_context(foreground.running(process, view.step))
         client = parts.enter_context(ServerClient(process.url, token=process.token))
         # Who runs the server asks for the feed, so it may name what a caller of the API may not.
         feed = ensure_feed(client, feed_tree, process.create_feed)
-        view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {feed['config']['sink']['uri']}  ({process.url})")
+        targets = ", ".join(member["config"]["sink"]["uri"] for member in members_of(feed))
+        view.step(f"feed {feed['name']}: {len(feed['tables'])} tables -> {targets}  ({process.url})")
         until_ts = process.settled_ts() if until_caught_up else None
         caught_up, without = follow(client, feed["name"], view, foreground.stop, until_ts, process.check_spark)
         view.end(caught_up, without)
@@ -106,41 +128,37 @@ def run(
         raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
-def divide(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the feed's and the server's part of one tree; the source belongs to both."""
-    if not tree.get("source"):
-        raise PenstockError("CONFIG_INVALID", "source: is required", "Name it with --source, as mysql://user@host:3306.")
-    feed = {"name": DEFAULT_NAME} | {key: value for key, value in tree.items() if key != "server"}
-    server = tree.get("server", {})
-    if not isinstance(server, Mapping):
-        raise PenstockError("CONFIG_INVALID", "server: must be a table")
-    if "source" in server:
-        raise PenstockError("CONFIG_INVALID", "server.source: the source stands at the top, without [server]")
-    return feed, {"http-port": 0} | dict(server) | {"source": tree["source"]}
+def _read(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[FeedConfig], ServerConfig]:
+    """Return the tree of the feed, its configuration or those of its group, and the server's; raise with everything that is wrong."""
+    # Imported here, because Spark and Arrow take their time and `--help` needs neither.
+    from penstock.config.feed_group import member_trees
+    from penstock.config.server_tree import ServerConfig
+    from penstock.config.tree import load_feed_config
+
+    problems: list[PenstockError] = []
+
+    def tried(what: Callable[[], _T]) -> _T | None:
+        try:
+            return what()
+        except PenstockError as error:
+            problems.append(error)
+            return None
+
+    # What is missing of one part is told with what is wrong with the other.
+    parts = tried(lambda: divide(tree)) or divide({**tree, "server": _table(tree), "source": _ANY_SOURCE})
+    feeds = [tried(lambda m=member: load_feed_config(m)) for member in tried(lambda: member_trees(parts[0])) or ()]  # type: ignore[misc]
+    config = tried(lambda: load(ServerConfig, parts[1], "server"))
+    if problems:
+        lines = [_OPTIONS.get(line, line) for error in problems for line in error.detail.splitlines()]
+        raise PenstockError(problems[0].code if len(problems) == 1 else "CONFIG_INVALID", "\n".join(dict.fromkeys(lines)), problems[0].hint)
+    assert config is not None
+    return parts[0], [feed for feed in feeds if feed is not None], config
 
 
-def ensure_feed(client: ServerClient, tree: Mapping[str, Any], create: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return the feed, created if it is not there; raise where one of that name does something else."""
-    name = str(tree["name"])
-    try:
-        found = client.show_feed(name)
-    except PenstockError as error:
-        if error.code != "FEED_UNKNOWN":
-            raise
-        create(dict(tree))
-        return client.show_feed(name)
-    from penstock.config.tree import dump_feed_config, load_feed_config
-    from penstock.settings.masking import mask_tree
-
-    wanted = mask_tree(dump_feed_config(load_feed_config(tree)))
-    other = sorted(key for key in wanted.keys() | found["config"].keys() if wanted.get(key) != found["config"].get(key))
-    if other:
-        raise PenstockError(
-            "FEED_EXISTS",
-            f"feed {name} exists in this data directory with another {', '.join(other)}",
-            "Run it as it was, or choose another --name (and an empty sink), or another --data-dir.",
-        )
-    return found
+def _table(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the server's part without its source, whatever it is."""
+    server = tree.get("server")
+    return {key: value for key, value in server.items() if key != "source"} if isinstance(server, Mapping) else {}
 
 
 def follow(
@@ -153,27 +171,19 @@ def follow(
 ) -> tuple[bool, list[str]]:
     """Show progress until stopped or, where a ts is given, until the checkpoint is there and no table is about to be read again.
 
-    Return whether it is, and the tables that the checkpoint does not cover then. ``check`` raises where nothing can go on.
+    Return whether it is, and the tables that the checkpoint does not cover then. ``check`` raises where nothing can go on. A feed of a
+    group that has failed keeps the others from nothing; where all have, the first says why.
     """
     while True:
         check()
-        feed = client.show_feed(name)
-        if feed["state"] == "failed" and feed["error"]:
-            raise PenstockError(feed["error"]["code"], feed["error"]["message"], feed["error"]["hint"])
-        view.progress(feed)
-        if until_ts is not None and is_caught_up(feed, until_ts):
-            return True, [f"{table['name']} ({table['state']})" for table in feed["uncovered"]]
+        feeds = members_of(client.show_feed(name))
+        failed = [feed for feed in feeds if feed["state"] == "failed" and feed["error"]]
+        if len(failed) == len(feeds):
+            error = failed[0]["error"]
+            raise PenstockError(error["code"], error["message"], error["hint"])
+        view.progress(feeds)
+        if until_ts is not None and all(is_caught_up(feed, until_ts) for feed in feeds if feed not in failed):
+            without = [f"{table['name']} ({table['state']})" for feed in feeds for table in feed["uncovered"] if feed not in failed]
+            return True, list(dict.fromkeys(without)) + [f"{feed['target']} ([{feed['error']['code']}])" for feed in failed]
         if stop.wait(POLL_S):
             return False, []
-
-
-def is_caught_up(feed: Mapping[str, Any], until_ts: int) -> bool:
-    """Return whether everything up to a ts is delivered, with corrections of tables in doubt and the state of those that came.
-
-    A table that is in quarantine, or that waits for an operator, is not waited for.
-    """
-    settled_ts = max((table.get("settled_ts", 0) for table in feed["tables"]), default=0)
-    waited_for = any(table["state"] in {"doubtful", "rereading"} and table["settling"] for table in feed["tables"])
-    # The checkpoint does not wait for a table whose rows are delivered as a whole: one that was renamed into the feed, or began again.
-    coming = any(table.get("progress", {}).get("joining") and table["state"] != "quarantined" for table in feed["tables"])
-    return bool(feed["checkpoint_ts"] >= max(until_ts, settled_ts)) and not waited_for and not coming

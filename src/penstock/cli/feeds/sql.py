@@ -6,7 +6,6 @@ that fails. Secrets that texts in quotes name (``{env:NAME}``) are filled in her
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.cli.given import resolve
 from penstock.cli.options import output_option, server_option, wait_option
 from penstock.cli.server_client import ServerClient, await_server
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.cli.shown.tables import show_facts, show_table, time_of
 from penstock.model.errors import PenstockError
 from penstock.server.sql.parser import parse
@@ -79,8 +79,8 @@ def with_secrets(text: str) -> str:
 
 def show(outcome: dict[str, Any], output: str) -> None:
     """Write what came of a statement."""
-    if output == "json":
-        say(json.dumps(outcome["answer"], indent=2))
+    if output != "table":
+        show_result(outcome["answer"], output)
         return
     columns, rows = outcome["columns"], outcome["rows"]
     if columns == ["property", "value"]:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.cli.feeds.sql import read_script, show, with_secrets
-from penstock.cli.main import show_error
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_error
 from penstock.config.known_servers import home_directory, write_private
 from penstock.config.tree import FeedConfig
 from penstock.model.errors import PenstockError

@@ -15,6 +15,7 @@ from penstock.cli.given import URI
 from penstock.cli.options import output_option, reason_option, server_option
 from penstock.cli.server_client import found_token
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.config.api_settings import is_loopback
 from penstock.config.known_servers import KnownServer, find_server
 from penstock.model.errors import PenstockError
@@ -58,8 +59,8 @@ def subscribe(
     )
     known = find_server(server_url.rstrip("/"))
     made = _call(address, request, found_token(known), known)
-    if output == "json":
-        click.echo(json.dumps({field.name: getattr(made, field.name) for field in made.DESCRIPTOR.fields}, indent=2))
+    if output != "table":
+        show_result({field.name: getattr(made, field.name) for field in made.DESCRIPTOR.fields}, output)
     else:
         say(f"{made.db_name}.{made.table_name} is subscribed as {made.subscriber_name}; see penstock feed show {made.subscriber_name}")
 

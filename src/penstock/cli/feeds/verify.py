@@ -8,7 +8,6 @@ comparison could not be made; 3 that nothing differs, but that a table could not
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from penstock.cli.given import URI, read_options
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import merge
@@ -97,8 +97,8 @@ def _show(verdict: Verdict, output: str, *, repaired: bool = False) -> int:
     """Show a verdict and return the exit code; raises where something differs."""
     from penstock.server.http.views import verdict_body
 
-    if output == "json":
-        click.echo(json.dumps(verdict_body(verdict), indent=2))
+    if output != "table":
+        show_result(verdict_body(verdict), output)
     else:
         for table in verdict.tables:
             say(str(table))

@@ -12,7 +12,6 @@ import threading
 import click
 import msgspec
 
-from penstock.model.errors import PenstockError
 from penstock.source.dataserver.service.server import DataServer, DataServerSettings
 from penstock.source.dataserver.workload import Workload, WorkloadSettings
 
@@ -55,9 +54,6 @@ def dataserver(host: str, port: int, stores: int, workload: bool, rate: int, row
                 pass
             click.echo(json.dumps({"workload": msgspec.to_builtins(running.stop())}))
         stopped.wait()
-    except PenstockError as error:
-        click.echo(f"{error}\nhint: {error.hint}", err=True)
-        raise SystemExit(2) from error
     finally:
         server.stop()
         for number, handler in previous.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from penstock.access.secret_variables import META_KEY_VARIABLE
 from penstock.cli.given import URI
 from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.config.server_tree import ServerConfig
 from penstock.feed.window.following import from_record
 from penstock.meta import backup as backups
@@ -91,8 +91,8 @@ def backup(file: Path, meta_url: str | None, data_dir: Path, output: str) -> Non
     """
     with _opened(meta_url, data_dir, as_found=True) as (engine, url):
         header = backups.write_backup(engine, file, SystemClock().now_ms())
-    if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(header), indent=2))
+    if output != "table":
+        show_result(msgspec.to_builtins(header), output)
         return
     say(f"{file}: {header.feeds} feeds, version {header.meta_version}")
     if header.sealed:
@@ -120,8 +120,8 @@ def restore(file: Path, force: bool, with_tokens: bool, with_targets: bool, meta
     with _opened(meta_url, data_dir, must_exist=False) as (engine, url):
         done = backups.restore(engine, header, rows, actor=actor, now_ms=SystemClock().now_ms(), force=force, with_tokens=with_tokens)
     looked = _look_at_targets(url) if with_targets else {}
-    if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(done) | {"targets": looked}, indent=2))
+    if output != "table":
+        show_result(msgspec.to_builtins(done) | {"targets": looked}, output)
         return
     say(f"{done.feeds} feeds restored ({done.rows} rows); their epochs grew by {done.epochs_grew_by}")
     if header.sealed:
@@ -155,8 +155,8 @@ def adopt(feed: str, sink: str | None, meta_url: str | None, data_dir: Path, out
         told = _adopt(database, database.get_feed(feed), sink)
     if told["to_ts"] <= told["from_ts"]:
         say(f"feed {feed} is at {told['from_ts']}, its target at {told['to_ts']}: nothing to do")
-    elif output == "json":
-        say(json.dumps(told, indent=2))
+    elif output != "table":
+        show_result(told, output)
     else:
         say(f"feed {feed} goes on from {told['to_ts']}, with what differs from a new snapshot")
 
@@ -211,12 +211,12 @@ def check(file: Path | None, meta_url: str | None, data_dir: Path, output: str) 
     """Look whether what it says holds together: orphans, progress, windows, epochs, versions. Changes nothing."""
     if file is not None:
         header, _ = backups.read_backup(file)
-        click.echo(json.dumps(msgspec.to_builtins(header), indent=2) if output == "json" else f"{file} is whole: {header.feeds} feeds")
+        show_result(msgspec.to_builtins(header), output, f"{file} is whole: {header.feeds} feeds")
         return
     with _opened(meta_url, data_dir, as_found=True) as (engine, url):
         found = check_soundness(engine, Seal(url, os.environ))
-    if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+    if output != "table":
+        show_result(msgspec.to_builtins(found), output)
     else:
         say(f"version {found.version}, {found.feeds} feeds: " + (f"{len(found.problems)} problems" if found.problems else "sound"))
         for problem in found.problems:
@@ -237,8 +237,8 @@ def upgrade(dry_run: bool, meta_url: str | None, data_dir: Path, output: str) ->
         before = planned(engine)
     if not dry_run:
         upgraded(url)
-    if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(before) | {"done": not dry_run}, indent=2))
+    if output != "table":
+        show_result(msgspec.to_builtins(before) | {"done": not dry_run}, output)
         return
     _show(before, dry_run)
 

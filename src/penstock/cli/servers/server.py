@@ -12,8 +12,10 @@ import click
 
 from penstock.cli.foreground import Foreground
 from penstock.cli.given import URI, read_tree
-from penstock.cli.options import server_option
+from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
+from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.config.known_servers import announce_start
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
@@ -76,14 +78,21 @@ def server(
             host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
             # Whoever creates a feed meanwhile waits for it.
             starting.callback(announce_start(f"http://{host}:{config.http_port}"))
+        from penstock.cli.shown.first_run import prepare_first_run
+        from penstock.feed.spark.java import ensure_java
         from penstock.server.process import ServerProcess
+        from penstock.server.start_checks import check_start
 
+        # Before anything slow, and before the log says more than warnings.
+        check_start(config)
+        ensure_java()
+        prepare_first_run()
         logger = logging.getLogger("penstock")
-        if logger.getEffectiveLevel() > logging.INFO:
+        if (ctx.obj or {}).get("log_level") is None:
             # What a server does is its output; the other verbs have results instead.
             logger.setLevel(logging.INFO)
         foreground, process = Foreground(), ServerProcess(config)
-        with foreground.running(process):
+        with foreground.running(process, lambda line: say(line, err=True)):
             starting.close()
             click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
             while not foreground.stop.wait(_LOOK_S):
@@ -96,7 +105,8 @@ def server(
 @server_option
 @click.option("--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="How many seconds to wait for its feeds to go.")
 @click.option("--end", is_flag=True, help="Let it take feeds again.")
-def drain(server_url: str, timeout_s: float, end: bool) -> None:
+@output_option
+def drain(server_url: str, timeout_s: float, end: bool, output: str) -> None:
     """Hand the feeds of a server over to the others that share its meta database, and let it take none.
 
     A window under way is ended first; the next server goes on behind it.
@@ -105,7 +115,7 @@ def drain(server_url: str, timeout_s: float, end: bool) -> None:
     with ServerClient(server_url) as client:
         answer = client.drain("DELETE" if end else "POST")
         if end:
-            click.echo(f"server {answer['owner']} takes feeds again")
+            show_result(answer, output, f"server {answer['owner']} takes feeds again")
             return
         deadline_s = clock.monotonic_s() + timeout_s
         while answer["feeds"]:
@@ -114,4 +124,4 @@ def drain(server_url: str, timeout_s: float, end: bool) -> None:
                 raise PenstockError("CANCELLED", f"{left} did not stop in time", "It goes on in the server; look again later.")
             clock.wait(never, _LOOK_S)
             answer = client.drain()
-    click.echo(f"server {answer['owner']} is drained")
+    show_result(answer, output, f"server {answer['owner']} is drained")

@@ -6,7 +6,6 @@ run and need the directory's lock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.table import Table
 
 from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def address(data_dir: Path, output: str) -> None:
     from penstock.store.flight.address import read_address
 
     found = read_address(data_dir)
-    if output == "json":
-        click.echo(json.dumps({"location": found.location, "token": found.token}, indent=2))
+    if output != "table":
+        show_result({"location": found.location, "token": found.token}, output)
     else:
         click.echo(f"location  {found.location}\ntoken     {found.token}")
 
@@ -69,8 +69,8 @@ def address(data_dir: Path, output: str) -> None:
 def ls(data_dir: Path, output: str) -> None:
     """List the spans with what they hold, from the files alone."""
     rows = [_summary(span) for span in _inspected(data_dir)[1]]
-    if output == "json":
-        click.echo(json.dumps(rows, indent=2))
+    if output != "table":
+        show_result(rows, output)
         return
     shown = Table("span", "table", "flushed ts", "history from", "objects", "merged", "replaced", "in checkpoints", "MiB")
     for r in rows:
@@ -89,9 +89,9 @@ def show(data_dir: Path, span_id: int, output: str) -> None:
 
     span = _chosen(_inspected(data_dir)[1], span_id)[0]
     objects = [*((o, "manifest") for o in span.manifest.objects), *((o, "checkpoint") for o in span.checkpoint_objects)]
-    if output == "json":
+    if output != "table":
         listed = [msgspec.to_builtins(o) | {"held_by": holder} for o, holder in objects]
-        click.echo(json.dumps(_summary(span) | {"object_list": listed, "orphans": list(span.orphans)}, indent=2))
+        show_result(_summary(span) | {"object_list": listed, "orphans": list(span.orphans)}, output)
         return
     shown = Table("object", "kind", "side", "ts", "rows", "MiB", "created", "replaced", "held by")
     for meta, holder in objects:
@@ -117,9 +117,9 @@ def check(data_dir: Path, span_id: int | None, output: str) -> None:
     segments = len(list(log.glob("*.wal"))) if span_id is None else 0
     problems = [p for span in spans for p in check_span(space, span)] + (list(check_log(log)) if span_id is None else [])
     objects = sum(len({o.path for o in (*s.manifest.objects, *s.checkpoint_objects)}) for s in spans)
-    if output == "json":
+    if output != "table":
         body = {"spans": len(spans), "objects": objects, "segments": segments, "problems": [msgspec.to_builtins(p) for p in problems]}
-        click.echo(json.dumps(body, indent=2))
+        show_result(body, output)
     else:
         for problem in problems:
             where = f"span {problem.span_id}" if problem.span_id else "log"
@@ -153,8 +153,8 @@ def gc(data_dir: Path, output: str) -> None:
 
 
 def _tell(output: str, name: str, counts: dict[str, int], what: str) -> None:
-    if output == "json":
-        click.echo(json.dumps({name: counts, "total": sum(counts.values())}, indent=2))
+    if output != "table":
+        show_result({name: counts, "total": sum(counts.values())}, output)
     else:
         click.echo(f"{sum(counts.values())} {what}")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
-from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.cli.shown.tables import show_table, time_of
 
 
@@ -38,7 +37,7 @@ def create(name: str, role: str, expires: str | None, server_url: str, output: s
     """Make a token and print it: this once, and nowhere else."""
     with ServerClient(server_url) as client:
         made = client.create_token({"name": name, "role": role} | ({"expires": expires} if expires else {}))
-    click.echo(json.dumps(made, indent=2) if output == "json" else made["token"])
+    show_result(made, output, made["token"])
 
 
 @token.command("list")
@@ -48,8 +47,8 @@ def show_tokens(server_url: str, output: str) -> None:
     """List the tokens: id, name, role, until when. The tokens themselves are kept nowhere."""
     with ServerClient(server_url) as client:
         found = client.list_tokens()
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
+    if output != "table":
+        show_result(found, output)
         return
     rows = ((t["id"], t["name"], t["role"], time_of(t["created_ms"]), time_of(t["expires_ms"]) or "never", _state(t)) for t in found)
     show_table(("ID", "NAME", "ROLE", "CREATED", "EXPIRES", "STATE"), rows)
@@ -63,7 +62,7 @@ def revoke(token_id: str, server_url: str, output: str) -> None:
     """End a token at once and for good."""
     with ServerClient(server_url) as client:
         ended = client.revoke_token(token_id)
-    say(json.dumps(ended, indent=2) if output == "json" else f"token {ended['id']} ({ended['name']}) revoked")
+    show_result(ended, output, f"token {ended['id']} ({ended['name']}) revoked")
 
 
 def _state(one: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How a process of Penstock writes its logs: one line each, the stable message first, then its fields as ``key=value``.
+"""How a process of Penstock writes its logs: one line each, the stable message first, then its fields as ``key=value``; or as JSON.
 
 Invariants: credentials are masked, whatever a component passed; a name with a line's end in it makes no line of its own, and no terminal
 obeys what stands in one. Runs in every process that the command line starts.
@@ -6,6 +6,8 @@ obeys what stands in one. Runs in every process that the command line starts.
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import logging
 import os
 import sys
@@ -15,6 +17,7 @@ from penstock.cli.shown.line import visible
 from penstock.settings.masking import mask_text
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+LEVELS, LOG_FORMATS = ("debug", "info", "warning", "error"), ("text", "json")
 _NOISY = ("py4j", "httpx", "httpcore", "asyncio", "numba")
 
 
@@ -33,6 +36,24 @@ class FieldFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the whole text, masked."""
         return visible(mask_text(super().format(record)))
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one object: when, how grave, who, what, and its fields beside them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, masked."""
+        fields = {key: _plain(value) for key, value in vars(record).items() if key not in _STANDARD}
+        at = dt.datetime.fromtimestamp(record.created, tz=dt.UTC).isoformat(timespec="milliseconds")
+        # A field of the same name does not hide what each line has.
+        line = fields | {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": mask_text(record.getMessage())}
+        if record.exc_info:
+            line["exception"] = mask_text(self.formatException(record.exc_info))
+        return json.dumps(line)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float) or value is None else mask_text(str(value))
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
@@ -55,10 +76,10 @@ def without_gateway_tracebacks(record: logging.LogRecord) -> bool:
     return record.name != "root" or f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def configure_logging(level: int) -> None:
+def configure_logging(level: int, log_format: str = "text") -> None:
     """Send logs to stderr; libraries that log every call stay at warnings."""
     handler = StderrHandler()
-    handler.setFormatter(FieldFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else FieldFormatter())
     if level > logging.DEBUG:
         handler.addFilter(without_gateway_tracebacks)
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.given import URI, read_options
+from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
-    from penstock.sink.lake.upkeep import Upkeep
+    from penstock.sink.lake.upkeep import Kept, Upkeep
 
 _set = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the feed that writes it.")
 _table = click.option("--table", "tables", multiple=True, metavar="PATTERN", help="database.table; * and ? match. Repeat.  [default: all]")
@@ -29,10 +32,10 @@ def lake() -> None:
 @click.argument("target", type=URI)
 @_set
 @_table
-def optimize(target: str, assignments: tuple[str, ...], tables: tuple[str, ...]) -> None:
+@output_option
+def optimize(target: str, assignments: tuple[str, ...], tables: tuple[str, ...], output: str) -> None:
     """Write small files of TARGET's tables together, up to file-size; rows stay as they are."""
-    for kept in _open(target, assignments).compact(tables):
-        say(f"{kept.table}: {kept.removed} files became {kept.added}")
+    _show(_open(target, assignments).compact(tables), output, "{0.table}: {0.removed} files became {0.added}")
 
 
 @lake.command()
@@ -40,10 +43,19 @@ def optimize(target: str, assignments: tuple[str, ...], tables: tuple[str, ...])
 @_set
 @_table
 @click.option("--hours", type=click.IntRange(1), default=168, show_default=True, help="Keep versions that were current since.")
-def expire(target: str, assignments: tuple[str, ...], tables: tuple[str, ...], hours: int) -> None:
+@output_option
+def expire(target: str, assignments: tuple[str, ...], tables: tuple[str, ...], hours: int, output: str) -> None:
     """Let versions of TARGET's tables go that were replaced long ago, and delete the files that only they had."""
-    for kept in _open(target, assignments).expire(tables, hours):
-        say(f"{kept.table}: {kept.removed} files deleted")
+    _show(_open(target, assignments).expire(tables, hours), output, "{0.table}: {0.removed} files deleted")
+
+
+def _show(done: Iterable[Kept], output: str, line: str) -> None:
+    """Write each table as it is done; for scripts all together."""
+    if output != "table":
+        show_result([{"table": one.table, "removed": one.removed, "added": one.added} for one in done], output)
+        return
+    for one in done:
+        say(line.format(one))
 
 
 def _open(target: str, assignments: tuple[str, ...]) -> Upkeep:

@@ -34,7 +34,7 @@ def receive(port: int, secret: str, keep: Path | None, answer: int) -> None:
     \b
     In two terminals:
       penstock receive --port 8090 --secret try
-      penstock run --from dataserver://127.0.0.1:7070 --table 'shop.*' --sink 'http+json://127.0.0.1:8090/?secret=try'
+      penstock run --source dataserver://127.0.0.1:7070 --table 'shop.*' --sink 'http+json://127.0.0.1:8090/?secret=try'
     """  # noqa: D301
     server = ThreadingHTTPServer((_HOST, port), _Handler)
     server.daemon_threads = True

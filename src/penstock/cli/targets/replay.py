@@ -7,7 +7,9 @@ import threading
 import click
 
 from penstock.cli.given import URI, read_options
+from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import text_of
 from penstock.settings.loader import merge
 from penstock.settings.masking import mask_text
 
@@ -22,8 +24,16 @@ from penstock.settings.masking import mask_text
 @click.option("--take-over", is_flag=True, help="Replace what is in the way: notes of another target, and tables that exist.")
 @click.option("--follow", is_flag=True, help="Go on: look for a new checkpoint again and again, until interrupted.")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between looks.")
+@output_option
 def replay(
-    source: str, target: str, assignments: tuple[str, ...], tables: tuple[str, ...], take_over: bool, follow: bool, interval_s: float
+    source: str,
+    target: str,
+    assignments: tuple[str, ...],
+    tables: tuple[str, ...],
+    take_over: bool,
+    follow: bool,
+    interval_s: float,
+    output: str,
 ) -> None:
     """Apply the storage target SOURCE to the database TARGET, up to the published checkpoint.
 
@@ -40,21 +50,22 @@ def replay(
     """  # noqa: D301
     from penstock.model.clock import SystemClock
     from penstock.readback.consumer import StorageConsumer
-    from penstock.readback.reader import StorageReader
+    from penstock.readback.reader import StorageReader, open_written
     from penstock.readback.replay_opening import open_database
     from penstock.target.settings import from_uri
-    from penstock.target.storage import TargetAddress
 
     uri, settings = from_uri(source, merge({}, read_options(assignments)))
-    reader = StorageReader(TargetAddress(uri).open(), settings)
+    reader = StorageReader(open_written(uri), settings)
     database = open_database(target)
     clock, never = SystemClock(), threading.Event()
     try:
         consumer = StorageConsumer(reader, database, tables, take_over=take_over)
         while True:
-            done = consumer.run_round(lambda text: say(mask_text(text)))
+            done = consumer.run_round(lambda text: say(mask_text(text), err=output != "table"))
             if done.ddls or done.files or not follow:
-                click.echo(f"replayed to ts {done.checkpoint_ts}: {done.ddls} table versions, {done.files} files, {done.rows} changes")
+                line = f"replayed to ts {done.checkpoint_ts}: {done.ddls} table versions, {done.files} files, {done.rows} changes"
+                told = {"checkpoint_ts": done.checkpoint_ts, "ddls": done.ddls, "files": done.files, "rows": done.rows}
+                click.echo(line if output == "table" else text_of(told, output, one_line=follow))
             if not follow:
                 return
             clock.wait(never, interval_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +9,7 @@ import click
 from penstock.cli.given import URI, read_options
 from penstock.cli.options import output_option
 from penstock.cli.shown.line import say
+from penstock.cli.shown.output import show_result
 from penstock.settings.loader import merge
 
 if TYPE_CHECKING:
@@ -45,12 +44,12 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 
     reader = StorageReader(*_open(target, assignments))
     tables = list(list_tables(reader))
-    if output == "json":
+    if output != "table":
         body = [
             {"schema": t.schema, "table": t.table, "versions": t.versions, "files": t.files, "first": t.first_date, "last": t.last_date}
             for t in tables
         ]
-        click.echo(json.dumps({"checkpoint_ts": reader.checkpoint_ts(), "tables": body}, indent=2))
+        show_result({"checkpoint_ts": reader.checkpoint_ts(), "tables": body}, output)
         return
     click.echo(f"checkpoint {reader.checkpoint_ts() if reader.checkpoint_ts() is not None else 'none'}")
     for t in tables:
@@ -63,14 +62,14 @@ def list_target(target: str, assignments: tuple[str, ...], output: str) -> None:
 @_set
 @output_option
 @click.option("--names-only", is_flag=True, help="Do not open data files.")
-def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> None:
+def check(target: str, assignments: tuple[str, ...], output: str, names_only: bool) -> int:
     """Check TARGET: gaps, checksums, files that no index names, rows out of order. Exits 1 if something is wrong."""
     from penstock.readback.inspection import Extent, check_target
 
     extent = Extent()
     findings = list(check_target(*_open(target, assignments), read_rows=not names_only, extent=extent))
-    if output == "json":
-        click.echo(json.dumps([{"path": f.path, "what": f.what} for f in findings], indent=2))
+    if output != "table":
+        show_result([{"path": f.path, "what": f.what} for f in findings], output)
     else:
         for finding in findings:
             say(str(finding))
@@ -79,7 +78,7 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
         if not names_only:
             click.echo(f"compared with their checksums: {extent.compared} files")
         click.echo(f"not checked: {_NAMES_ONLY if names_only else unrecorded + _VALUES}")
-    sys.exit(1 if findings else 0)
+    return int(bool(findings))
 
 
 @storage.command()
@@ -87,7 +86,8 @@ def check(target: str, assignments: tuple[str, ...], output: str, names_only: bo
 @_set
 @click.option("--days", type=click.IntRange(0), help="Keep this many days before the checkpoint; else file-expiration-days.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run: bool) -> None:
+@output_option
+def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run: bool, output: str) -> None:
     """Delete data and index files of TARGET whose commit date lies before the checkpoint by more than some days."""
     from penstock.format.layout.checkpoint import parse_checkpoint
     from penstock.format.layout.paths import METADATA_PATH
@@ -103,14 +103,17 @@ def expire(target: str, assignments: tuple[str, ...], days: int | None, dry_run:
         paths = [] if content is None else expired_paths(opened, settings, expiry_date(parse_checkpoint(content), keep))
     else:
         paths = delete_expired(opened, settings, keep)
+    if output != "table":
+        show_result({"deleted": not dry_run, "paths": list(paths)}, output)
+        return
     for path in paths:
         say(path)
     click.echo(f"{len(paths)} files {'would be deleted' if dry_run else 'deleted'}")
 
 
 def _open(target: str, assignments: tuple[str, ...]) -> tuple[ObjectTarget, StorageSinkSettings]:
+    from penstock.readback.reader import open_written
     from penstock.target.settings import from_uri
-    from penstock.target.storage import TargetAddress
 
     uri, settings = from_uri(target, merge({}, read_options(assignments)))
-    return TargetAddress(uri).open(), settings
+    return open_written(uri), settings

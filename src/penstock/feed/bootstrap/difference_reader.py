@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from penstock.feed.window.steps import WorkEnd, WorkStep
@@ -27,7 +28,8 @@ def read_difference(
 ) -> Iterator[WorkStep]:
     """Yield one dispatcher's steps. ``nbytes`` is the size of the state, as the plan has it, ``rows`` its rows."""
     table = work.table
-    yield work
+    # The sink opens the dispatcher before anything of the target is read.
+    yield msgspec.structs.replace(work, is_difference=True)
     keep_before = needs_before(table)
     with tempfile.TemporaryDirectory(prefix="penstock-resnapshot-") as directory:
         difference = StateDifference(table, state.columns(table), state.row_key(work), Path(directory), buckets_for(nbytes))

@@ -20,7 +20,6 @@ from penstock.feed.bootstrap.difference_reader import read_difference
 from penstock.feed.filters.kept_changes import KeptChanges, bare_images
 from penstock.feed.filters.plain_steps import filtered_steps
 from penstock.feed.filters.views import TableView, stored_values
-from penstock.feed.formats.typed_rows import typed_columns
 from penstock.feed.window.assignment import FeedContext
 from penstock.feed.window.delivery import WindowPart, deliver
 from penstock.feed.window.fence import task_fence
@@ -31,6 +30,7 @@ from penstock.kernels.jit import byte_view
 from penstock.model.batch import KEY, commit_ts_array, without_before
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.rows.typed_columns import typed_columns
 from penstock.model.table import META_FIELDS, TableSchema
 from penstock.sink.catalog import before_rule, open_sink, open_state
 from penstock.store.changes.ordering import merge_step
@@ -194,6 +194,10 @@ def _steps(context: FeedContext, client: FlightStoreClient, item: WorkItem, view
         raise InvariantError(f"{view.base.full_name}: a DDL inside a window of rows that go through Spark")
     rows = _changes(client, item, view, kept)
     if item.difference_nbytes is not None:
+        if item.companion_span_ids or item.is_companion:
+            raise PenstockError(
+                "SINK_NOT_READABLE", f"{view.base.full_name} is divided and filtered by SQL: it cannot be compared as a whole"
+            )
         state = open_state(context.sink_uri, context.sink_options)
         yield from read_difference(state, work, item.difference_nbytes, keep_before, rows)
         return

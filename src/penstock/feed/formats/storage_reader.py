@@ -23,18 +23,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.feed.formats.stream_columns import end_before_new_columns
-from penstock.feed.formats.typed_rows import op_names, typed_columns, typed_schema
+from penstock.feed.formats.typed_rows import typed_schema
 from penstock.format.layout.paths import DAY_MS, OWNER_PATH, DataPath
 from penstock.model.batch import Op
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.model.moment import ts_of
+from penstock.model.rows.typed_columns import CHANGE_FIELDS, arrow_type, op_names, typed_columns
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS, TS_MAX
 from penstock.readback.lineage import Lineage, Segment, lineage
-from penstock.readback.reader import StorageReader
+from penstock.readback.reader import StorageReader, open_written
 from penstock.readback.replay import Share, project, replay_table
 from penstock.target.settings import StorageSinkSettings, from_uri
-from penstock.target.storage import ObjectTarget, TargetAddress
+from penstock.target.storage import ObjectTarget
 
 FORMAT = "penstock-storage"
 FILES_PER_TASK_MAX = 16
@@ -91,13 +93,13 @@ class Request:
         self.as_of = None if "as-of" not in given else TS_MAX if given["as-of"] == CHECKPOINT else _ts(given, "as-of", 0)
         self.old_values = given.get("old-values", "false").lower() == "true"
         self.lineage = given.get("lineage", "false").lower() == "true"
-        self.tasks = _ts(given, "tasks", 0)
-        if not 0 <= self.tasks <= TASKS_MAX:
+        self.tasks = int(tasks) if (tasks := given.get("tasks", "0")).isdigit() else TASKS_MAX + 1
+        if self.tasks > TASKS_MAX:
             raise PenstockError("CONFIG_INVALID", f"tasks: must be at most {TASKS_MAX}")
 
     def open(self) -> tuple[ObjectTarget, StorageSinkSettings]:
         """Open the target."""
-        return TargetAddress(self.uri).open(), self.settings
+        return open_written(self.uri), self.settings
 
     def reader(self) -> StorageReader:
         """Return a view of the target as it is now."""
@@ -118,6 +120,11 @@ class Request:
             return shown
         return StructType([StructField(AT, LongType(), False), StructField(ROW, StringType(), False), *shown])
 
+    def arrow_schema(self, table: TableSchema) -> pa.Schema:
+        """Return the columns that a version gives to other readers than Spark."""
+        columns = [pa.field(c.name, arrow_type(c.type)) for c in table.columns]
+        return pa.schema(columns if self.as_of is not None else [*CHANGE_FIELDS, *columns])
+
     def shown(self, reader: StorageReader, schema: StructType) -> TableSchema:
         """Return the newest version that has the columns which Spark was told of when the frame was loaded."""
         versions = [v.table for v in reader.versions(self.schema, self.table) if v.table.columns]
@@ -129,12 +136,7 @@ class Request:
 
 def _ts(given: dict[str, str], key: str, default: int) -> int:
     text = given.get(key)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise PenstockError("CONFIG_INVALID", f"{key}: {text!r} is not a ts") from None
+    return default if text is None else ts_of(text, key)
 
 
 class StorageTask(InputPartition):
@@ -193,7 +195,7 @@ class StorageBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the typed rows of one task. Runs on an executor."""
         if self._request.as_of is not None:
-            yield from _read_share(self._request, decoded(partition.value, _ShareRead))
+            yield from read_share(self._request, partition)
         else:
             yield from read_files(self._request, partition)
 
@@ -271,7 +273,7 @@ def _segment_files(
         version = segment.version(directory.version)
         if version is None or directory.version > segment.to_ts or (directory.date and directory.date < first_date):
             continue
-        if not from_ts and not reader.belongs(directory, segment.to_ts):
+        if not from_ts and not reader.belongs(directory, dispatcher, segment.to_ts):
             continue
         path = layout.index_path(directory, dispatcher)
         for number in range(done.get(path, 0) + 1, seen.get(path, indexed) + 1):
@@ -346,7 +348,9 @@ def _exact_text(table: TableSchema, field: str) -> pl.Expr:
     return pl.when(values.is_null()).then(pl.lit("~")).otherwise(pl.concat_str([text.str.len_bytes(), pl.lit(":"), text]))
 
 
-def _read_share(request: Request, plan: _ShareRead) -> Iterator[pa.RecordBatch]:
+def read_share(request: Request, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the typed rows of one share."""
+    plan = decoded(partition.value, _ShareRead)
     reader = request.reader()
     table = lineage(reader, request.schema, request.table, reader.limit_ts(plan.as_of)).newest
     rows = replay_table(reader, request.schema, request.table, plan.as_of, Share(plan.number, plan.of))

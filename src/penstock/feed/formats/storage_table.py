@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from penstock.feed.formats.storage_reader import AT, FORMAT, ROW, Request
-from penstock.feed.formats.typed_rows import COMMIT_TS_COLUMN, OP_COLUMN
+from penstock.model.rows.typed_columns import COMMIT_TS_COLUMN, OP_COLUMN
 from penstock.readback.lineage import lineage
 from penstock.readback.net_rows import keyless_updates
 

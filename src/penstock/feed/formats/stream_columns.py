@@ -30,10 +30,11 @@ def end_before_new_columns(shown: TableSchema, versions: Iterable[TableSchema], 
     return end_ts
 
 
-def version_of(schema: StructType, versions: Sequence[TableSchema], name: str) -> TableSchema:
-    """Return the newest version whose changes have the columns that Spark was told of when the frame was loaded."""
+def version_of(schema: StructType, versions: Sequence[TableSchema], name: str, columns: Sequence[str] = ()) -> TableSchema:
+    """Return the newest version whose changes have the columns that Spark was told of when the frame was loaded, all or those asked for."""
     wanted = [(f.name, f.dataType) for f in schema]
     for table in reversed(versions):
-        if [(f.name, f.dataType) for f in typed_schema(table, True)] == wanted:
+        found = [(f.name, f.dataType) for f in typed_schema(table, True)]
+        if (sorted(f for f in found[2:] if f[0] in columns) if columns else found[2:]) == (sorted(wanted[2:]) if columns else wanted[2:]):
             return table
     raise PenstockError("SCHEMA_CHANGED", f"no version of {name} has the columns of this frame")

@@ -14,10 +14,10 @@ from pathlib import Path
 from penstock.feed.receivers.messages import PartReport, ReceiverTask, SpanOrder, SpanReport, part_uri
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.metrics.names import ENTRIES, RECEIVED_BYTES
 from penstock.model.span import DDL_SPAN
 from penstock.model.timestamp import TS_ZERO
 from penstock.puller.log_service import CaptureState, LogService
-from penstock.puller.metrics import ENTRIES_TOTAL, RECEIVED_BYTES_TOTAL
 from penstock.source.contract import Upstream
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.server import FlightService
@@ -78,7 +78,7 @@ class CapturedPart:
                 retrying = status.state is CaptureState.RETRYING
                 shown = str(status.last_error) if retrying else ""
                 spans.append(SpanReport(stats[status.span_id], status.regions, status.regions_waiting, status.failures, retrying, shown))
-        entries, nbytes = (int(self._service.registry.get_sample_value(name) or 0) for name in (ENTRIES_TOTAL, RECEIVED_BYTES_TOTAL))
+        entries, nbytes = (int(self._service.registry.get_sample_value(one.shown[0]) or 0) for one in (ENTRIES, RECEIVED_BYTES))
         return PartReport(self.number, self._location, tuple(spans), error, self._store.is_taken_away(), entries, nbytes)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -37,7 +38,13 @@ def archive_path() -> Path | None:
 def archive_options() -> str:
     """Return the JVM's options that use the archive; none where there is no archive."""
     path = archive_path()
-    return f"-Xshare:auto -XX:SharedArchiveFile={path} {_QUIET}" if path is not None and path.is_file() else ""
+    return f"-Xshare:auto -XX:SharedArchiveFile={quoted(path)} {_QUIET}" if path is not None and path.is_file() else ""
+
+
+def quoted(path: Path) -> str:
+    """Return a path as Spark's options of the JVM take it: a folder's name may have a space."""
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"' if re.search(r"[\s\"'\\]", text) else text
 
 
 def make_archive() -> Path | None:
@@ -55,7 +62,7 @@ def make_archive() -> Path | None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, path.name)
         session = open_session(
-            SparkSettings("local[2]"), "penstock class archive", more_java_options=f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
+            SparkSettings("local[2]"), "penstock class archive", more_java_options=f"-XX:ArchiveClassesAtExit={quoted(made)} {_QUIET}"
         )
         warm(SparkJobs(session))
         gateway = SparkContext._gateway

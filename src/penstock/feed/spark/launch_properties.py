@@ -8,6 +8,7 @@ value arrives as it was given, whatever characters it has. Runs in the driver.
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def _properties_file(conf: Mapping[str, str]) -> Iterator[None]:
     try:
         with open(handle, "w", encoding="ascii") as file:
             file.write(properties_text(conf))
-        os.environ[_ARGUMENTS] = f"--load-spark-defaults --properties-file {name} {given or 'pyspark-shell'}"
+        os.environ[_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(name)} {given or 'pyspark-shell'}"
         yield
     finally:
         if given is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from penstock.feed.spark.class_archive import archive_options
 from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python, own_authentication
+from penstock.feed.spark.java import ensure_java
 from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
@@ -31,6 +34,8 @@ _SECRET_NAMES = (
     "|(access|account|private|master|encryption|shared|sas|api)[-_.]?key"
 )
 """Settings with such a name have their values hidden by Spark; its own list leaves out keys of storage accounts, among others."""
+_ending: weakref.WeakSet[SparkContext] = weakref.WeakSet()
+"""What was started here and ends with whoever closes it. The rest is somebody else's, or stays."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,31 @@ class SparkSettings:
     archive: str = ""
 
 
-def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_options: str = "") -> SparkSession:
+def keep_session(settings: SparkSettings) -> None:
+    """Start Spark where none runs in this process, for as long as the process lives: servers use it and leave it, and so may others."""
+    if SparkContext._active_spark_context is None:
+        open_session(settings, stays=True)
+
+
+def watch_session() -> Callable[[], bool]:
+    """Return what tells whether the Spark that runs now still does: others may stop theirs, and start another."""
+    context = SparkContext._active_spark_context
+    return lambda: SparkContext._active_spark_context is context is not None
+
+
+def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_options: str = "", *, stays: bool = False) -> SparkSession:
     """Return the process's session, started if there is none.
 
-    ``more_java_options`` stand in the place of those that use the class archive.
+    Where somebody else's Spark runs in this process, as in a notebook, it is used: the session is a new one of it, so that no setting of
+    theirs is changed, and their Spark stays when it is closed, as one does that is started with ``stays``. ``more_java_options`` stand in
+    the place of those that use the class archive.
     """
+    active = SparkContext._active_spark_context
+    if active is not None and active not in _ending:
+        session = SparkSession.builder.getOrCreate().newSession()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        return session
+    ensure_java()
     os.environ["PYSPARK_PYTHON"] = executor_python(settings.conf, settings.archive)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = driver_python_path()
@@ -63,7 +88,7 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         del os.environ["SPARK_LOCAL_IP"]
     builder = SparkSession.builder.master(settings.master).appName(app_name)
     archived = more_java_options or archive_options()
-    here = f"-Dlog4j2.configurationFile=file:{LOG4J_FILE} {archived}".strip()
+    here = f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()} {archived}".strip()
     java = f"{_JAVA_OPTIONS} --add-modules=jdk.incubator.vector"
     conf = {
         "spark.ui.enabled": "false",
@@ -96,6 +121,8 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
         raise PenstockError(
             "SPARK_UNAVAILABLE", f"Spark did not start with master {settings.master!r}: {text[0] if text else 'no message'}"
         ) from error
+    if not stays:
+        _ending.add(session.sparkContext)
     return session
 
 
@@ -106,8 +133,8 @@ def jvm_exit_code(session: SparkSession) -> int | None:
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop Spark; of a JVM that has ended nothing is asked any more."""
-    if jvm_exit_code(session) is not None:
+    """Stop Spark where it was started here; of a JVM that has ended nothing is asked any more."""
+    if jvm_exit_code(session) is not None or session.sparkContext not in _ending:
         return
     try:
         session.stop()

@@ -78,6 +78,9 @@ class FeedContext(msgspec.Struct, frozen=True):
     target_from_ts: int = 0
     """The checkpoint at which the feed came to its target, which begins with the state: at that checkpoint it has nothing yet."""
 
+    claimant: str = ""
+    """How the target knows the feed; empty where nobody claimed it."""
+
     altered: bool = False
     """Whether the feed has another configuration from the end of the recorded window on: the run ends there."""
 
@@ -87,7 +90,7 @@ class FeedContext(msgspec.Struct, frozen=True):
     @property
     def sink_run(self) -> SinkRun:
         """Return on whose behalf the target is written to."""
-        return SinkRun(self.feed, self.epoch)
+        return SinkRun(self.feed, self.epoch, self.claimant)
 
     @property
     def span_ids(self) -> list[int]:

@@ -16,6 +16,7 @@ from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.coverage import publish_committed
 from penstock.feed.window.fence import OwnerFence, driver_meta
 from penstock.feed.window.following import (
+    compared_again,
     follow,
     joined,
     live_dispatchers,
@@ -29,7 +30,7 @@ from penstock.meta.records import Counted, PendingWindow
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.catalog import open_maintainer
+from penstock.sink.catalog import compares_tables, open_maintainer
 from penstock.sink.contract import DispatcherResult, TaskReport
 from penstock.sink.metrics import add_to_text, ddl_report
 from penstock.store.contract import WindowPlan
@@ -77,6 +78,8 @@ def commit_recorded_window(
         followers = follow(joined(dispatchers, (s.span_id for s in plan.spans)), plan.ddls, context.patterns)
         if differs:
             followers = begun_with_state(followers, dispatchers)
+        if compares_tables(context.sink_uri, context.sink_options):
+            followers = compared_again(followers, plan.ddls)
         followers = without_stopped(with_filters(followers, plan.ddls, views), plan)
         meta.commit_window(
             context.feed,

@@ -47,8 +47,12 @@ def deliver_part(task: bytes) -> bytes:
     context = told.context
     sink = open_sink(context.sink_uri, context.sink_options, task_fence(context), context.sink_run)
     try:
-        with closing(FlightStoreClient(context.flight_location, context.flight_token, context.objects_options)) as client:
-            results = deliver(sink, read_items(context, client, told.part.items))
+        # Whatever ends it, what the steps hold open (files of a difference, a session of the target) is let go of at once.
+        with (
+            closing(FlightStoreClient(context.flight_location, context.flight_token, context.objects_options)) as client,
+            closing(read_items(context, client, told.part.items)) as steps,
+        ):
+            results = deliver(sink, steps)
         return msgspec.json.encode(WindowPart(results, sink.report()))
     finally:
         sink.close()

@@ -43,6 +43,7 @@ _BEGINS_EMPTY = frozenset(
         DdlType.REORGANIZE_PARTITION,
     }
 )
+_ROWS_GO = frozenset({DdlType.DROP_PARTITION, DdlType.TRUNCATE_PARTITION, DdlType.EXCHANGE_PARTITION})
 _DATABASE_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
 _RENAMES = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
 
@@ -122,6 +123,20 @@ def with_other_rules(dispatchers: Sequence[Dispatcher], before: FilterSettings, 
     changed = {d.id for d in dispatchers if before.rule(d.schema, d.table) != after.rule(d.schema, d.table)}
     again = {"begin_ts": ts, "with_state": True, "returns": True, "stopped": ""}
     return tuple(msgspec.structs.replace(d, **again) if d.id in changed and d.begin_ts != ts else d for d in dispatchers)
+
+
+def compared_again(dispatchers: Sequence[Dispatcher], ddls: Iterable[DdlEvent]) -> tuple[Dispatcher, ...]:
+    """Return the dispatchers of a target that holds tables after some DDLs: where rows went with partitions, what differs is delivered."""
+    names = {
+        (table.schema, table.table): ddl.commit_ts
+        for ddl in ddls
+        if ddl.type in _ROWS_GO and any(t.partition_id for t in ddl.tables)
+        for table in ddl.tables
+    }
+    again = {"with_state": True, "returns": True}
+    return tuple(
+        msgspec.structs.replace(d, begin_ts=names[d.schema, d.table], **again) if (d.schema, d.table) in names else d for d in dispatchers
+    )
 
 
 def stopped(dispatcher: Dispatcher, problem: str) -> Dispatcher:

@@ -13,6 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from penstock.model.ddl import DdlEvent
+from penstock.model.errors import PenstockError
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork
 
 T = TypeVar("T")
@@ -29,6 +31,10 @@ class WorkItem(msgspec.Struct, frozen=True):
     ddls: tuple[DdlEvent, ...] = ()
     difference_nbytes: int | None = None
     """Set where the dispatcher delivers the difference between the target and the state at the window's end: how large that is."""
+    companion_span_ids: tuple[int, ...] = ()
+    """The other spans that the target holds in the same table: the difference is that to the state of all of them."""
+    is_companion: bool = False
+    """Whether another dispatcher of the table compares it for this one as well."""
 
 
 class PlannedPartition(msgspec.Struct, frozen=True):
@@ -36,6 +42,39 @@ class PlannedPartition(msgspec.Struct, frozen=True):
 
     items: tuple[WorkItem, ...]
     nbytes: int = 0
+
+
+def whole_tables(
+    items: Sequence[tuple[int, tuple[int, WorkItem]]], live: Sequence[tuple[str, tuple[str, str]]]
+) -> list[tuple[int, tuple[int, WorkItem]]]:
+    """Return the items of a window for a target that holds tables: of a table that is compared, one does it for all of its dispatchers.
+
+    ``live`` are all dispatchers of the feed with their tables' names. Raise where only some of a table's come with a state: the target
+    cannot tell whose of its rows are theirs.
+    """
+    name_of = dict(live)
+    comes: dict[tuple[str, str], list[WorkItem]] = {}
+    for _, (_, item) in items:
+        if item.work.from_ts == TS_ZERO:
+            comes.setdefault(name_of[str(item.work.dispatcher)], []).append(item)
+    for name, found in comes.items():
+        if len(found) != sum(other == name for other in name_of.values()):
+            raise PenstockError(
+                "DDL_UNSUPPORTED",
+                f"{'.'.join(name)}: some of its partitions come with their rows, and the target holds all of them in one table",
+                "Take the table out of the feed, and in again: it comes with its state.",
+            )
+    return [(nbytes, (size, _in_group(item, comes.get(name_of[str(item.work.dispatcher)], [])))) for nbytes, (size, item) in items]
+
+
+def _in_group(item: WorkItem, group: Sequence[WorkItem]) -> WorkItem:
+    """Return what the dispatcher of an item does of the comparison of its table: the first of them does it, the others nothing."""
+    if item.difference_nbytes is None or len(group) == 1:
+        return item
+    if group[0] is not item:
+        return msgspec.structs.replace(item, is_companion=True)
+    nbytes = sum(other.difference_nbytes or 0 for other in group)
+    return msgspec.structs.replace(item, difference_nbytes=nbytes, companion_span_ids=tuple(other.span_id for other in group[1:]))
 
 
 def tasks_for(sizes: Sequence[int], partitions: int) -> int:

@@ -17,7 +17,7 @@ from penstock.feed.filters.views import FeedViews
 from penstock.feed.window.assignment import Dispatcher, FeedContext
 from penstock.feed.window.following import first_dispatchers, follow, live_dispatchers, to_record, without_idle_spans, workers
 from penstock.feed.window.pace import WindowPace
-from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes, tasks_for
+from penstock.feed.window.packing import PlannedPartition, WorkItem, pack_by_bytes, tasks_for, whole_tables
 from penstock.meta.progress import ProgressDatabase
 from penstock.meta.records import PendingWindow
 from penstock.model.clock import Clock, SystemClock
@@ -26,7 +26,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_MAX, TS_ZERO
-from penstock.sink.catalog import ddls_end_windows, one_task
+from penstock.sink.catalog import compares_tables, ddls_end_windows, one_task
 from penstock.sink.contract import DispatcherWork
 from penstock.store.contract import SpanWindow, WindowKind, WindowPlan, WindowWish
 from penstock.store.flight.client import FlightStoreClient
@@ -130,6 +130,8 @@ class WindowPlanner:
             work = DispatcherWork(dispatcher.id, table, start_ts, to_ts, position)
             item = WorkItem(work, dispatcher.span.span_id, ddls, size.nbytes if differs or dispatcher.returns else None)
             items.append((size.nbytes, (size.nbytes, item)))
+        if compares_tables(self._context.sink_uri, self._context.sink_options):
+            items = whole_tables(items, [(str(d.id), (d.schema, d.table)) for d in dispatchers])
         tasks_max = self._context.partitions
         if one_task(self._context.sink_uri, self._context.sink_options):
             tasks_max, items = 1, sorted(items, key=lambda sized: sized[1][1].work.dispatcher)
@@ -198,6 +200,9 @@ class WindowPlanner:
         """Return the end of a window that an earlier attempt recorded. After the loss of the event store it is pulled again first."""
         plan = decoded(pending.plan, WindowPlan)
         of_state = pending.from_ts == TS_ZERO or is_resnapshot(plan)
+        if not of_state and self._snapshot_is_asked() and compares_tables(self._context.sink_uri, self._context.sink_options):
+            # It may be the very window that the target does not take, because it lacks what came before.
+            return self._resnapshot_anyway(pending.from_ts, PenstockError("SNAPSHOT_DUE", "an operator asked for it"))
         idle = not of_state and not plan.spans and not plan.inner_ddls
         try:
             # One without rows needs nothing of the store; it may even leave out rows that the store has no more.
@@ -267,7 +272,7 @@ class WindowPlanner:
         changed = frozenset().union(*(d.table_ids for d in plan.ddls))
         joining = [d for d in dispatchers if d.with_state and not d.stopped and d.id.table_id not in changed]
         self._learn_versions(d.id.table_id for d in joining)
-        return self._with_joining(plan, [d.span.span_id for d in joining if self._exists(d, plan.to_ts)])
+        return self._with_joining(plan, [d for d in joining if self._exists(d, plan.to_ts)])
 
     def _exists(self, dispatcher: Dispatcher, ts: int) -> bool:
         """Return whether a table is known to exist at a ts: one that an operator brought in may have been made since."""
@@ -280,14 +285,19 @@ class WindowPlanner:
             self._known = (ts, live_dispatchers(self._context, self._meta, ts))
         return self._known[1]
 
-    def _with_joining(self, plan: WindowPlan, span_ids: list[int]) -> WindowPlan | None:
+    def _with_joining(self, plan: WindowPlan, joining: list[Dispatcher]) -> WindowPlan | None:
         """Add the spans whose state is known at the window's end; None where one of them is known and only has to catch up.
 
-        A table that is still being read is not waited for: the others keep their lag.
+        A table that is still being read is not waited for: the others keep their lag. All spans of a table join together, because a
+        target that holds tables makes room for its state once.
         """
-        if not span_ids or plan.to_ts == plan.from_ts:
+        if not joining or plan.to_ts == plan.from_ts:
             return plan
-        known = self._known_state(span_ids, plan.to_ts)
+        known = self._known_state([d.span.span_id for d in joining], plan.to_ts)
+        there = {s.span_id for s in known}
+        late = {(d.schema, d.table) for d in joining if d.span.span_id not in there}
+        ready = {d.span.span_id for d in joining if (d.schema, d.table) not in late}
+        known = [s for s in known if s.span_id in ready]
         if any(s.resolved_ts < plan.to_ts for s in known):
             return None
         heavy = self._context.settings.window_bytes_max

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from penstock.store.contract import EndOfRange
 from penstock.store.flight.client import FlightStoreClient
 
 
-def read_items(context: FeedContext, client: FlightStoreClient, items: tuple[WorkItem, ...]) -> Iterator[WorkStep]:
+def read_items(context: FeedContext, client: FlightStoreClient, items: tuple[WorkItem, ...]) -> Generator[WorkStep]:
     """Yield the steps of a group of dispatchers, one dispatcher after the other."""
     needs_before = before_rule(context.sink_uri, context.sink_options)
     chosen = context.settings.filter
@@ -38,10 +38,14 @@ def read_item(
     """Yield one dispatcher's steps: its changes, or the difference between what the target holds and the state that is known."""
     if item.difference_nbytes is None:
         yield from read_work(client, item, needs_before)
+    elif item.is_companion:
+        yield msgspec.structs.replace(item.work, is_difference=True)
+        yield WorkEnd()
     else:
         state = open_state(context.sink_uri, context.sink_options)
         work = msgspec.structs.replace(item.work, table=context.settings.filter.columns_shown(item.work.table))
-        rows = state_rows(client, item.span_id, work.to_ts)
+        spans = (item.span_id, *item.companion_span_ids)
+        rows = (records for span_id in spans for records in state_rows(client, span_id, work.to_ts))
         yield from read_difference(state, work, item.difference_nbytes, needs_before, rows)
 
 

@@ -104,8 +104,15 @@ def _row(sheet: MessageSheet, columns: tuple[Column, ...], values: list[pa.Array
 def _put_value(sheet: MessageSheet, column: Column, values: pa.Array, ops: int, flags: U8 | None) -> None:
     kind = column.type.kind
     if kind in FLOAT_KINDS:
-        # JSON has no number for what is not finite, nor has MySQL; from elsewhere it comes as text.
-        sheet.floats(values, ops, flags, quoted=not pc.all(pc.is_finite(values)).as_py() and values.null_count < len(values))
+        # JSON has no number for what is not finite, nor has MySQL; from elsewhere it comes as text. The other rows of a batch, which
+        # another attempt may cut elsewhere, decide on nothing.
+        bare = pc.fill_null(pc.is_finite(values), True).to_numpy(zero_copy_only=False).astype(np.uint8)
+        if bare.all():
+            sheet.floats(values, ops, flags, quoted=False)
+            return
+        given = np.ones_like(bare) if flags is None else flags
+        sheet.floats(values, ops, given & bare, quoted=False)
+        sheet.floats(values, ops, given & (1 - bare), quoted=True)
     elif kind in _NAMED or kind in BINARY_KINDS:
         texts = text_values(column, values).cast(pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
         sheet.text(texts, ops, flags)

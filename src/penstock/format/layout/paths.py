@@ -32,6 +32,7 @@ _DATA_FILE = re.compile(r"CDC(?:_(\d+)_)?(\d{6,20})(\.[a-z0-9.]+)\Z", re.ASCII)
 _INDEX_FILE = re.compile(r"CDC(?:_(\d+))?\.index\Z", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]|%(?=[0-9A-Fa-f]{2})")
 _DIGITS = re.compile(r"\d+\Z", re.ASCII)
+_SPAN_DIGITS = 4
 
 
 class DateSeparator(StrEnum):
@@ -65,7 +66,7 @@ class DataDir:
 
 @dataclass(frozen=True, slots=True)
 class DataPath:
-    """A data file: its directory, the dispatcher in its name (empty where the table is not split), its number."""
+    """A data file: its directory, the dispatcher in its name (empty where only one writes there), its number."""
 
     dir: DataDir
     dispatcher: str
@@ -103,6 +104,15 @@ class Layout:
         """Return the directory of a row of this table that was committed at this ts."""
         partition = table.partition_id if self.enable_partition_separator else 0
         return DataDir(table.schema, table.table, version, partition, self.date_text(commit_ts))
+
+    def dispatcher_text(self, table_id: int, span: int, spans: int, partition_id: int = 0) -> str:
+        """Return the dispatcher id that stands in file names: empty unless several dispatchers write into one directory."""
+        beside = spans > 1 or (partition_id and not self.enable_partition_separator)
+        return f"{table_id}{span:0{_SPAN_DIGITS}d}" if beside else ""
+
+    def partition_of(self, directory: DataDir, dispatcher: str) -> int:
+        """Return of which physical partition files are, 0 where the table may not have any."""
+        return directory.partition if self.enable_partition_separator else int(dispatcher[:-_SPAN_DIGITS] or 0)
 
     def date_text(self, commit_ts: int) -> str:
         """Return the date level of a commit ts, in UTC; empty where dates are not separated."""
@@ -188,11 +198,6 @@ class Layout:
         except UnicodeDecodeError:
             return None
         return DataDir(schema, table, int(levels[2]), int(rest[0]) if rest else 0, date)
-
-
-def dispatcher_text(table_id: int, span: int, spans: int) -> str:
-    """Return the dispatcher id that stands in file names: empty unless the table is split over dispatchers."""
-    return f"{table_id}{span:04d}" if spans > 1 else ""
 
 
 def schema_dir(schema: str, table: str = "") -> str:

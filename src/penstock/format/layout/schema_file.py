@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,8 @@ class SchemaFile:
     output_column_id: bool = False
     unique_keys: tuple[tuple[str, ...], ...] = ()
     """The unique keys besides the primary one, by column names."""
+    written_checksum: int | None = None
+    """The checksum of the columns as a file that was read has them, which may say the same in other words than ours."""
 
     @classmethod
     def of_table(cls, table: TableSchema, query: str = "", ddl_type: int = DdlType.NONE, *, output_column_id: bool = False) -> SchemaFile:
@@ -82,12 +84,7 @@ class SchemaFile:
     def checksum(self) -> int:
         """Return the CRC-32 that stands in the file's name."""
         columns = [_column_fields(c, with_id=self.output_column_id) for c in self.columns or ()]
-        for fields in columns:
-            for name in _UNHASHED:
-                fields.pop(name, None)
-        columns.sort(key=lambda fields: str(fields["ColumnName"]).encode())
-        document = {"Table": self.table, "Schema": self.schema, "Version": 0, "TableColumns": columns, "TableColumnsTotal": len(columns)}
-        return zlib.crc32(_go_json(document))
+        return _checksum(self.schema, self.table, columns)
 
     @property
     def path(self) -> str:
@@ -138,6 +135,7 @@ def parse_schema_file(content: bytes, path: str) -> SchemaFile:
             columns=columns,
             output_column_id=any("ColumnId" in raw for raw in raw_columns or ()),
             unique_keys=tuple(tuple(str(name) for name in key) for key in document.get("UniqueKeys") or ()),
+            written_checksum=_checksum(str(document["Schema"]), str(document["Table"]), raw_columns or ()),
         )
         total = int(document.get("TableColumnsTotal", len(columns or ())))
     except json.JSONDecodeError as error:
@@ -166,7 +164,7 @@ def check_schema_name(parsed: SchemaFile, name: SchemaPath, path: str) -> None:
     """Raise unless version and checksum in the name are those of the content."""
     if parsed.table_version != name.version:
         raise PenstockError("FILE_MALFORMED", f"{path}: TableVersion {parsed.table_version} is not the version in the name")
-    if parsed.checksum != name.checksum:
+    if name.checksum not in {parsed.checksum, parsed.written_checksum}:
         raise PenstockError("FILE_MALFORMED", f"{path}: the content has checksum {parsed.checksum:010d}, not the one in the name")
 
 
@@ -175,6 +173,13 @@ def column_type_text(ctype: ColumnType) -> str:
     # BIT and YEAR carry the unsigned flag wherever a server made the column, and ZEROFILL implies it.
     unsigned = ctype.unsigned or ctype.zerofill or ctype.kind in {TypeKind.BIT, TypeKind.YEAR}
     return f"{ctype.kind.value} UNSIGNED" if unsigned else ctype.kind.value
+
+
+def _checksum(schema: str, table: str, columns: Sequence[Mapping[str, Any]]) -> int:
+    hashed = [{name: value for name, value in fields.items() if name not in _UNHASHED} for fields in columns]
+    hashed.sort(key=lambda fields: str(fields["ColumnName"]).encode())
+    document = {"Table": table, "Schema": schema, "Version": 0, "TableColumns": hashed, "TableColumnsTotal": len(hashed)}
+    return zlib.crc32(_go_json(document))
 
 
 def _column_fields(column: Column, *, with_id: bool) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from penstock.puller.logged.settling import BetweenSteps, TableSettler
 from penstock.puller.logged.span_routes import RefusedError, SpanRoutes, Subscription
 from penstock.puller.metrics import LogPullerMetrics
 from penstock.puller.span_pipeline import Advance, Consume, OnError, SpanPipeline
-from penstock.source.single_log import LoggedUpstream, LogPosition, LogStep, ServesOneReader
+from penstock.source.single_log import AsksItsCatalog, LoggedUpstream, LogPosition, LogStep, ServesOneReader
 
 _log = logging.getLogger(__name__)
 
@@ -232,6 +232,8 @@ class SingleLogPuller:
         start = self._join_all()
         if start is None:
             return
+        if isinstance(self._upstream, AsksItsCatalog):
+            self._upstream.told_up_to(max((s.handed_ts for s in self._routes.of_table(DDL_SPAN.table_id)), default=TS_ZERO))
         self._again.clear()
         if self._stop.is_set():
             # Closed between the two: the flag that would have ended the reader is the one that was just taken back.

@@ -62,5 +62,8 @@ def region_error(payload: bytes, region_id: int) -> PenstockError:  # noqa: PLR0
     if error.HasField("compatibility"):
         return StreamRefusedError("UPSTREAM_REFUSED", f"{where}: the store wants protocol {error.compatibility.required_version!r}")
     if error.HasField("cluster_id_mismatch"):
-        return PenstockError("UPSTREAM_REFUSED", f"{where}: the store belongs to cluster {error.cluster_id_mismatch.current}")
+        text = f"{where}: another server answers than the one that was captured (cluster {error.cluster_id_mismatch.current})"
+        return PenstockError(
+            "UPSTREAM_MISCONFIGURED", text, "Its data is not what the feed goes on from: create feeds with another --data-dir."
+        )
     return RegionBusyError(f"{where}: an error that names no cause")

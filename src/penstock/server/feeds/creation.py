@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.feed_group import member_trees
+from penstock.config.feed_group import MEMBERS_MAX, member_trees
 from penstock.config.sink_policy import SinkPolicy
 from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, load_feed_config
 from penstock.feed.filters.checks import check_columns_stay, check_filter
@@ -274,7 +274,8 @@ class FeedCreator:
 
 def members_of(meta: MetaDatabase, group: str) -> list[FeedRecord]:
     """Return the feeds of a group, in the order of their numbers; none where there is no such group."""
-    named = [feed for feed in meta.list_feeds() if feed.name.startswith(f"{group}.")]
+    # By their names, of which there are few: each call about one feed asks this, and there may be thousands of others.
+    named = meta.find_feeds([f"{group}.{number}" for number in range(1, MEMBERS_MAX + 1)])
     members = [feed for feed in named if FeedDocument.of(feed).config.get("group") == group]
     return sorted(members, key=lambda feed: int(feed.name.rpartition(".")[2]))
 

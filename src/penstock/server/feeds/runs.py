@@ -34,11 +34,12 @@ from penstock.server.feeds.keeper import foreign_error
 from penstock.server.feeds.ports import KnownSpans, RunStatus, SnapshotStatus
 from penstock.server.feeds.span_reads import SpanReads
 from penstock.server.source_address import same_source, source_name
+from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
-from penstock.target.storage import Guard
+from penstock.target.storage import Guard, unfenced
 
 
 class CapturedFeedRun:
@@ -202,12 +203,14 @@ class SparkFeedRunFactory:
         document = FeedDocument.of(feed)
         config = document.feed_config()
         # The creation claimed it as well; a server that died between the two left that to its successor.
-        maintainer = self._maintainer(feed, config, epoch)
+        maintainer, context = self._maintainer(feed, config, epoch), self._context(feed, document, config, epoch)
+        if self._meta.checkpoint_ts(feed.name) > max(document.target_from_ts, config.settings.start_ts):
+            # It has delivered there: where the mark is gone, so is what was delivered, and an empty target is not taken for it.
+            open_maintainer(context.sink_uri, context.sink_options, unfenced, run=context.sink_run).published_ts()
         maintainer.claim(document.claimant(feed))
         if self._meta.get_feed(feed.name).error_code.startswith("SINK_"):
             # As long as the target takes nothing, no executor is to wait for it in the place of other feeds.
             maintainer.probe()
-        context = self._context(feed, document, config, epoch)
         run = FeedWindows(self._jobs, context)
         bootstrap = self._bootstrap(config.settings) if config.settings.start_ts == TS_ZERO else None
         capture = FeedCapture(
@@ -246,6 +249,7 @@ class SparkFeedRunFactory:
             resnapshot_from_ts=document.resnapshot_from_ts,
             rewound_from_ts=document.rewound_from_ts,
             target_from_ts=document.target_from_ts,
+            claimant=document.claimant(feed),
             altered=document.altered,
         )
 

@@ -2,7 +2,7 @@
 
 A feed that is asked to run and does not, one that makes no progress while there is work, one whose source loops or stands still: each has
 a problem with the stage at which it is. Invariants: progress of any kind ends a problem; reading a first state, however long it takes, is
-progress. What comes and goes is logged once. One thread looks; any may ask. Runs in the server.
+progress as long as parts of it end. What comes and goes is logged once. One thread looks; any may ask. Runs in the server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import FeedRecord, ReachedState, RequestedState, RetryRecord
 from penstock.model.clock import Clock
 from penstock.model.errors import CODES
-from penstock.server.feeds.ports import RunStatus
+from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.server.health.watch import ComponentHealth
 from penstock.settings.masking import mask_text
 
 log = logging.getLogger(__name__)
 
-_SLOW_WINDOWS = 10
-"""A window whose tasks run is a problem after so many times the time after which standing still is one."""
+_SLOW = 10
+"""What shows nothing while it works (the tasks of a window, a part of a first state, a start) has so many times the usual patience."""
 
 _FLUSHES = 2
 """Work waits for a flush, so it stands still only after some of them."""
@@ -35,6 +35,8 @@ _HINTS = {
     "failed": "Remove the cause, then run penstock feed resume.",
     "retrying": "It is tried again by itself; remove the cause if it lasts.",
     "claim": "Start a server that captures the feed's source and shares this meta database.",
+    "start": "Look at the log of this server, at Spark and at the source: what a run begins with does not answer.",
+    "snapshot": "Look at the load of the source and of the executors, and for statements that wait for a lock at the source.",
     "capture": "See the log of this server for what the source answers; run penstock doctor on the source.",
     "plan": "Look at the meta database and at the log of this server.",
     "spark": "Spark gives the job no executor: free cores or memory in the cluster, or lower spark.cores.max of other servers.",
@@ -59,6 +61,9 @@ class _Seen(msgspec.Struct):
     resolved_ts: int
     resolved_since_s: float
     owned_since_s: float
+    begun_since_s: float
+    """Since when nothing moved in what a run begins with: starting it, reading the first state."""
+    begun: tuple[bool, SnapshotStatus | None] | None = None
     highest_ts: int = 0
     falls: int = 0
     """How often the resolved ts went back since it was at its highest."""
@@ -128,8 +133,17 @@ class FeedWatch:
         if not feed.owner:
             return self._stands("claim", "no server runs it", seen.owned_since_s, 2 * self._settings.lease_s)
         if status is None or status.snapshot is not None or status.starting:
-            return None
+            return self._begins(seen, status)
         return self._captures(seen, status) or self._delivers(feed, seen)
+
+    def _begins(self, seen: _Seen, status: RunStatus | None) -> FeedProblem | None:
+        """Return where a run stands that does not deliver yet, if it does."""
+        if status is None:
+            return None
+        stage, text = "start", "its run does not begin"
+        if status.snapshot is not None:
+            stage, text = "snapshot", f"no part of the first state was read: {status.snapshot.parts_done} of {status.snapshot.parts} are"
+        return self._stands(stage, text, seen.begun_since_s, self._settings.stall_s * _SLOW)
 
     def _captures(self, seen: _Seen, status: RunStatus) -> FeedProblem | None:
         """Return where the source of a running feed stands, if it does."""
@@ -147,12 +161,15 @@ class FeedWatch:
         waits = self._spark_waits()
         if waits:
             return self._stands("spark", waits, since_s, stall_s)
-        return self._stands("deliver", "the window under way is not committed", since_s, stall_s * _SLOW_WINDOWS)
+        return self._stands("deliver", "the window under way is not committed", since_s, stall_s * _SLOW)
 
     def _move(self, feed: FeedRecord, status: RunStatus | None) -> _Seen:
         """Note how far a feed is. A resolved ts goes back where a table joins; one that keeps going back and rising again loops."""
         now_s, resolved_ts = self._clock.monotonic_s(), status.resolved_ts if status is not None else 0
-        seen = self._seen.setdefault(feed.name, _Seen(feed.checkpoint_ts, now_s, resolved_ts, now_s, now_s))
+        seen = self._seen.setdefault(feed.name, _Seen(feed.checkpoint_ts, now_s, resolved_ts, now_s, now_s, now_s))
+        begun = (status.starting, status.snapshot) if status is not None else None
+        if begun != seen.begun:
+            seen.begun, seen.begun_since_s = begun, now_s
         if feed.checkpoint_ts != seen.checkpoint_ts:
             seen.checkpoint_ts, seen.checkpoint_since_s = feed.checkpoint_ts, now_s
         highest = resolved_ts > seen.highest_ts

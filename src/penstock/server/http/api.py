@@ -29,7 +29,7 @@ from penstock.server.feeds.ports import Liveness
 from penstock.server.health.report import ServerHealth
 from penstock.server.http.answers import error_answer
 from penstock.server.http.bodies import checked_tree
-from penstock.server.http.call_pool import CallPool
+from penstock.server.http.call_pool import CallPool, SharedCall
 from penstock.server.http.callers import Callers
 from penstock.server.http.control_routes import add_control_routes
 from penstock.server.http.guard import caller_name
@@ -39,6 +39,7 @@ from penstock.server.http.table_routes import add_table_routes
 from penstock.server.http.token_routes import add_token_routes
 from penstock.server.http.views import ShownFeeds, verdict_body
 from penstock.server.metrics import render
+from penstock.server.openapi.document import document_api
 from penstock.server.page.page_routes import add_page_routes
 from penstock.server.sql.execution import SqlDesk
 from penstock.server.sql.explanation import Explainer
@@ -49,6 +50,7 @@ from penstock.store.settings import StoreSettings
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
 VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
 _UNREADABLE = 400
+_SEE = "See /api/openapi.json."
 
 
 def build_api(
@@ -95,10 +97,12 @@ def build_api(
     creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
     verifications = CallPool("verify a feed", VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX)
 
+    # Encoded at once, and once for all who ask: there may be thousands, and other calls wait meanwhile.
+    listed = SharedCall("list-feeds", lambda: msgspec.json.encode({"feeds": shown.all()}))
+
     @app.get("/api/v1/feeds", response_model=dict[str, list[dict[str, Any]]])
-    def list_feeds() -> Response:
-        # Encoded at once: there may be thousands, and FastAPI would look at every value of each while other calls wait.
-        return Response(msgspec.json.encode({"feeds": shown.all()}), media_type="application/json")
+    async def list_feeds() -> Response:
+        return Response(await listed.get(), media_type="application/json")
 
     @app.post("/api/v1/feeds", status_code=201)
     async def create_feed(request: Request, tree: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
@@ -127,6 +131,7 @@ def build_api(
     def metrics() -> Response:
         return Response(render(registries), media_type=CONTENT_TYPE_LATEST)
 
+    document_api(app)
     return app
 
 
@@ -138,14 +143,16 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, _error: RequestValidationError) -> JSONResponse:
         # FastAPI's own text repeats the body, which may hold credentials.
-        return error_answer(PenstockError("CONFIG_INVALID", "the body must be a JSON object, and numbers in the query must be numbers"))
+        return error_answer(
+            PenstockError("CONFIG_INVALID", "the body must be a JSON object, and numbers in the query must be numbers", _SEE)
+        )
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == _UNREADABLE:
-            return error_answer(PenstockError("CONFIG_INVALID", "the body is no JSON that can be read"))
+            return error_answer(PenstockError("CONFIG_INVALID", "the body is no JSON that can be read", _SEE))
         text = f"{request.method} {request.url.path}: {error.detail}"
-        return error_answer(PenstockError("NOT_FOUND", text, "See /api/openapi.json."), error.status_code, error.headers)
+        return error_answer(PenstockError("NOT_FOUND", text, _SEE), error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def broken(_request: Request, error: Exception) -> JSONResponse:

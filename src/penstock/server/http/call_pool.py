@@ -1,13 +1,16 @@
 """Threads for calls that take their time: so many at once, so many waiting, and further ones are told to come back.
 
 Each kind of slow call has a pool of its own, so a target that never answers holds up neither health and metrics nor any other kind of
-call. Called by the event loop alone. Runs in the server.
+call. A call whose answer is the same for everybody is made once for all who wait for it. Called by event loops alone. Runs in the server.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -35,3 +38,30 @@ class CallPool:
             return await anyio.to_thread.run_sync(call, limiter=self._limiter)
         finally:
             self._calls -= 1
+
+
+class SharedCall(Generic[_T]):
+    """Runs one call for all who ask for it: however many ask, one is under way and one waits.
+
+    Invariant: whoever asks gets an answer that was begun after that, so it shows what was changed before.
+    """
+
+    def __init__(self, name: str, call: Callable[[], _T]) -> None:
+        self._call = call
+        self._thread = ThreadPoolExecutor(1, name)
+        self._lock = threading.Lock()
+        self._waiting: Future[_T] | None = None
+
+    async def get(self) -> _T:
+        """Return what the call gives, or raise what it raises."""
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = self._thread.submit(self._begin)
+            shared = self._waiting
+        # Who gives up does so alone.
+        return await asyncio.shield(asyncio.wrap_future(shared))
+
+    def _begin(self) -> _T:
+        with self._lock:
+            self._waiting = None
+        return self._call()

@@ -300,8 +300,8 @@ export function servers() {
     again: () => {},
     poll: async () => Promise.all([call("/api/v1/health"), call("/api/v1/servers"), call("/api/v1/server/drain")]),
     show([told, found, drained]) {
-      health.replaceChildren(...Object.entries(told.components).map(([name, one]) => el("div", { class: "figure" }, chip(one.ok ? "ok" : "failing"), el("b", {}, name), el("span", {}, [one.detail, one.hint, ...Object.entries(one.facts).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`)].filter(Boolean).join("; ")))));
-      list.replaceChildren(...found.servers.map((server) => el("tr", {}, el("td", { "data-label": "Server" }, server.owner, server.self ? " (this one)" : ""), el("td", { "data-label": "State" }, chip(server.state)), el("td", { class: "soft", "data-label": "Address" }, server.url), el("td", { class: "wide", "data-label": "Feeds" }, server.feeds.map((name) => [el("a", { href: feedLink(name) }, name), " "])))));
+      health.replaceChildren(...Object.entries(told.components).map(([name, one]) => el("div", { class: "figure" }, chip(one.ok ? "ok" : "failing"), el("b", {}, name), el("span", {}, [one.detail, one.hint, ...Object.entries(one.facts).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`)].filter(Boolean).map((text) => text.replace(/\.$/, "")).join("; ")))));
+      list.replaceChildren(...found.servers.map((server) => el("tr", {}, el("td", { "data-label": "Server" }, server.owner, server.self ? " (this one)" : ""), el("td", { "data-label": "State" }, chip(server.state)), el("td", { class: "soft", "data-label": "Address" }, server.url), el("td", { class: "wide", "data-label": "Feeds" }, server.feeds.flatMap((name) => [el("a", { href: feedLink(name) }, name), " "])))));
       draining = drained.draining;
       set(drain, draining ? "End the drain" : "Drain this server");
     },

@@ -37,7 +37,7 @@ from penstock.server.feeds.feed_pins import FeedPins
 from penstock.server.feeds.runs import SparkFeedRunFactory
 from penstock.server.flight_opening import open_flight
 from penstock.server.health.looks import CaptureLook
-from penstock.server.metrics import DoubtMetrics, TableStateCollector, VerifyMetrics
+from penstock.server.metrics import DoubtMetrics, StoreCollector, TableStateCollector, VerifyMetrics
 from penstock.server.source_address import SourcePlace, check_reachable, source_name
 from penstock.server.verify.moving_verification import MovingVerifier
 from penstock.server.verify.range_check import CheckSettings, RangeCheck
@@ -142,6 +142,7 @@ class CapturedSource:
         chain = OwnerChain(functools.partial(meta.object_links, name), functools.partial(meta.note_object_link, name), system_random())
         self.store = ColumnarEventStore(store_dir, config.store, clock, objects, shared=objects is not None, chain=chain)
         parts.callback(self.store.close)
+        self._metrics.register(StoreCollector(self.store.stats))
         self._receivers = self._open_receivers(store_dir) if self._place.capture.on_executors else None
         further = self._place.flight_port if self._place.name else None
         self._flight = open_flight(config, self.store, store_dir, clock, further, self._receivers)
@@ -234,7 +235,7 @@ class CapturedSource:
         def job() -> Reread:
             return Reread(JobTasks(around.jobs), self.store, upstream, self.uri, self.log_service, self._flight, settings, clock)
 
-        self._metrics.register(TableStateCollector(self.log_service.table_states))
+        self._metrics.register(TableStateCollector(self.log_service.table_states, clock))
         rules = FeedDoubtRules(around.meta, self.uri)
         metrics, follows = DoubtMetrics(self._metrics), lambda: not self.stands_by
         doubted = DoubtedTables(self.log_service, job, rules, config.reread, clock, system_random(), metrics, follows)

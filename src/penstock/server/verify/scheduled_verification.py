@@ -234,7 +234,7 @@ class ScheduledVerification:
             if not unchecked:
                 one.checked_ms = self._clock.now_ms()
             wrong = sum(v.missing + v.unexpected + v.different for v in one.problems.values())
-        self._metrics.differences.labels(wish.feed, f"{one.schema}.{one.table}").set(wrong)
+        self._metrics.note(wish.feed, f"{one.schema}.{one.table}", wrong)
 
 
 def _in_doubt(state: TableState) -> str:

@@ -85,11 +85,12 @@ class TablesVerifier:
 
 
 def _inserted(frames: Iterable[pl.DataFrame], table: TableSchema) -> Iterator[pl.DataFrame]:
-    """Return rows as the changes that made them, with NULL in columns that no row carries."""
+    """Return rows as the changes that made them, unless they are changes, with NULL in columns that no row carries."""
     names = table.row_schema().names
     for frame in frames:
         absent = [pl.lit(None).alias(name) for name in names if name not in frame.columns]
-        yield frame.with_columns(pl.lit(int(Op.INSERT), dtype=pl.UInt8).alias(OP), *absent).select(OP, *names)
+        ops = pl.col(OP) if OP in frame.columns else pl.lit(int(Op.INSERT), dtype=pl.UInt8).alias(OP)
+        yield frame.with_columns(ops, *absent).select(OP, *names)
 
 
 def _canonical_rows(batches: Iterable[pa.RecordBatch], table: TableSchema) -> Iterator[pa.RecordBatch]:

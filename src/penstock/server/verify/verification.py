@@ -11,9 +11,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -30,7 +28,7 @@ from penstock.model.span import Span
 from penstock.model.table import SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.readback.lineage import lineage
-from penstock.readback.reader import StorageReader
+from penstock.readback.reader import StorageReader, open_written
 from penstock.server.feeds.creation import FeedDocument
 from penstock.server.source_address import same_source
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
@@ -39,7 +37,6 @@ from penstock.sink.catalog import open_tables, settings_of
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import PastReader, Upstream, reads_past
 from penstock.target.settings import StorageSinkSettings
-from penstock.target.storage import TargetAddress
 
 log = logging.getLogger(__name__)
 LINES_MAX = 10_000
@@ -221,10 +218,7 @@ def open_reader(sink_uri: str, sink_options: Mapping[str, Any]) -> StorageReader
     target_uri, settings = settings_of(sink_uri, sink_options)
     if not isinstance(settings, StorageSinkSettings):
         raise PenstockError("SINK_NOT_READABLE", f"{mask_uri(target_uri)} holds no files: only those are compared")
-    parts = urlsplit(target_uri)
-    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(target_uri)} is no folder", "Name the folder that a feed delivers to.")
-    return StorageReader(TargetAddress(target_uri).open(), settings)
+    return StorageReader(open_written(target_uri), settings)
 
 
 def verify_target(

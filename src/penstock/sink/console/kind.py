@@ -7,6 +7,7 @@ holds and tells is bounded, whatever the window has. Runs on executors and in th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.finding import Finding
 from penstock.model.table import TableSchema
-from penstock.sink.console.lines import change_line, ddl_line, more_line
+from penstock.sink.console.lines import Look, change_line, ddl_line, more_line
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.kind import TargetKind
 from penstock.sink.options import read_options
@@ -82,6 +83,7 @@ class _Tail:
     def keep(self, table: TableSchema, records: pa.RecordBatch, rows_max: int) -> None:
         if not records.num_rows:
             return
+        self.rows += records.num_rows
         # A copy, so that the rest of a large event is not held.
         last = records.slice(max(0, records.num_rows - rows_max))
         self.kept.append((table, last.take(pa.array(range(last.num_rows)))))
@@ -115,7 +117,6 @@ class ConsoleSink:
             if int(ts[0]) < tail.last_ts or bool((ts[1:] < ts[:-1]).any()):
                 raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
             tail.last_ts = int(ts[-1])
-        tail.rows += len(ts)
         tail.nbytes += event.records.nbytes
         for table, records in tail.prepared.add(event.table, event.records):
             tail.keep(table, records, self._settings.rows)
@@ -169,8 +170,8 @@ class ConsoleMaintainer:
     def __init__(self, settings: ConsoleSettings, out: TextIO | None = None) -> None:
         self._settings = settings
         self._out = out or sys.stdout
-        self._terminal = self._out.isatty()
-        by_itself = self._terminal and "NO_COLOR" not in os.environ
+        self._terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        by_itself = self._terminal and not os.environ.get("NO_COLOR")
         self._colours = {Colours.AUTO: by_itself, Colours.ALWAYS: True, Colours.NEVER: False}[settings.colours]
 
     def check(self, feed: str) -> None:
@@ -184,21 +185,22 @@ class ConsoleMaintainer:
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Print a DDL."""
-        self._print([ddl_line(event, colours=self._colours)])
+        self._print([ddl_line(event, self._look)])
         return ()
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Print the last changes of a window, in the order of their commits."""
         found: list[tuple[int, str]] = []
         for told in (msgspec.json.decode(result.message, type=_Told) for result in results if result.message):
-            events = [json.loads(line) for line in told.changes.splitlines()]
-            found += [(int(event["source"]["commit_ts"]), change_line(event, colours=self._colours)) for event in events]
-            found += [(ddl.commit_ts, ddl_line(ddl, colours=self._colours)) for ddl in told.ddls]
+            # Texts of rows may have other line breaks, which stand in JSON as they are.
+            events = [json.loads(line) for line in told.changes.split("\n") if line]
+            found += [(int(event["source"]["commit_ts"]), change_line(event, self._look)) for event in events]
+            found += [(ddl.commit_ts, ddl_line(ddl, self._look)) for ddl in told.ddls]
         found.sort(key=lambda one: one[0])
         lines = [line for _, line in found[-self._settings.rows :]]
         rows = sum(result.rows for result in results)
         if rows > self._settings.rows:
-            lines.insert(0, more_line(rows, len(lines), colours=self._colours))
+            lines.insert(0, more_line(rows, len(lines), self._look))
         self._print(lines)
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
@@ -208,11 +210,24 @@ class ConsoleMaintainer:
         """Return that none is published."""
         return 0
 
+    @property
+    def _look(self) -> Look:
+        """Return how lines look now; people make windows narrower."""
+        width = 0
+        if self._terminal:
+            with contextlib.suppress(OSError, ValueError):
+                width = os.get_terminal_size(self._out.fileno()).columns
+        return Look(self._colours, width)
+
     def _print(self, lines: Sequence[str]) -> None:
         if lines:
             # Whoever shows a line of progress on a terminal shows it again.
-            self._out.write(("\r\x1b[2K" if self._terminal else "") + "\n".join(lines) + "\n")
-            self._out.flush()
+            text = ("\r\x1b[2K" if self._terminal else "") + "\n".join(lines) + "\n"
+            encoding = self._out.encoding or "utf-8"
+            # Nobody reads a pipe any more whose reader has enough; whoever writes to it next, and is not a feed, ends.
+            with contextlib.suppress(BrokenPipeError):
+                self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                self._out.flush()
 
 
 class ConsoleKind(TargetKind):
@@ -246,7 +261,7 @@ def _changes(tail: _Tail) -> str:
     space = ByteSpace()
     for table, records in tail.kept:
         encode_into(table, records, _FORMAT.debezium, space)
-    lines = space.getvalue().decode().splitlines()
+    lines = space.getvalue().decode().split("\n")[:-1]
     size, first = 0, len(lines)
     while first and size + len(lines[first - 1]) < _MESSAGE_BYTES_MAX:
         first -= 1

@@ -1,13 +1,15 @@
 """Changes as lines for people: when, what, which table, which values; in colours where there is a terminal. Runs in the server.
 
-Invariants: a line has at most so many characters, and none that does something to a terminal.
+Invariants: a line has at most so many characters, on a terminal no more than fit in its width (some take two places), and none that does
+something to a terminal: controls, and what turns the direction of text, are spaces.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.model.ddl import DdlEvent
 from penstock.model.timestamp import to_datetime
@@ -17,7 +19,14 @@ _MARKS = {"c": ("+", "\x1b[32m"), "u": ("~", "\x1b[33m"), "d": ("-", "\x1b[31m")
 _DDL, _DIM, _PLAIN = "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
-def change_line(event: Mapping[str, Any], *, colours: bool) -> str:
+class Look(NamedTuple):
+    """How lines look: whether they have colours, and how many places they may take; 0 where that does not matter."""
+
+    colours: bool = False
+    width: int = 0
+
+
+def change_line(event: Mapping[str, Any], look: Look) -> str:
     """Return the line of a change, which stands as Debezium has it; of an update the values that it changed."""
     mark, colour = _MARKS[event["op"]]
     before, after = event["before"] or {}, event["after"] or {}
@@ -31,26 +40,42 @@ def change_line(event: Mapping[str, Any], *, colours: bool) -> str:
     else:
         values = [f"{name}={_shown(value)}" for name, value in row.items()]
     source = event["source"]
-    return _line(source["commit_ts"], f"{mark} {source['db']}.{source['table']} {' '.join(values)}", colour if colours else "")
+    return _line(source["commit_ts"], f"{mark} {source['db']}.{source['table']} {' '.join(values)}", colour, look)
 
 
-def ddl_line(event: DdlEvent, *, colours: bool) -> str:
+def ddl_line(event: DdlEvent, look: Look) -> str:
     """Return the line of a DDL."""
-    return _line(event.commit_ts, f"! {event.query}", _DDL if colours else "")
+    return _line(event.commit_ts, f"! {event.query}", _DDL, look)
 
 
-def more_line(rows: int, shown: int, *, colours: bool) -> str:
+def more_line(rows: int, shown: int, look: Look) -> str:
     """Return the line that says how many rows have none."""
-    text = f"  … the last {shown:,} of {rows:,} rows"
-    return f"{_DIM}{text}{_PLAIN}" if colours else text
+    text = _fitting(f"  … the last {shown:,} of {rows:,} rows", look.width)
+    return f"{_DIM}{text}{_PLAIN}" if look.colours else text
 
 
-def _line(commit_ts: int, text: str, colour: str) -> str:
+def _line(commit_ts: int, text: str, colour: str, look: Look) -> str:
     when = to_datetime(commit_ts).strftime("%H:%M:%S.%f")[:-3]
     text = "".join(char if char.isprintable() else " " for char in text)
     if len(text) > _LINE_CHARS_MAX:
         text = text[:_LINE_CHARS_MAX] + "…"
-    return f"{_DIM}{when}{_PLAIN} {colour}{text}{_PLAIN}" if colour else f"{when} {text}"
+    text = _fitting(f"{when} {text}", look.width)
+    if not look.colours:
+        return text
+    at = len(when) + 1
+    return f"{_DIM}{text[:at]}{_PLAIN}{colour}{text[at:]}{_PLAIN}"
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return a text cut to a number of places, with a sign that it was cut; one place stays free, so that no terminal begins a new line."""
+    places, kept = 0, 0
+    for at, char in enumerate(text if width else ""):
+        places += 0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        if places >= width:
+            return f"{text[:kept]}…" if width > 1 else ""
+        if places < width - 1:
+            kept = at + 1
+    return text
 
 
 def _shown(value: Any) -> str:

@@ -8,12 +8,14 @@ Runs beside the driver.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -22,24 +24,32 @@ from penstock.files.buckets import cause_of
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.lake.data_files import Bounds, LakeFile
+from penstock.sink.lake.columns import OWN_IDS, lake_name
+from penstock.sink.lake.data_files import Bounds, LakeFile, read_rows
 from penstock.sink.lake.format import LakeConflict, Mark
-from penstock.sink.lake.settings import DAY_COLUMN
+from penstock.sink.lake.partitions.division import PartitionField
+from penstock.sink.lake.rewriting import in_columns
+from penstock.target.storage import ObjectTarget
 
 TABLE_PROPERTY = "penstock.table"
 _OWN_FIELDS = ("low", "high")
+_HISTORY_MAX = 1_000
 
 
 class DeltaVersion:
     """A Delta table as of one version; implements ``penstock.sink.lake.format.TableVersion``."""
 
-    def __init__(self, opened: DeltaTable, folder: str, feed: str) -> None:
+    def __init__(self, opened: DeltaTable, folder: str, feed: str, target: ObjectTarget) -> None:
         self._opened = opened
         self._folder = folder
+        self._target = target
         self._feed = feed
         self.mark = Mark(*(opened.transaction_version(name) or 0 for name in _names(feed)))
         self.table = noted_table(opened)
         self.schema = pa.schema(opened.schema().to_arrow())
+        self.partition_columns = list(opened.metadata().partition_columns)
+        known = {lake_name(c.name) for c in self.table.columns} if self.table is not None else frozenset()
+        self.derived = frozenset(name for name in self.partition_columns if name not in known and name not in OWN_IDS)
 
     def files(self) -> list[LakeFile]:
         """Return the data files."""
@@ -51,9 +61,43 @@ class DeltaVersion:
         actions = [*(self._add(f) for f in added), *(self._remove(f) for f in removed)]
         self._write(actions, "append", self._opened.schema(), mark)
 
-    def replace(self, mark: Mark, added: Sequence[LakeFile], table: TableSchema, schema: pa.Schema) -> None:
-        """Make a version that has these files alone, and these columns."""
-        self._write([self._add(f) for f in added], "overwrite", delta_schema(schema, table), mark)
+    def replace(
+        self, mark: Mark, added: Sequence[LakeFile], table: TableSchema, schema: pa.Schema, fields: Sequence[PartitionField]
+    ) -> None:
+        """Make a version that has these files alone, and these columns and partitions."""
+        self.overwrite(mark, added, table, schema, [f.name for f in fields])
+
+    def overwrite(self, mark: Mark, added: Sequence[LakeFile], table: TableSchema, schema: pa.Schema, partition_by: list[str]) -> None:
+        """Make a version that has these files alone, partitioned by these columns."""
+        wanted = delta_schema(schema, table)
+        if partition_by == self.partition_columns:
+            self._write([self._add(f) for f in added], "overwrite", wanted, mark)
+            return
+        # A transaction of files keeps the partitions that a table has, whatever it is told: delta-rs itself writes the rows.
+        arrow = pa.schema(wanted.to_arrow())
+        rows = (in_columns(read_rows(self._target, f.path), arrow, f.partition) for f in added)
+        batches = (batch for found in rows for batch in found.to_batches())
+        with commits():
+            write_deltalake(
+                self._opened,
+                pa.RecordBatchReader.from_batches(arrow, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=partition_by,
+                commit_properties=properties(self._feed, mark),
+            )
+
+    def is_partitioned_by(self, fields: Sequence[PartitionField]) -> bool:
+        """Return whether these are the columns that divide it: their names say all."""
+        return [f.name for f in fields] == self.partition_columns
+
+    def rewrite(self, added: Sequence[LakeFile], removed: Sequence[LakeFile]) -> None:
+        """Make the next version, which has the same rows.
+
+        Not by delta-rs, whose own way (1.6) lets two that come at once both write the rows of the same files.
+        """
+        actions = [*(self._add(f, changes=False) for f in added), *(self._remove(f, changes=False) for f in removed)]
+        self._write(actions, "append", self._opened.schema(), None)
 
     def alter(self, mark: Mark, table: TableSchema, schema: pa.Schema) -> None:
         """Add the columns that are not there."""
@@ -71,18 +115,28 @@ class DeltaVersion:
         there = [(f.name, f.type) for f in self.schema]
         return [(f.name, f.type) for f in schema][: len(there)] == there
 
-    def _write(self, actions: list[Any], mode: str, schema: DeltaSchema, mark: Mark) -> None:
-        partition_by = [DAY_COLUMN] if DAY_COLUMN in [f.name for f in schema.fields] else None
+    def is_set_back(self) -> bool:
+        """Return whether somebody restored an older version since the feed's last one."""
+        newest = self._opened.history(1)
+        if newest and newest[0].get("penstock.feed") == self._feed:
+            return False
+        since = itertools.takewhile(lambda told: told.get("penstock.feed") != self._feed, self._opened.history(_HISTORY_MAX))
+        return any(told.get("operation") == "RESTORE" for told in since)
+
+    def keeps_partitions(self, schema: pa.Schema) -> bool:
+        """Return that any columns can follow."""
+        return True
+
+    def _write(self, actions: list[Any], mode: str, schema: DeltaSchema, mark: Mark | None) -> None:
+        told = CommitProperties(max_commit_retries=0) if mark is None else properties(self._feed, mark)
         with commits():
-            self._opened.create_write_transaction(actions, mode, schema, partition_by, commit_properties=properties(self._feed, mark))
+            self._opened.create_write_transaction(actions, mode, schema, self.partition_columns or None, commit_properties=told)
 
-    def _add(self, file: LakeFile) -> AddAction:
-        values = {} if file.day is None else {DAY_COLUMN: file.day}
-        return AddAction(self._inside(file), file.nbytes, values, 0, True, _stats(file))
+    def _add(self, file: LakeFile, *, changes: bool = True) -> AddAction:
+        return AddAction(self._inside(file), file.nbytes, file.partition, 0, changes, _stats(file))
 
-    def _remove(self, file: LakeFile) -> RemoveAction:
-        now_ms = SystemClock().now_ms()
-        return RemoveAction(self._inside(file), True, now_ms, file.nbytes, {} if file.day is None else {DAY_COLUMN: file.day})
+    def _remove(self, file: LakeFile, *, changes: bool = True) -> RemoveAction:
+        return RemoveAction(self._inside(file), changes, SystemClock().now_ms(), file.nbytes, file.partition)
 
     def _inside(self, file: LakeFile) -> str:
         return file.path.removeprefix(f"{self._folder}/")
@@ -93,10 +147,10 @@ class DeltaVersion:
             for name in self.schema.names
             if row.get(f"min.{name}") is not None
         }
-        day = row.get(f"partition.{DAY_COLUMN}")
-        return LakeFile(
-            f"{self._folder}/{row['path']}", row["num_records"] or 0, row["size_bytes"], bounds, None if day is None else str(day)
-        )
+        found = {name: row[f"partition.{name}"] for name in self.partition_columns}
+        partition = {name: None if value is None else str(value) for name, value in found.items()}
+        # Of a folder with a percent sign the log has the sign's own code.
+        return LakeFile(f"{self._folder}/{unquote(row['path'])}", row["num_records"] or 0, row["size_bytes"], bounds, partition)
 
 
 class commits:  # noqa: N801 - a context manager
@@ -139,7 +193,7 @@ def _names(feed: str) -> tuple[str, str, str]:
 
 
 def _stats(file: LakeFile) -> str:
-    shown = {name: b for name, b in file.bounds.items() if name != DAY_COLUMN}
+    shown = {name: b for name, b in file.bounds.items() if name not in file.partition}
     lows, highs = ({n: getattr(b, side) for n, b in shown.items() if getattr(b, side) is not None} for side in _OWN_FIELDS)
     told = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": {n: b.nulls for n, b in shown.items()}}
     return msgspec.json.encode(told).decode()

@@ -13,7 +13,7 @@ class DeltaKind(LakeKind):
     name = "delta"
     library = "deltalake"
     has_small_ints = True
-    day_in_files = False
+    partition_in_files = False
     option_keys = LakeKind.option_keys - {"catalog"}
 
     def open_lake(self, uri: str, catalog: str, target: ObjectTarget, feed: str) -> LakeFormat:

@@ -17,7 +17,7 @@ from penstock.model.table import TableSchema
 from penstock.sink.delta.delta_table import DeltaVersion, commits, delta_schema, noted_table, properties
 from penstock.sink.lake.data_files import LakeFile, table_dir
 from penstock.sink.lake.format import Mark
-from penstock.sink.lake.settings import DAY_COLUMN
+from penstock.sink.lake.partitions.division import PartitionField
 from penstock.target.storage import ObjectTarget
 
 CHECKPOINT_DIR = "penstock/checkpoint"
@@ -30,7 +30,6 @@ class DeltaLake:
     """Implements ``penstock.sink.lake.format.LakeFormat``."""
 
     has_small_ints = True
-    day_in_files = False
     keeps_columns = True
 
     def __init__(self, uri: str, target: ObjectTarget, feed: str) -> None:
@@ -45,10 +44,13 @@ class DeltaLake:
         """Return the newest version of a table."""
         folder = table_dir(schema, table)
         found = self._load(folder)
-        return None if found is None else DeltaVersion(found, folder, self._feed)
+        return None if found is None else DeltaVersion(found, folder, self._feed, self._target)
 
-    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark) -> DeltaVersion:
+    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark, fields: Sequence[PartitionField]) -> DeltaVersion:
         """Make an empty table, or return the one that is there."""
+        return self._create(table, schema, mark, [f.name for f in fields])
+
+    def _create(self, table: TableSchema, schema: pa.Schema, mark: Mark, partition_by: list[str]) -> DeltaVersion:
         found = self.open(table.schema, table.table)
         if found is not None:
             return found
@@ -58,7 +60,7 @@ class DeltaLake:
                 f"{self._root}/{folder}",
                 delta_schema(schema, table),
                 mode="ignore",
-                partition_by=[DAY_COLUMN] if DAY_COLUMN in schema.names else None,
+                partition_by=partition_by or None,
                 name=table.full_name,
                 storage_options=self._options,
                 commit_properties=properties(self._feed, mark),
@@ -71,7 +73,7 @@ class DeltaLake:
         """Leave a table without rows: its versions before stay until they expire, and its files with them."""
         found = self.open(schema, table)
         if found is not None and found.table is not None:
-            found.replace(mark, (), found.table, found.schema)
+            found.overwrite(mark, (), found.table, found.schema, found.partition_columns)
 
     def rename(self, moves: Mapping[tuple[str, str], TableSchema], mark: Mark) -> None:
         """Copy tables to the folders of their new names, then leave those of the old ones without rows.
@@ -85,6 +87,7 @@ class DeltaLake:
             if found is not None and found.mark.ddl_ts < mark.ddl_ts and not self._target.exists(f"{waiting}/schema"):
                 files = self._copied(found.files(), table_dir(schema, name), waiting)
                 self._target.put(f"{waiting}/files", msgspec.json.encode(files))
+                self._target.put(f"{waiting}/partition", msgspec.json.encode(found.partition_columns))
                 self._target.put(f"{waiting}/schema", found.schema.serialize().to_pybytes())
             steps.append((waiting, after, found))
         taken = {(t.schema, t.table) for t in moves.values()}
@@ -122,15 +125,6 @@ class DeltaLake:
         """Return the row of ``penstock.checkpoint``."""
         found = self._load(CHECKPOINT_DIR)
         return None if found is None else found.to_pyarrow_table()
-
-    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
-        """Have delta-rs write small files together."""
-        found = self._load(table_dir(schema, table))
-        if found is None:
-            return 0, 0
-        with commits():
-            done = found.optimize.compact(target_size=file_size)
-        return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
 
     def expire(self, schema: str, table: str, before_ms: int) -> int:
         """Have delta-rs delete files that no version since has, and the log of versions that may go."""
@@ -170,11 +164,12 @@ class DeltaLake:
         if schema is None:
             return
         fields = pa.ipc.read_schema(pa.py_buffer(schema))
-        version = self.create(after, fields, Mark(epoch=mark.epoch))
+        divided_by = msgspec.json.decode(self._target.find(f"{waiting}/partition") or b"[]", type=list[str])
+        version = self._create(after, fields, Mark(epoch=mark.epoch), divided_by)
         if version.mark.ddl_ts < mark.ddl_ts:
             waits = msgspec.json.decode(self._target.get(f"{waiting}/files"), type=list[LakeFile])
             files = self._copied(waits, waiting, table_dir(after.schema, after.table))
-            version.replace(Mark(version.mark.window_ts, mark.ddl_ts, mark.epoch), files, after, fields)
+            version.overwrite(Mark(version.mark.window_ts, mark.ddl_ts, mark.epoch), files, after, fields, divided_by)
 
 
 def storage_options(scheme: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """From the change rows of one dispatcher to the messages of its lanes.
 
-A row's key decides its lane, so the changes of a key stay in their order. Rows of an event are encoded together, sorted by lane; the line
-break behind each tells where it ends, and by that bodies are cut. Invariants: which rows a body has depends on the rows of the window
-and on the settings that cut, not on how rows were divided into events; a body has rows of one table version; rows of a lane keep their
-order. Nothing here looks at a row from Python. Runs on executors.
+A row's key decides its lane, so the changes of a key stay in their order; a table without a key has one lane. Rows of an event are
+encoded together, sorted by lane; the line break behind each tells where it ends, and by that bodies are cut. Invariants: which rows a body
+has depends on the rows of the window and on the settings that cut, not on how rows were divided into events; a body has rows of one table
+version; rows of a lane keep their order. Nothing here looks at a row from Python. Runs on executors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class LaneBatches:
             self._table = table
         if not records.num_rows:
             return
-        lane_of = _lanes_of(records, len(self._lanes))
+        if table.handle_columns:
+            lane_of = _lanes_of(records, len(self._lanes))
+        else:
+            # Nothing tells that a row that goes is one that came, so all rows of the table keep their order.
+            lane_of = np.full(records.num_rows, table.table_id % len(self._lanes), np.int64)
         order = np.argsort(lane_of, kind="stable")
         if len(self._lanes) > 1:
             records = records.take(pa.array(order))

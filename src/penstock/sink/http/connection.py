@@ -20,15 +20,20 @@ import msgspec
 from penstock import __version__
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.settings.masking import mask_text
+from penstock.settings.masking import MASK, mask_text
 from penstock.sink.http.messages import Message
 from penstock.sink.http.settings import Address, HttpSettings
 from penstock.target.hosts import is_address
-from penstock.target.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
+from penstock.target.signatures import ID_HEADER, SECRET_PREFIX, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
 
 _ANSWER_BYTES_MAX = 64 << 10
 _SHOWN_CHARS_MAX = 200
+_LOOKED_AT_MAX = 4 << 10
 _CONNECT_S_MAX = 10.0
+_CERTIFICATE_HINT = (
+    "Certificates are verified. Name the authority of one that is self-signed or of your own with ca, in a connection of the server;"
+    " one that is over or of another host must be renewed there."
+)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -48,6 +53,8 @@ class Connection:
         self._settings = settings
         self._clock = clock
         self._network = _Network(address, clock)
+        own = (settings.token, settings.secret, settings.secret.removeprefix(SECRET_PREFIX))
+        self._secrets = sorted({*address.secrets, *(one for one in own if one.strip())}, key=len, reverse=True)
         context = None
         if address.url.startswith("https"):
             try:
@@ -106,8 +113,9 @@ class Connection:
             detail = f"{self._address.shown}: no answer within {time_s:g} s"
             raise PenstockError("SINK_UNAVAILABLE", detail) from error
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as error:
-            detail = mask_text(f"{error}")[:_SHOWN_CHARS_MAX]
-            raise PenstockError("SINK_UNAVAILABLE", f"{self._address.shown}: {type(error).__name__}: {detail}") from None
+            detail = self._shown(f"{error}")
+            hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in detail else None
+            raise PenstockError("SINK_UNAVAILABLE", f"{self._address.shown}: {type(error).__name__}: {detail}", hint) from None
 
     def _read(self, response: httpcore.Response) -> Answer:
         content = bytearray()
@@ -117,14 +125,21 @@ class Connection:
                 # The rest is not worth its time: the stream is closed, and the next message has a new connection.
                 break
         named = {key.lower(): value for key, value in response.headers}
-        shown = bytes(content[: 4 * _SHOWN_CHARS_MAX]).decode("utf-8", "replace")
-        shown = mask_text(" ".join("".join(char if char.isprintable() else " " for char in shown).split()))
-        return Answer(response.status, shown[:_SHOWN_CHARS_MAX], self._retry_after_s(named.get(b"retry-after", b"").decode("latin-1")))
+        shown = self._shown(bytes(content[:_LOOKED_AT_MAX]).decode("utf-8", "replace"))
+        return Answer(response.status, shown, self._retry_after_s(named.get(b"retry-after", b"").decode("latin-1")))
+
+    def _shown(self, text: str) -> str:
+        """Return the beginning of a text in one line, without what this target keeps secret: some answer with what they were asked."""
+        text = "".join(char if char.isprintable() else " " for char in text)
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        # A secret that the end cuts in two would be shown in part: texts are much longer here than what is shown of them.
+        return mask_text(" ".join(text.split()))[:_SHOWN_CHARS_MAX]
 
     def _retry_after_s(self, value: str) -> float | None:
         """Return the seconds that a Retry-After header asks for: a number of them, or a date."""
         value = value.strip()
-        if value.isdecimal() and len(value) < 10:
+        if value.isdecimal():
             return float(value)
         try:
             return max(0.0, parsedate_to_datetime(value).timestamp() - self._clock.now_ms() / 1000)

@@ -25,6 +25,8 @@ from penstock.target.storage import Guard
 _AGAIN = frozenset({408, 425, 429})
 _OF_THE_ADDRESS = frozenset({401, 403, 404, 405, 407, 410})
 _BACKOFF = Backoff(0.1, 10.0)
+_TOO_LARGE = 413
+_TOO_LARGE_HINT = "Let it take larger bodies, or give the feed a dead-letter place. A smaller batch-size counts from the next window on."
 
 
 class Delivery:
@@ -85,7 +87,7 @@ class Delivery:
             return PenstockError("SINK_UNWRITABLE", said)
         if not 400 <= answer.status < 500:
             return PenstockError("SINK_UNWRITABLE", said, "Redirects are not followed: give the address that takes changes itself.")
-        return PenstockError("SINK_REFUSED", said)
+        return PenstockError("SINK_REFUSED", said, _TOO_LARGE_HINT if answer.status == _TOO_LARGE else None)
 
     def _settle(self, message: Message, answer: Answer, error: PenstockError) -> None:
         """Put a message that is refused for good into the dead letters; raise where there is no place for it."""

@@ -34,8 +34,12 @@ class HttpLetterBox:
         return {"name": name, **msgspec.to_builtins(self._letters.find(name))}
 
     def retry(self, name: str) -> None:
-        """Post one once more, as what it was; it is removed when it is taken."""
+        """Post one once more, as what it was; it is removed when it is taken. Those of one lane go in their order, as their keys do."""
         letter = self._letters.find(name)
+        lane = name.partition("_")[2]
+        first = next(other for other in self.names() if other.partition("_")[2] == lane)
+        if first != name:
+            raise PenstockError("DEAD_LETTER_ORDER", f"dead letter {first} of the same lane is older than {name}")
         connection = Connection(self._address, self._settings, self._clock)
         try:
             answer = connection.post(letter.message, redelivery=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit, urlunsplit
 
 from penstock.format.protocols import CanalSettings, DataFormat, DebeziumSettings, Protocol
 from penstock.model.errors import PenstockError
@@ -23,6 +24,10 @@ from penstock.sink.options import read_options
 from penstock.target.hosts import is_host
 from penstock.target.signatures import SECRET_PREFIX, secret_key
 
+_TOKEN = re.compile(r"[\x21-\x7e]*")
+_SECRET_CHARS_MIN = 4
+_URL_SIGNS = "/%:?@!$&'()*+,;=~-._[]{}|\\^`<>\""
+"""What stays as it was written in an address; everything else outside of ASCII is encoded."""
 ROW_END = ",\n"
 """What stands behind each row of a body; a line break in a value is escaped, so it also tells where a row ends."""
 
@@ -99,11 +104,12 @@ class HttpSettings:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong with it) for every setting that cannot be used."""
         try:
-            _ = self.secret_bytes
+            if self.secret and not self.secret_bytes:
+                yield "secret", f"it has nothing behind {SECRET_PREFIX}, so nothing would be signed"
         except (binascii.Error, ValueError):
             yield "secret", f"what follows {SECRET_PREFIX} must be base64"
-        if any(char in self.token for char in "\r\n"):
-            yield "token", "must be one line"
+        if not _TOKEN.fullmatch(self.token):
+            yield "token", "it must be of characters that a header takes: letters, digits and signs of ASCII, no blanks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class Address:
     """What the Authorization header says; empty where the URI has no user."""
     shown: str
     """Host and path, for people: parameters of such addresses are often secrets."""
+    secrets: tuple[str, ...] = ()
+    """What of it is never shown, in each of the ways in which it may come back: user, password and values of parameters."""
 
 
 def read_settings(uri: str, options: Mapping[str, Any]) -> tuple[str, HttpSettings]:
@@ -136,9 +144,11 @@ def address_of(uri: str) -> Address:
     parts = urlsplit(uri)
     scheme = parts.scheme.partition("+")[0]
     try:
-        host, port = parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
+        host, port = parts.hostname or "", (443 if scheme == "https" else 80) if parts.port is None else parts.port
     except ValueError as error:
         raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} has no valid port") from error
+    if not port:
+        raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} has no valid port")
     if not host:
         raise PenstockError("SINK_URI_INVALID", f"{mask_uri(uri)!r} names no host", "Write https+json://host/path.")
     if not is_host(host):
@@ -148,12 +158,21 @@ def address_of(uri: str) -> Address:
     shown_host = f"[{host}]" if ":" in host else host
     place = f"{shown_host}:{port}" if parts.port else shown_host
     credentials = ""
+    given = [value for _, value in parse_qsl(parts.query)]
     if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        credentials = f"Basic {base64.b64encode(pair).decode()}"
-    path = parts.path or "/"
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        encoded = base64.b64encode(pair.encode()).decode()
+        credentials = f"Basic {encoded}"
+        given += [encoded, pair, *pair.split(":", 1), parts.password or ""]
+    secrets = {form for value in given for form in (value, quote(value, safe=""), quote_plus(value)) if len(form) >= _SECRET_CHARS_MIN}
+    path, query = (quote(part, safe=_URL_SIGNS) for part in (parts.path or "/", parts.query))
     return Address(
-        urlunsplit((scheme, place, path, parts.query, "")), host, port, credentials, urlunsplit((parts.scheme, place, path, "", ""))
+        urlunsplit((scheme, place, path, query, "")),
+        host,
+        port,
+        credentials,
+        urlunsplit((parts.scheme, place, path, "", "")),
+        tuple(sorted(secrets)),
     )
 
 

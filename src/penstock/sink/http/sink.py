@@ -18,6 +18,7 @@ from penstock.model.batch import commit_ts_array
 from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.metrics.names import DEAD_LETTERS
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.http.batches import LaneBatches
@@ -26,7 +27,6 @@ from penstock.sink.http.delivery import Delivery
 from penstock.sink.http.lanes import Lanes
 from penstock.sink.http.messages import DDL_LANE, Message, Place, ddl_message, sequence_of
 from penstock.sink.http.settings import Address, HttpSettings
-from penstock.sink.metric_names import DEAD_LETTERS
 from penstock.target.storage import Guard
 
 
@@ -83,7 +83,6 @@ class HttpSink:
             if int(ts[0]) < state.last_ts or bool((ts[1:] < ts[:-1]).any()):
                 raise InvariantError(f"dispatcher {event.dispatcher}: rows are not in commit order")
             state.last_ts = int(ts[-1])
-            state.rows += len(ts)
         if event.post_flush is not None:
             state.flushed.append(event.post_flush)
         self._work.put(lambda: self._take(state, event))
@@ -127,7 +126,7 @@ class HttpSink:
     def report(self) -> TaskReport:
         """Return how many messages became dead letters."""
         count = 0 if self._letters is None else self._letters.count
-        return TaskReport({DEAD_LETTERS: float(count)} if count else {})
+        return TaskReport({DEAD_LETTERS.key: float(count)} if count else {})
 
     def close(self) -> None:
         """End all threads; what was not taken comes again with the next attempt."""
@@ -166,6 +165,7 @@ class HttpSink:
 
     def _hand_on(self, state: _Dispatcher, messages: Iterable[tuple[int, Message]]) -> None:
         for lane, message in messages:
+            state.rows += message.rows
             state.nbytes += len(message.body)
             self._lanes.put(lane, message)
 

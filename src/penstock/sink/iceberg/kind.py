@@ -20,7 +20,7 @@ class IcebergKind(LakeKind):
     library = "pyiceberg"
     server_only_options = frozenset({"catalog"})
     has_small_ints = False
-    day_in_files = True
+    partition_in_files = True
 
     def settings(self, uri: str, options: Mapping[str, Any]) -> tuple[str, LakeSettings]:
         """Return the URI of the warehouse, and the settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,25 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.sink.iceberg.iceberg_table import IcebergVersion, commits
+from penstock.settings.masking import mask_uri
+from penstock.sink.iceberg.iceberg_table import MADE, IcebergVersion, commits
 from penstock.sink.iceberg.types import field_id, iceberg_schema
-from penstock.sink.lake.columns import OWN_IDS
-from penstock.sink.lake.data_files import LakeFile, dir_name, table_dir
+from penstock.sink.lake.data_files import dir_name, table_dir
 from penstock.sink.lake.format import Mark
-from penstock.sink.lake.rewriting import Rewriting, grouped
-from penstock.sink.lake.settings import DAY_COLUMN, Codec
+from penstock.sink.lake.partitions.division import PartitionField
 from penstock.target.storage import ObjectTarget
 
 CATALOG_NAME = "penstock"
 _OPEN_TRIES_MAX = 4
 CHECKPOINT = ("penstock", "checkpoint")
-_PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "0"}
+_PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "0", MADE: "true"}
 _CHECKPOINT_PROPERTIES = {**_PROPERTIES, "write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "5"}
 _S3_NAMES = {
     "endpoint": "s3.endpoint",
@@ -52,7 +50,6 @@ class IcebergLake:
     """Implements ``penstock.sink.lake.format.LakeFormat``."""
 
     has_small_ints = False
-    day_in_files = True
     keeps_columns = False
 
     def __init__(self, uri: str, catalog: str, target: ObjectTarget, feed: str) -> None:
@@ -66,16 +63,16 @@ class IcebergLake:
         found = self.table(schema, table)
         return None if found is None else IcebergVersion(found, self._root)
 
-    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark) -> IcebergVersion:
+    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark, fields: Sequence[PartitionField]) -> IcebergVersion:
         """Make an empty table, or return the one that is there."""
         found = self.open(table.schema, table.table)
         if found is None:
             self._make((table.schema, table.table), schema, _PROPERTIES)
             found = self.open(table.schema, table.table)
             assert found is not None
-        if found.table is None:
+        if found.table is None and found.is_made_here:
             # The catalog gave the columns ids of its own.
-            found.alter(mark, table, schema)
+            found.replace(mark, (), table, schema, fields)
             found = self.open(table.schema, table.table)
             assert found is not None
         return found
@@ -105,8 +102,9 @@ class IcebergLake:
         """Yield the tables by what they say of themselves."""
         for namespace in self.catalog.list_namespaces():
             for identifier in self.catalog.list_tables(namespace):
-                found = IcebergVersion(self.catalog.load_table(identifier), self._root)
-                if found.table is not None:
+                table = self.catalog.load_table(identifier)
+                found = IcebergVersion(table, self._root)
+                if found.table is not None and self._holds(table):
                     yield found.table.schema, found.table.table
 
     def publish(self, row: pa.Table) -> None:
@@ -123,21 +121,6 @@ class IcebergLake:
         found = self.table(*CHECKPOINT)
         return None if found is None else found.scan().to_arrow()
 
-    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
-        """Write small files together, a few at a time in memory."""
-        found = self.open(schema, table)
-        if found is None or found.table is None:
-            return 0, 0
-        small = [f for f in found.files() if f.nbytes < file_size // 2]
-        name = f"{table_dir(schema, table)}/{found.mark.window_ts}-{found.table.table_id}-optimized"
-        rewriting, removed, added = Rewriting(self._target, name, Codec.ZSTD), list[LakeFile](), list[LakeFile]()
-        for group in grouped(small, file_size):
-            removed += group
-            added.append(rewriting.joined(group, found.schema))
-        if removed:
-            found.commit(found.mark, added, removed)
-        return len(removed), len(added)
-
     def expire(self, schema: str, table: str, before_ms: int) -> int:
         """Let snapshots go, then delete the files that only they had."""
         found = self.table(schema, table)
@@ -153,23 +136,27 @@ class IcebergLake:
         return len(gone)
 
     def table(self, schema: str, table: str) -> Table | None:
-        """Return a table as pyiceberg has it."""
+        """Return a table as pyiceberg has it. Raises where the catalog has one of another warehouse under the name."""
         with commits():
             try:
-                return self.catalog.load_table(_identifier(schema, table))
+                found = self.catalog.load_table(_identifier(schema, table))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+        if not self._holds(found):
+            what = f"{schema}.{table} of the catalog lies in {mask_uri(found.location())}, not in this warehouse"
+            raise PenstockError("SINK_OCCUPIED", what)
+        return found
+
+    def _holds(self, table: Table) -> bool:
+        return str(table.location()).startswith(f"{self._root}/")
 
     def _make(self, name: tuple[str, str], schema: pa.Schema, properties: Mapping[str, str]) -> Table:
         schema = pa.schema(sorted(schema, key=field_id))
-        spec = UNPARTITIONED_PARTITION_SPEC
-        if DAY_COLUMN in schema.names:
-            spec = PartitionSpec(PartitionField(OWN_IDS[DAY_COLUMN], 1000, IdentityTransform(), DAY_COLUMN))
         with commits():
             self._make_namespace(name[0])
             try:
                 location = f"{self._root}/{table_dir(*name)}"
-                return self.catalog.create_table(_identifier(*name), iceberg_schema(schema, 0), location, spec, properties=properties)
+                return self.catalog.create_table(_identifier(*name), iceberg_schema(schema, 0), location, properties=properties)
             except TableAlreadyExistsError:
                 return self.catalog.load_table(_identifier(*name))
 
@@ -180,7 +167,7 @@ class IcebergLake:
 
     def _make_namespace(self, schema: str) -> None:
         try:
-            self.catalog.create_namespace((dir_name(schema),))
+            self.catalog.create_namespace(_identifier(schema, "")[:1])
         except NamespaceAlreadyExistsError:
             return
 

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    YearTransform,
+)
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
@@ -28,6 +40,8 @@ from pyiceberg.types import (
 
 from penstock.model.errors import InvariantError
 from penstock.sink.lake.data_files import Bounds, LakeFile
+from penstock.sink.lake.partitions.division import PartitionField, ordinal, ordinal_text
+from penstock.sink.lake.partitions.rules import Transform as By
 from penstock.sink.lake.rewriting import FIELD_ID
 
 _PLAIN: dict[pa.DataType, type[IcebergType]] = {
@@ -43,6 +57,13 @@ _PLAIN: dict[pa.DataType, type[IcebergType]] = {
 }
 _ARROW = {made: arrow for arrow, made in _PLAIN.items()}
 _EPOCH = dt.date(1970, 1, 1)
+_TRANSFORMS: dict[By, Transform[Any, Any]] = {
+    By.IDENTITY: IdentityTransform(),
+    By.YEAR: YearTransform(),
+    By.MONTH: MonthTransform(),
+    By.DAY: DayTransform(),
+    By.HOUR: HourTransform(),
+}
 
 
 def iceberg_schema(schema: pa.Schema, schema_id: int) -> Schema:
@@ -77,18 +98,29 @@ def is_promoted(before: pa.DataType, after: pa.DataType) -> bool:
     return bool(before == after or (before, after) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
 
 
-def data_file(file: LakeFile, root: str, schema: Schema, format_version: int) -> DataFile:
+def partition_spec(fields: Sequence[PartitionField], spec_id: int, first_id: int) -> PartitionSpec:
+    """Return partitions as Iceberg has them."""
+    made = [IcebergField(f.column_id, first_id + at, _transform(f), f.name) for at, f in enumerate(fields)]
+    return PartitionSpec(*made, spec_id=spec_id)
+
+
+def is_spec_of(spec: PartitionSpec, fields: Sequence[PartitionField]) -> bool:
+    """Return whether partitions are these, whatever they are called."""
+    return [(f.source_id, str(f.transform)) for f in spec.fields] == [(f.column_id, str(_transform(f))) for f in fields]
+
+
+def data_file(file: LakeFile, root: str, schema: Schema, spec: PartitionSpec, format_version: int) -> DataFile:
     """Return a file as a manifest lists it."""
     known = [(schema.find_field(name), bounds) for name, bounds in file.bounds.items() if name in schema.column_names]
     lows = {f.field_id: to_bytes(f.field_type, _value(f.field_type, b.low)) for f, b in known if b.low is not None}
     highs = {f.field_id: to_bytes(f.field_type, _value(f.field_type, b.high)) for f, b in known if b.high is not None}
-    day = None if file.day is None else (dt.date.fromisoformat(file.day) - _EPOCH).days
-    return DataFile.from_args(
+    values = [_partition_value(f, schema, text) for f, text in zip(spec.fields, file.partition.values(), strict=True)]
+    made = DataFile.from_args(
         _table_format_version=format_version,
         content=DataFileContent.DATA,
         file_path=f"{root}/{file.path}",
         file_format=FileFormat.PARQUET,
-        partition=Record() if day is None else Record(day),
+        partition=Record(*values),
         record_count=file.rows,
         file_size_in_bytes=file.nbytes,
         column_sizes={},
@@ -102,9 +134,11 @@ def data_file(file: LakeFile, root: str, schema: Schema, format_version: int) ->
         equality_ids=None,
         sort_order_id=None,
     )
+    made.spec_id = spec.spec_id
+    return made
 
 
-def lake_file(file: DataFile, root: str, schema: Schema) -> LakeFile:
+def lake_file(file: DataFile, root: str, schema: Schema, specs: Mapping[int, PartitionSpec]) -> LakeFile:
     """Return a file of a manifest as the lake knows it."""
     names = {f.field_id: f for f in schema.fields}
     nulls = file.null_value_counts or {}
@@ -114,8 +148,34 @@ def lake_file(file: DataFile, root: str, schema: Schema) -> LakeFile:
         if number in names and high is not None:
             kind = names[number].field_type
             bounds[names[number].name] = Bounds(nulls.get(number, 0), *(_plain(kind, from_bytes(kind, b)) for b in (low, high)))
-    day = str(_EPOCH + dt.timedelta(days=file.partition[0])) if len(file.partition) else None
-    return LakeFile(file.file_path.removeprefix(f"{root}/"), file.record_count, file.file_size_in_bytes, bounds, day)
+    fields = specs[file.spec_id].fields
+    partition = {f.name: _partition_text(f, schema, file.partition[at]) for at, f in enumerate(fields)}
+    return LakeFile(file.file_path.removeprefix(f"{root}/"), file.record_count, file.file_size_in_bytes, bounds, partition)
+
+
+def _transform(field: PartitionField) -> Transform[Any, Any]:
+    return BucketTransform(field.buckets) if field.transform is By.BUCKET else _TRANSFORMS[field.transform]
+
+
+def _partition_value(field: IcebergField, schema: Schema, text: str | None) -> Any:
+    """Return the value of a partition as a manifest has it."""
+    by = _by(field)
+    if text is None or by is not By.IDENTITY:
+        return ordinal(by, text)
+    kind = schema.find_field(field.source_id).field_type
+    return text if isinstance(kind, StringType) else _value(kind, text) if isinstance(kind, DecimalType | DateType) else int(text)
+
+
+def _partition_text(field: IcebergField, schema: Schema, value: Any) -> str | None:
+    by = _by(field)
+    if value is None or by is not By.IDENTITY:
+        return ordinal_text(by, value)
+    is_date = field.source_id in schema._lazy_id_to_field and isinstance(schema.find_field(field.source_id).field_type, DateType)
+    return str(_EPOCH + dt.timedelta(days=value)) if is_date else str(value)
+
+
+def _by(field: IcebergField) -> By:
+    return By(str(field.transform).partition("[")[0])
 
 
 def _arrow_type(kind: IcebergType) -> pa.DataType:

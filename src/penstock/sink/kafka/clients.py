@@ -8,11 +8,11 @@ The library is imported when a target is opened. Runs on executors and beside th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from penstock.model.errors import PenstockError
 from penstock.settings.masking import mask_parts, mask_text, mask_uri
@@ -28,6 +28,7 @@ PARAMETERS = CALLER_PARAMETERS | FILE_PARAMETERS
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PORT = 9092
+_RECONNECT_MS = 1_000
 _BUFFERED_KBYTES = 32 << 10
 _BUFFERED_MESSAGES = 200_000
 _FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
@@ -37,7 +38,25 @@ _FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
         "SINK_UNWRITABLE",
         "Check user, password, certificates and the ACLs: topics, and groups and transactional ids that begin with penstock.",
     ),
-    (frozenset({3, 17, -188, -190}), "SINK_UNWRITABLE", "Make the topic, or set create-topics = true."),
+    (frozenset({3, -188, -190}), "SINK_UNWRITABLE", "Make the topic, or set create-topics = true."),
+    (
+        frozenset({17}),
+        "SINK_UNWRITABLE",
+        "The cluster does not take this name, nor one that differs from another only in '.' and '_': choose another sink.topic.",
+    ),
+    (
+        frozenset({32}),
+        "SINK_UNWRITABLE",
+        "A message has the time of its commit. Raise message.timestamp.before.max.ms and after.max.ms of the topic, or check the clocks.",
+    ),
+    (
+        frozenset({87}),
+        "SINK_UNWRITABLE",
+        "A compacted topic takes no rows of a table without a key, which have none: set its cleanup.policy to delete.",
+    ),
+    (frozenset({50}), "SINK_UNWRITABLE", "Set transaction-timeout to at most transaction.max.timeout.ms of the brokers."),
+    (frozenset({76}), "SINK_UNWRITABLE", "Set compression to one that the brokers take."),
+    (frozenset({12}), "SINK_UNWRITABLE", "Raise offset.metadata.max.bytes of the brokers, by default 4096."),
     (frozenset({37, 38, 40, 44}), "SINK_UNWRITABLE", "Set partitions and replication-factor to what the cluster allows."),
     (frozenset({10, 18}), "SINK_MESSAGE_TOO_LARGE", None),
     (frozenset({35, -165}), "SINK_NO_TRANSACTIONS", None),
@@ -47,6 +66,8 @@ _FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
 _NOT_LET_IN = frozenset({58, -169, -181})
 _WAITED = frozenset({-185, -187, -192, -195})
 """Timed out, all brokers down, a message timed out, no transport."""
+_NOT_REACHED = frozenset({-193, -195})
+"""A name that cannot be resolved, no transport."""
 _FENCED = frozenset({-144, 47, 90})
 _LOG = logging.getLogger("penstock.sink.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -60,16 +81,20 @@ class OvertakenError(Exception):
 class Refusals:
     """Takes errors of connections from a client, and keeps the first that waiting does not mend: a wrong password, a wrong certificate.
 
-    The client itself goes on trying, and says no more than that nobody answers.
+    The client itself goes on trying, and says no more than that nobody answers. Which address it could not reach is kept too: it may be
+    one that nobody wrote into the URI, because brokers tell clients where they are.
     """
 
     def __init__(self) -> None:
         self.found: KafkaError | None = None
+        self.not_reached = ""
 
     def __call__(self, error: KafkaError) -> None:
         """Note an error."""
         if self.found is None and error.code() in _NOT_LET_IN:
             self.found = error
+        if error.code() in _NOT_REACHED:
+            self.not_reached = f"; last: {error.str()}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,14 @@ class KafkaAddress:
     def topics(self) -> TopicNames:
         """Return the names of its topics."""
         return TopicNames(unquote(urlsplit(self.uri).path).strip("/"), self.settings)
+
+    def of_control(self, topic: str) -> KafkaAddress | None:
+        """Return the target on the same brokers whose control topic this would be, by the same rule; None where it would be none's."""
+        lead, _, tail = self.settings.control_topic.partition("{prefix}")
+        prefix = topic.removeprefix(lead).removesuffix(tail)
+        if topic != f"{lead}{prefix}{tail}" or not prefix:
+            return None
+        return replace(self, uri=urlunsplit(urlsplit(self.uri)._replace(path=f"/{prefix}")))
 
     @property
     def hosts(self) -> list[str]:
@@ -134,7 +167,10 @@ class KafkaAddress:
             made["sasl.mechanism"] = self.parameter("sasl-mechanism").upper() or "PLAIN"
         # The library wants no request to outlive a transaction.
         request_ms = min(self.settings.request_timeout_ms, self.settings.transaction_timeout_ms)
-        return made | {"socket.timeout.ms": request_ms, "socket.keepalive.enable": True}
+        made |= {"socket.timeout.ms": request_ms, "socket.keepalive.enable": True, "reconnect.backoff.max.ms": _RECONNECT_MS}
+        # A client that begins again with the first brokers by itself, when none is connected, loses the one that has its transactions:
+        # then calls wait for ever, whatever their time. Here a client that fails is left, and the next one begins anew.
+        return made | {"metadata.recovery.strategy": "none"}
 
     def producer_configuration(self, name: str) -> dict[str, Any]:
         """Return what a producer is made with: a transactional one of this name, or one that is only idempotent."""
@@ -156,26 +192,28 @@ class KafkaAddress:
         return made
 
     @contextmanager
-    def told(self, what: str, client: Any = None, refusals: Refusals | None = None) -> Iterator[None]:
-        """Turn errors of the library into ours; ``what`` was being done, by a client that tells what connections were refused."""
+    def told(self, what: str, clients: Sequence[Any] = (), refusals: Refusals | None = None) -> Iterator[None]:
+        """Turn errors of the library into ours; ``what`` was being done, by clients that tell what connections were refused."""
         from confluent_kafka import KafkaException
 
         try:
             yield
         except KafkaException as error:
-            if client is not None and refusals is not None and int(error.args[0].code()) in _WAITED:
-                client.poll(0)
+            if refusals is not None and int(error.args[0].code()) in _WAITED:
+                for client in clients:
+                    client.poll(0)
                 if refusals.found is not None:
                     self.fail(KafkaException(refusals.found), what)
+                self.fail(error, what, refusals.not_reached)
             self.fail(error, what)
 
-    def fail(self, error: KafkaException, what: str) -> NoReturn:
+    def fail(self, error: KafkaException, what: str, more: str = "") -> NoReturn:
         """Raise our error for one of the library."""
         found = error.args[0]
         code = int(found.code())
         if code in _FENCED:
             raise OvertakenError(what) from error
-        text = mask_parts(mask_text(f"{self.name}: {what}: {found.str()} ({found.name()})"), self.uri)
+        text = mask_parts(mask_text(f"{self.name}: {what}: {found.str()} ({found.name()}){more}"), self.uri)
         raise PenstockError(*_in_our_words(code, text)) from error
 
 

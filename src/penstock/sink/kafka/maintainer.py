@@ -22,7 +22,8 @@ from penstock.sink.kafka.progress import ControlState, control_name
 from penstock.sink.kafka.settings import Announce
 from penstock.sink.kafka.topics import Topics
 from penstock.sink.kafka.transactions import KEPT, Stream
-from penstock.target.kind import SinkRun
+from penstock.sink.kafka.witness import has_messages
+from penstock.target.kind import NO_RUN, SinkRun
 
 _TRIES_MAX = 3
 
@@ -101,7 +102,7 @@ class KafkaMaintainer:
             if number >= checkpoint_ts:
                 return
             if self._settings.watermarks is not Announce.NONE:
-                names = list(self._topics.known()) if self._settings.watermarks is Announce.PARTITIONS else ()
+                names = self._row_topics() if self._settings.watermarks is Announce.PARTITIONS else ()
                 places = self._places(stream, names)
                 self._guard()
                 stream.write(
@@ -121,6 +122,14 @@ class KafkaMaintainer:
         """Return the feed that the target belongs to, empty where it is nobody's."""
         with self._looking() as stream:
             return "" if stream is None else self._state(stream)[1].feed
+
+    def _row_topics(self) -> list[str]:
+        """Return the topics of this target's tables; one that is named like a table may be the control topic of another target."""
+        return [name for name in self._topics.known() if not self._is_control_of_another(name)]
+
+    def _is_control_of_another(self, topic: str) -> bool:
+        other = self._address.of_control(topic)
+        return other is not None and bool(KafkaMaintainer(other, NO_RUN, self._guard).owner())
 
     def _places(self, stream: Stream, topics: Sequence[str]) -> list[tuple[str, int]]:
         """Return the control topic and all partitions of some others."""
@@ -153,10 +162,16 @@ class KafkaMaintainer:
         finally:
             stream.close()
 
-    @staticmethod
-    def _state(stream: Stream) -> tuple[int, ControlState]:
+    def _state(self, stream: Stream) -> tuple[int, ControlState]:
+        """Return what the target says of itself; raise where it says nothing any more, although it was used."""
         number, text = stream.progress()
-        return number, decoded(text.encode(), ControlState) if text else ControlState()
+        if text:
+            return number, decoded(text.encode(), ControlState)
+        control = self._address.topics.control
+        if self._settings.doubts_progress and has_messages(self._address, control):
+            text = f"{self._address.name}: topic {control} has messages, and the group {self._name} knows nothing of them"
+            raise PenstockError("SINK_PROGRESS_LOST", text)
+        return number, ControlState()
 
     def _check_owner(self, state: ControlState, feed: str) -> None:
         if state.feed and state.feed != feed:

@@ -25,6 +25,10 @@ class Progress(msgspec.Struct, frozen=True, rename={"from_ts": "from", "to_ts": 
     epoch: int = 0
     by: str = ""
     """The stream that committed it: one that rested, and finds another here, was fenced meanwhile."""
+    partitions: dict[str, int] = {}
+    """How many partitions the topics of its rows had: with another number keys would go elsewhere, and their order be lost."""
+    rule: str = ""
+    """What decided on them, of which the same holds."""
 
 
 class ControlState(msgspec.Struct, frozen=True):
@@ -51,7 +55,7 @@ def found_progress(text: str, run: SinkRun, from_ts: int, to_ts: int, name: str)
     if not text:
         return Progress(from_ts, to_ts, epoch=run.epoch)
     found = decoded(text.encode(), Progress)
-    begun = Progress(from_ts, to_ts, epoch=run.epoch, by=found.by)
+    begun = Progress(from_ts, to_ts, epoch=run.epoch, by=found.by, partitions=found.partitions, rule=found.rule)
     if found.epoch > run.epoch:
         raise PenstockError("FENCED", f"{name}: epoch {found.epoch} has written there, and this is {run.epoch}")
     if (found.from_ts, found.to_ts) == (from_ts, to_ts):

@@ -18,6 +18,7 @@ import xxhash
 from penstock.format.key_updates import KeyUpdates
 from penstock.format.protocols import CanalSettings, DataFormat, DebeziumSettings
 from penstock.format.protocols import Protocol as DataProtocol
+from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 
 TOPIC_CHARS_MAX = 249
@@ -25,6 +26,7 @@ _PLACES = re.compile(r"\{([^{}]*)\}")
 _NOT_TAKEN = re.compile(r"[^A-Za-z0-9_-]|_(?=x[0-9a-f]+_)")
 _FIXED = re.compile(r"[A-Za-z0-9._-]*")
 _HASHED_CHARS = 16
+_CUT = re.compile(rf"-[0-9a-f]{{{_HASHED_CHARS}}}\Z")
 
 
 class Format(StrEnum):
@@ -58,6 +60,13 @@ class Announce(StrEnum):
     NONE = "none"
 
 
+class OnDoubt(StrEnum):
+    """What happens where a cluster is not as it was: a topic has other partitions, or what brokers knew of progress is gone."""
+
+    STOP = "stop"
+    GO_ON = "go-on"
+
+
 class Compression(StrEnum):
     """How batches of messages are compressed."""
 
@@ -76,6 +85,7 @@ class KafkaSettings:
         {
             *("flush_interval_ms", "headers", "compression", "linger_ms", "request_timeout_ms", "transaction_timeout_ms"),
             *("create_topics", "partitions", "replication_factor", "max_message_bytes", "claim_check", "tombstones"),
+            *("new_partitions", "lost_progress", "partition_by", "partition_columns"),
         }
     )
     cut_options: ClassVar[frozenset[str]] = frozenset()
@@ -90,6 +100,8 @@ class KafkaSettings:
     replication_factor: int = field(default=0, metadata={"range": (0, 100)})
     partition_by: PartitionBy = PartitionBy.KEY
     partition_columns: tuple[str, ...] = ()
+    new_partitions: OnDoubt = OnDoubt.STOP
+    lost_progress: OnDoubt = OnDoubt.STOP
     delivery: Delivery = Delivery.EXACTLY_ONCE
     ddls: Announce = Announce.CONTROL
     watermarks: Announce = Announce.CONTROL
@@ -110,6 +122,21 @@ class KafkaSettings:
     def format_name(self) -> str:
         """Return how changes stand in messages."""
         return self.protocol.value
+
+    @property
+    def doubts_progress(self) -> bool:
+        """Return whether a feed stops where brokers no longer know how far it has come."""
+        return self.delivery is Delivery.EXACTLY_ONCE and self.lost_progress is OnDoubt.STOP
+
+    @property
+    def partition_rule(self) -> str:
+        """Return what decides on partitions, as progress keeps it."""
+        return " ".join((self.partition_by.value, *self.partition_columns))
+
+    @property
+    def topic_places(self) -> frozenset[str]:
+        """Return what of a table its topic's name tells."""
+        return frozenset(_PLACES.findall(self.topic))
 
     @property
     def data_format(self) -> DataFormat:
@@ -153,16 +180,22 @@ class TopicNames:
         return _shortened(self.settings.control_topic.format(prefix=self.prefix))
 
     def of(self, schema: str, table: str) -> str:
-        """Return the topic of a table."""
-        return _shortened(self.settings.topic.format(prefix=self.prefix, schema=escaped(schema), table=escaped(table)))
+        """Return the topic of a table; raise where it is the control topic, whose readers know no rows."""
+        topic = _shortened(self.settings.topic.format(prefix=self.prefix, schema=escaped(schema), table=escaped(table)))
+        if topic == self.control:
+            text = f"rows of table {schema}.{table} would go to {topic}, the topic of DDLs and watermarks"
+            raise PenstockError("SINK_UNWRITABLE", text, "Leave the table out, or use another sink.topic or sink.control-topic.")
+        return topic
 
     def holds(self, topic: str) -> bool:
-        """Return whether a topic may be one of this target's tables."""
+        """Return whether a topic may be one of this target's tables: their names have no dots, unlike longer prefixes of others."""
         pattern = "".join(
-            re.escape(part) if at % 2 == 0 else re.escape(self.prefix) if part == "prefix" else "(?:.+)"
+            re.escape(part) if at % 2 == 0 else re.escape(self.prefix) if part == "prefix" else "[^.]+"
             for at, part in enumerate(_PLACES.split(self.settings.topic))
         )
-        return topic != self.control and re.fullmatch(pattern, topic) is not None
+        lead = self.settings.topic.partition("{schema}")[0].partition("{table}")[0].format(prefix=self.prefix)
+        is_cut = len(topic) == TOPIC_CHARS_MAX and topic.startswith(lead) and _CUT.search(topic) is not None
+        return topic != self.control and (is_cut or re.fullmatch(pattern, topic) is not None)
 
 
 def escaped(name: str) -> str:

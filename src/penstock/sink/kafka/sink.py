@@ -25,6 +25,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.table import TableSchema
+from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.kafka.claim_check import ClaimCheck
 from penstock.sink.kafka.clients import KafkaAddress, OvertakenError
@@ -33,9 +34,10 @@ from penstock.sink.kafka.encode.messages import TableMessages
 from penstock.sink.kafka.encode.registry import SchemaRegistry
 from penstock.sink.kafka.lanes import Lanes
 from penstock.sink.kafka.progress import Progress, dispatcher_name, found_progress
-from penstock.sink.kafka.settings import Announce, Format
+from penstock.sink.kafka.settings import Announce, Format, OnDoubt
 from penstock.sink.kafka.topics import Topics
 from penstock.sink.kafka.transactions import KEPT, Stream
+from penstock.sink.kafka.witness import newest_row_ts
 from penstock.target.kind import SinkRun
 
 _LANES = 4
@@ -64,6 +66,8 @@ class _Dispatcher:
     flushes: list[Callable[[], None]] = field(default_factory=list)
     sealed: Future[None] | None = None
     tables: dict[int, TableMessages] = field(default_factory=dict)
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Those of the topics that this window has rows for."""
 
 
 class KafkaSink:
@@ -235,7 +239,9 @@ class KafkaSink:
         if self._guard is not None:
             self._guard()
         ahead = msgspec.structs.replace(done, steps=state.steps, rows=done.rows + state.added_rows, nbytes=done.nbytes + state.added_bytes)
-        ahead = msgspec.structs.replace(ahead, epoch=self._run.epoch, by=stream.id)
+        # Topics that this window has no rows for are those of names that the table had before.
+        by = {"partitions": state.partitions, "rule": self._settings.partition_rule} if state.partitions else {}
+        ahead = msgspec.structs.replace(ahead, epoch=self._run.epoch, by=stream.id, **by)
         stream.commit(state.work.to_ts, msgspec.json.encode(ahead).decode())
         state.done = ahead
 
@@ -273,10 +279,25 @@ class KafkaSink:
                     stream = state.stream = Stream(self._address, stream.name)
                 if stream.fence():
                     state.done = self._found(state, stream)
+                if not state.done.by:
+                    self._check_not_there(state, stream)
         return state.done
 
     def _found(self, state: _Dispatcher, stream: Stream) -> Progress:
         return found_progress(stream.progress()[1], self._run, state.work.from_ts, state.work.to_ts, stream.name)
+
+    def _check_not_there(self, state: _Dispatcher, stream: Stream) -> None:
+        """Raise where brokers know of no progress of the dispatcher, and its topic has rows of the window all the same."""
+        settings, work = self._settings, state.work
+        # Rows of other dispatchers, and those from before a table began again, tell nothing.
+        own = work.dispatcher.spans == 1 and work.from_ts != TS_ZERO and {"schema", "table"} <= settings.topic_places
+        if not (own and settings.headers and settings.doubts_progress):
+            return
+        topic = self._address.topics.of(work.table.schema, work.table.table)
+        newest = newest_row_ts(self._address, topic, self._topics.partitions(stream, topic), self._run.feed)
+        if newest > work.from_ts:
+            found = f"topic {topic} has rows up to {newest}, of the window from {work.from_ts}"
+            raise PenstockError("SINK_PROGRESS_LOST", f"{stream.name}: nothing says how far this is, and {found}")
 
     def _stream(self, state: _Dispatcher) -> Stream:
         if state.stream is None:
@@ -288,10 +309,24 @@ class KafkaSink:
         if found is None:
             topic = self._address.topics.of(table.schema, table.table)
             count = self._topics.partitions(stream, topic)
+            self._check_partitions(state, topic, count)
             found = state.tables[table.version] = TableMessages(
                 self._settings, table, topic, count, self._run.feed, registry_of(self._address)
             )
         return found
+
+    def _check_partitions(self, state: _Dispatcher, topic: str, count: int) -> None:
+        """Raise where keys would go to other partitions than they went to, unless that is what was chosen."""
+        done, rule = state.done or Progress(), self._settings.partition_rule
+        known, wrong = done.partitions | state.partitions, ""
+        if known.get(topic, count) != count:
+            wrong = f"topic {topic} has {count} partitions and had {known[topic]}"
+        elif topic in done.partitions and rule != done.rule:
+            wrong = f"partitions of topic {topic} are by {rule}, and were by {done.rule}"
+        if wrong and self._settings.new_partitions is not OnDoubt.GO_ON:
+            hint = "Let readers come to the end of the topic, then set sink.new-partitions = go-on."
+            raise PenstockError("SINK_UNWRITABLE", f"{wrong}: changes of one key would be in two of them", hint)
+        state.partitions[topic] = count
 
     def _name(self, state: _Dispatcher) -> str:
         return dispatcher_name(self._address.topics.control, self._run.feed, state.work.dispatcher)

@@ -60,7 +60,7 @@ class Topics:
     def _all(self) -> Mapping[str, Any]:
         refusals = Refusals()
         admin = self._admin(refusals)
-        with self._address.told("listing topics", admin, refusals):
+        with self._address.told("listing topics", (admin,), refusals):
             found: Mapping[str, Any] = admin.list_topics(timeout=self._address.settings.request_timeout_ms / 1000).topics
         return found
 
@@ -73,6 +73,8 @@ class Topics:
         admin = self._admin()
         try:
             admin.create_topics([wanted])[topic].result(settings.request_timeout_ms / 1000)
+        except TimeoutError as error:
+            raise PenstockError("SINK_UNAVAILABLE", f"{self._address.name}: making topic {topic} was not answered in time") from error
         except kafka.KafkaException as error:
             if error.args[0].code() == _NO_DEFAULTS:
                 hint = "Set partitions and replication-factor: these brokers have no defaults for them."

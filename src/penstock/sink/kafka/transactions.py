@@ -9,6 +9,7 @@ Invariants: a stream is used by one thread at a time; one that has failed is not
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from penstock.sink.kafka.settings import Delivery
 _POLL_S = 0.1
 _CONNECT_S = 0.05
 _KEPT_MAX = 64
+_WRONG_STATE = -172
 
 
 Message = tuple[str, bytes | None, bytes | None, int, int, list[tuple[str, bytes]] | None]
@@ -39,6 +41,8 @@ class Stream:
         self._exact = address.settings.delivery is Delivery.EXACTLY_ONCE
         self._wait_s = address.settings.request_timeout_ms / 1000
         self._begun = False
+        self._known = ""
+        """A topic that is there."""
         self._failed: list[Any] = []
         kafka = library()
         self._refusals = Refusals()
@@ -47,6 +51,7 @@ class Stream:
             self._consumer = kafka.Consumer(
                 address.configuration()
                 | {"group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+                | {"error_cb": self._refusals}
             )
             report: dict[str, Any] = {"error_cb": self._refusals} | ({} if self._exact else {"on_delivery": self._note})
             self._producer = kafka.Producer(address.producer_configuration(name) | report)
@@ -59,9 +64,13 @@ class Stream:
         """Fence whoever had the name before, once; return whether that was now."""
         if self._opened:
             return False
-        # A client that has just heard of its brokers, and is not connected to them yet, waits half a second before it looks again.
-        self._producer.poll(_CONNECT_S)
         with self._told("beginning as the only one of its name"):
+            # A client that has just heard of its brokers, and is not connected to them yet, waits half a second before it looks again.
+            # An answer says that it is connected; where no topic is there to be asked for, time has to do.
+            if self._known:
+                self._producer.list_topics(self._known, self._wait_s)
+            else:
+                self._producer.poll(_CONNECT_S)
             self._producer.init_transactions(self._wait_s)
         self._opened = True
         return True
@@ -81,7 +90,9 @@ class Stream:
             found = self._producer.list_topics(topic, self._wait_s).topics.get(topic)
             if found is not None and found.error is not None and found.error.code() not in {3, 5}:
                 raise library().KafkaException(found.error)
-        return len(found.partitions) if found is not None and found.error is None else 0
+        count = len(found.partitions) if found is not None and found.error is None else 0
+        self._known = topic if count else self._known
+        return count
 
     def write(self, messages: Iterable[Message]) -> None:
         """Hand over messages, in order; waits while too many are on their way."""
@@ -89,13 +100,10 @@ class Stream:
         produce = self._producer.produce
         with self._told("writing"):
             for topic, value, key, partition, moment, headers in messages:
-                while True:
-                    try:
-                        produce(topic, value, key, partition, timestamp=moment, headers=headers)
-                        break
-                    except BufferError:
-                        self._producer.poll(_POLL_S)
-                        self._raise_failed()
+                try:
+                    produce(topic, value, key, partition, timestamp=moment, headers=headers)
+                except BufferError:
+                    self._write_later((topic, value, key, partition, moment, headers))
             self._producer.poll(0)
 
     def commit(self, number: int, text: str) -> None:
@@ -106,7 +114,7 @@ class Stream:
         reach("kafka-commit:before")
         with self._told("committing"):
             if self._exact:
-                self._producer.send_offsets_to_transaction([place], self._consumer.consumer_group_metadata(), self._wait_s)
+                self._send_progress(place)
                 self._producer.commit_transaction(self._wait_s + self._address.settings.transaction_timeout_ms / 1000)
             else:
                 left = self._producer.flush(self._wait_s + self._address.settings.transaction_timeout_ms / 1000)
@@ -124,7 +132,7 @@ class Stream:
         self._consumer.close()
 
     def _told(self, what: str) -> AbstractContextManager[None]:
-        return self._address.told(what, self._producer, self._refusals)
+        return self._address.told(what, (self._producer, self._consumer), self._refusals)
 
     def _begin(self) -> None:
         if self._exact and not self._begun:
@@ -132,6 +140,27 @@ class Stream:
             with self._told("beginning a transaction"):
                 self._producer.begin_transaction()
         self._begun = True
+
+    def _send_progress(self, place: Any) -> None:
+        """Let the transaction carry how far the stream has come."""
+        kafka = library()
+        try:
+            self._producer.send_offsets_to_transaction([place], self._consumer.consumer_group_metadata(), self._wait_s)
+        except kafka.KafkaException as error:
+            if error.args[0].code() == _WRONG_STATE:
+                # The transaction broke meanwhile; what asks for a new one is told why, and changes nothing.
+                self._producer.begin_transaction()
+            raise
+
+    def _write_later(self, message: Message) -> None:
+        """Hand over a message for which there is no room yet."""
+        topic, value, key, partition, moment, headers = message
+        while True:
+            self._producer.poll(_POLL_S)
+            self._raise_failed()
+            with contextlib.suppress(BufferError):
+                self._producer.produce(topic, value, key, partition, timestamp=moment, headers=headers)
+                return
 
     def _note(self, error: Any, message: Any) -> None:
         if error is not None:

@@ -9,6 +9,9 @@ in the server.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from urllib.parse import quote
+
 import msgspec
 import polars as pl
 import pyarrow as pa
@@ -22,12 +25,16 @@ from penstock.model.rows.projection import project
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
 from penstock.model.types import TypeKind
-from penstock.sink.lake.settings import DAY_COLUMN, InvalidDates, LakeSettings, Partition
+from penstock.sink.choices import UnfitValues
+from penstock.sink.lake.partitions.division import Partition, PartitionField, divided
+from penstock.sink.lake.partitions.rules import Transform, read_rules, terms_for
+from penstock.sink.lake.settings import DAY_COLUMN, ByDay, LakeSettings
 
 OP_COLUMN, TS_COLUMN, COUNT_COLUMN = "_op", "_commit_ts", "_count"
 OWN_IDS = {OP_COLUMN: 1, TS_COLUMN: 2, DAY_COLUMN: 3}
 """Ids of our own columns; those of a table come behind."""
 _OWN = frozenset({*OWN_IDS, COUNT_COLUMN})
+_DERIVED_ID = 50
 FIRST_ID = 100
 LETTERS = pa.array(["I", "U", "D", "B"])
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
@@ -41,8 +48,8 @@ class LakeShape(msgspec.Struct, frozen=True):
     settings: LakeSettings
     has_small_ints: bool
     """Whether the format has integers of 8 and 16 bits."""
-    day_in_files: bool = True
-    """Whether data files have the column by which a table is partitioned."""
+    partition_in_files: bool = True
+    """Whether data files have the columns by which a table is partitioned, and columns are known by ids."""
 
     def type_of(self, column: Column) -> pa.DataType:
         """Return the type of a column's values."""
@@ -62,7 +69,7 @@ class LakeShape(msgspec.Struct, frozen=True):
         own = []
         if not self.settings.is_merge:
             own = [_field(OP_COLUMN, pa.string(), OWN_IDS[OP_COLUMN]), _field(TS_COLUMN, pa.int64(), OWN_IDS[TS_COLUMN])]
-            if self.settings.partition is Partition.DAY:
+            if self.settings.partition is ByDay.DAY:
                 own.append(_field(DAY_COLUMN, pa.date32(), OWN_IDS[DAY_COLUMN]))
         columns = [_field(lake_name(c.name), self.type_of(c), FIRST_ID + c.id) for c in row_columns(table)]
         taken = [name for name in (f.name.lower() for f in columns) if [f.name.lower() for f in columns].count(name) > 1]
@@ -70,13 +77,51 @@ class LakeShape(msgspec.Struct, frozen=True):
             raise PenstockError("SINK_DDL_REFUSED", f"{table.full_name}: columns of a lake differ by more than case: {taken[0]!r}")
         return pa.schema([*own, *columns])
 
+    def table_schema(self, table: TableSchema) -> pa.Schema:
+        """Return the columns of the lake's table: those of its rows, and before them what shows partitions that no column has."""
+        rows, fields = self.schema(table), self.partition(table)
+        names = {name.lower() for name in rows.names}
+        taken = [f.name for f in fields if f.is_derived and f.name.lower() in names]
+        if taken:
+            raise PenstockError(
+                "SINK_DDL_REFUSED", f"{table.full_name} has a column {taken[0]!r}, the name of a partition; see partition-by"
+            )
+        if self.partition_in_files:
+            return rows
+        return pa.schema([*(_field(f.name, f.derived_type, _DERIVED_ID + at) for at, f in enumerate(fields) if f.is_derived), *rows])
+
+    def partition(self, table: TableSchema) -> tuple[PartitionField, ...]:
+        """Return what a table is partitioned by."""
+        by_name = {c.name.lower(): c for c in row_columns(table)}
+        found = []
+        if self.settings.partition is ByDay.DAY:
+            found.append(PartitionField(Transform.IDENTITY, DAY_COLUMN, column_id=OWN_IDS[DAY_COLUMN] if self.partition_in_files else 0))
+        for term in terms_for(read_rules(self.settings.partition_by), table.schema, table.table, by_name):
+            column = by_name[term.column.lower()]
+            number = FIRST_ID + column.id if self.partition_in_files else 0
+            field = PartitionField(term.transform, lake_name(column.name), term.buckets, number)
+            if not field.takes(self.type_of(column)):
+                what = f"{table.full_name}: column {column.name!r} is {self.type_of(column)}, not divided by {term.transform.value}"
+                raise PenstockError("SINK_DDL_REFUSED", f"{what}; change partition-by")
+            if not self.partition_in_files and quote(field.name, safe="") != field.name:
+                # Of folders readers decode values, but not names.
+                raise PenstockError("SINK_DDL_REFUSED", f"{table.full_name}: {column.name!r} names no folder; change partition-by")
+            found.append(field)
+        return tuple(found)
+
+    def divided(self, table: TableSchema, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
+        """Yield rows of the lake by their partitions, without the columns that stand beside a file."""
+        for partition, own in divided(self.partition(table), rows):
+            beside = [] if self.partition_in_files else [name for name in partition if name in own.column_names]
+            yield partition, own.drop_columns(beside) if beside else own
+
     def rows(self, table: TableSchema, records: pa.Table) -> pa.Table:
         """Return change rows as rows of the lake's table."""
         schema = self.schema(table)
         found: list[pa.ChunkedArray] = []
         if not self.settings.is_merge:
             found = [pc.take(LETTERS, records.column(OP)), pc.cast(records.column(COMMIT_TS), pa.int64())]
-            if self.settings.partition is Partition.DAY:
+            if self.settings.partition is ByDay.DAY:
                 found.append(days_of(records.column(COMMIT_TS)))
         found += [self.values(c, records.column(c.field_name)) for c in row_columns(table)]
         return pa.Table.from_arrays([v.cast(f.type) if v.type != f.type else v for v, f in zip(found, schema, strict=True)], schema=schema)
@@ -92,7 +137,11 @@ class LakeShape(msgspec.Struct, frozen=True):
         try:
             return typed if typed.type == wanted else _chunked(pc.cast(typed, wanted))
         except pa.ArrowInvalid as error:
-            raise PenstockError("SINK_VALUE_REFUSED", f"column {column.name}: a value does not fit {wanted}") from error
+            if pa.types.is_string(typed.type) and self.settings.unfit_values is UnfitValues.NULL:
+                # PostgreSQL has numbers that are none, and infinite ones.
+                fits = pc.match_substring_regex(typed, r"^-?[0-9]*\.?[0-9]*$")
+                return _chunked(pc.cast(pc.if_else(fits, typed, pa.scalar(None, typed.type)), wanted))
+            raise PenstockError("SINK_VALUE_REFUSED", f"column {column.name}: a value does not fit {wanted}; see unfit-values") from error
 
     def _moments(self, column: Column, values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
         """Return texts of moments of which some are none."""
@@ -102,10 +151,10 @@ class LakeShape(msgspec.Struct, frozen=True):
         else:
             found = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
         lost = found.null_count() - text.null_count()
-        if lost and self.settings.invalid_dates is InvalidDates.REFUSE:
+        if lost and self.settings.refuses_dates:
             raise PenstockError(
                 "SINK_VALUE_REFUSED",
-                f"column {column.name}: {lost} values are no {column.type.kind.value.lower()} of a calendar; see invalid-dates",
+                f"column {column.name}: {lost} values are no {column.type.kind.value.lower()} of a calendar; see unfit-values",
             )
         moments = found.to_arrow(compat_level=pl.CompatLevel.oldest())
         return pa.chunked_array([moments.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else moments.cast(wanted)])
@@ -124,12 +173,24 @@ class LakeShape(msgspec.Struct, frozen=True):
         if rows.num_rows == 0:
             return self.schema(after).empty_table()
         batch = self.records(before, rows).combine_chunks().to_batches()[0]
-        # A commit date may stand beside the file, and not in it.
-        schema = pa.schema([f for f in self.schema(after) if f.name not in OWN_IDS or f.name in rows.column_names])
+        schema = self.schema(after)
         columns = dict(zip((c.id for c in after.columns), project(batch, after, before), strict=True))
         own = [rows.column(name) for name in schema.names if name in OWN_IDS]
         found = [*own, *(self.values(c, pa.chunked_array([columns[c.id]])) for c in row_columns(after))]
         return pa.Table.from_arrays([v.cast(f.type) for v, f in zip(found, schema, strict=True)], schema=schema)
+
+    def shown_keys(self, keys: pa.Table | None, before: TableSchema, after: TableSchema) -> pa.Table | None:
+        """Return keys, or counted rows, of one version of a table as another one shows them."""
+        if keys is None or before.columns == after.columns:
+            return keys
+        counted = COUNT_COLUMN in keys.column_names
+        rows = self.reshaped(keys.drop_columns([COUNT_COLUMN]) if counted else keys, before, after)
+        if counted:
+            return rows.append_column(COUNT_COLUMN, keys.column(COUNT_COLUMN))
+        names = {c.id: lake_name(c.name) for c in after.columns}
+        if any(c.id not in names for c in before.handle_columns):
+            raise PenstockError("SINK_DDL_REFUSED", f"{after.full_name} lost a column of its key in a window that changed rows under it")
+        return rows.select([names[c.id] for c in before.handle_columns])
 
 
 def lake_name(name: str) -> str:

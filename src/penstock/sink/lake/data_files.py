@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import io
 import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
@@ -16,15 +19,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.failpoints import reach
-from penstock.sink.lake.settings import DAY_COLUMN, Codec
+from penstock.sink.lake.partitions.division import Partition, folder_of
+from penstock.sink.lake.settings import Codec
 from penstock.target.storage import ObjectTarget
 
 ROW_GROUP_ROWS = 1 << 17
 STAGED_DIR = ".penstock/windows"
 _TEXT_CHARS_MAX = 64
 _SAMPLED_ROWS = 8_192
+_PLAIN = {pa.string_view(): pa.string(), pa.large_string(): pa.string(), pa.binary_view(): pa.binary(), pa.large_binary(): pa.binary()}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|^\.+$")
 
 
@@ -43,8 +48,8 @@ class LakeFile(msgspec.Struct, frozen=True):
     rows: int
     nbytes: int
     bounds: dict[str, Bounds] = {}
-    day: str | None = None
-    """The commit date of all its rows, where the table is partitioned by it."""
+    partition: Partition = {}
+    """What all its rows have in common, where the table is partitioned."""
 
 
 def dir_name(name: str) -> str:
@@ -57,55 +62,108 @@ def table_dir(schema: str, table: str) -> str:
     return f"{dir_name(schema)}/{dir_name(table)}"
 
 
-def write_file(target: ObjectTarget, path: str, rows: pa.Table, codec: Codec, day: str | None = None) -> LakeFile:
+def write_file(target: ObjectTarget, path: str, rows: pa.Table, codec: Codec, partition: Partition | None = None) -> LakeFile:
     """Write rows as a Parquet file whose path begins like this; return what it is."""
-    content = parquet_bytes(rows, codec)
-    if day is not None:
-        # Some readers take the value of a partition from the folder.
+    # Where one chunk ends shows in the bytes.
+    return write_batches(target, path, [rows.combine_chunks()], codec, partition)
+
+
+def write_batches(target: ObjectTarget, path: str, parts: Iterable[pa.Table], codec: Codec, partition: Partition | None = None) -> LakeFile:
+    """Write some rows after the other as one Parquet file."""
+    content = parquet_bytes(parts, codec)
+    if partition:
         folder, _, name = path.rpartition("/")
-        path = f"{folder}/{DAY_COLUMN}={day}/{name}"
+        path = f"{folder}/{folder_of(partition)}{name}"
     named = f"{path}-{xxhash.xxh3_64_hexdigest(content)}.parquet"
     reach("data-put:before")
     target.put_new(named, content)
     reach("data-put:after")
-    return LakeFile(named, rows.num_rows, len(content), bounds_of(rows), day)
+    metadata = pq.read_metadata(pa.BufferReader(content))
+    return LakeFile(named, metadata.num_rows, len(content), bounds_of(metadata), partition or {})
 
 
-def parquet_bytes(rows: pa.Table, codec: Codec) -> memoryview:
-    """Return rows as a Parquet file; the same for the same rows, however they were divided."""
-    out = io.BytesIO()
-    rows = rows.combine_chunks()
-    pq.write_table(rows, out, row_group_size=ROW_GROUP_ROWS, compression=codec.value, use_dictionary=_repeating(rows), store_schema=False)
+def parquet_bytes(parts: Iterable[pa.Table], codec: Codec) -> memoryview:
+    """Return rows as a Parquet file: row groups of one size, however the rows were divided."""
+    out, writer = io.BytesIO(), None
+    for rows in _in_row_groups(parts):
+        if writer is None:
+            told = {"compression": codec.value, "store_schema": False, "store_decimal_as_integer": True}
+            writer = pq.ParquetWriter(out, rows.schema, use_dictionary=_repeating(rows), **told)
+        writer.write_table(rows, ROW_GROUP_ROWS)
+    if writer is None:
+        raise InvariantError("a file has columns")
+    writer.close()
     return out.getbuffer()
+
+
+def _in_row_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield rows again, as many as a row group has, and the rest; at least one table."""
+    waiting: pa.Table | None = None
+    for rows in parts:
+        waiting = rows if waiting is None else pa.concat_tables([waiting, rows])
+        while waiting.num_rows > ROW_GROUP_ROWS:
+            yield waiting.slice(0, ROW_GROUP_ROWS)
+            waiting = waiting.slice(ROW_GROUP_ROWS)
+    if waiting is not None:
+        yield waiting
 
 
 def read_rows(target: ObjectTarget, path: str, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a file, or some of their columns as far as it has them."""
+    return read_parquet(content_of(target, path), columns)
+
+
+def content_of(target: ObjectTarget, path: str) -> bytes:
+    """Return the bytes of a file; raise ``SINK_UNAVAILABLE`` where somebody deleted it."""
     try:
-        content = target.get(path)
+        return target.get(path)
     except FileNotFoundError:
         raise PenstockError("SINK_UNAVAILABLE", f"{target.name}: {path} is gone") from None
-    return read_parquet(content, columns)
 
 
 def read_parquet(content: bytes, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a file's bytes."""
-    return pq.read_table(pa.BufferReader(content), columns=columns)
+    return _plainly(pq.read_table(pa.BufferReader(content), columns=columns))
 
 
-def bounds_of(rows: pa.Table) -> dict[str, Bounds]:
-    """Return what is known of the columns of rows."""
+def row_groups(content: bytes) -> Iterator[pa.Table]:
+    """Yield the rows of a file's bytes, some after the other; the next ones are read while the caller does something with them."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    with ThreadPoolExecutor(1, "lake-reading") as pool:
+        ahead: deque[Future[pa.Table]] = deque()
+        for at in range(file.num_row_groups):
+            ahead.append(pool.submit(file.read_row_group, at))
+            if at:
+                yield _plainly(ahead.popleft().result())
+        for rest in ahead:
+            yield _plainly(rest.result())
+
+
+def bounds_of(metadata: pq.FileMetaData) -> dict[str, Bounds]:
+    """Return what is known of the columns of a file, by what the writer noted of its row groups."""
+    schema = metadata.schema.to_arrow_schema()
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     found = {}
-    for field in rows.schema:
-        values = rows.column(field.name)
+    for place, field in enumerate(schema):
+        noted = [group.column(place).statistics for group in groups]
+        if not all(s is not None and s.has_null_count for s in noted):
+            continue
+        nulls = sum(s.null_count for s in noted)
+        filled = [s for s, group in zip(noted, groups, strict=True) if s.null_count < group.num_rows]
         low = high = None
-        if _is_compared(field.type) and values.null_count < len(values):
-            extremes = pc.min_max(values).as_py()
-            low, high = (_plain(v) for v in (extremes["min"], extremes["max"]))
+        if filled and _is_compared(field.type) and all(s.has_min_max for s in filled):
+            low, high = _plain(min(s.min for s in filled)), _plain(max(s.max for s in filled))
             if low is None or high is None:
                 low = high = None
-        found[field.name] = Bounds(values.null_count, low, high)
+        found[field.name] = Bounds(nulls, low, high)
     return found
+
+
+def _plainly(rows: pa.Table) -> pa.Table:
+    """Return rows with texts and bytes as plain ones: other writers note types of their own beside them."""
+    if not any(f.type in _PLAIN for f in rows.schema):
+        return rows
+    return rows.cast(pa.schema([f.with_type(_PLAIN.get(f.type, f.type)) for f in rows.schema]))
 
 
 def _repeating(rows: pa.Table) -> list[str] | bool:

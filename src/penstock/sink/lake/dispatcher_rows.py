@@ -7,9 +7,8 @@ rows are gathered here, and some more are being written. Runs on executors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,11 @@ from penstock.model.batch import without_before
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
+from penstock.sink.choices import Keyless
 from penstock.sink.lake.columns import LakeShape
 from penstock.sink.lake.data_files import STAGED_DIR, LakeFile, table_dir, write_file
 from penstock.sink.lake.folding import folded
 from penstock.sink.lake.message import DispatcherMessage, Segment
-from penstock.sink.lake.settings import DAY_COLUMN, Keyless
 from penstock.target.dispatcher import DispatcherWork
 from penstock.target.storage import ObjectTarget
 
@@ -36,13 +35,15 @@ Submit = Callable[[Callable[[], tuple[tuple[LakeFile, ...], tuple[str, ...]]]], 
 class DispatcherRows:
     """Gathers, cuts and writes. One thread calls it."""
 
-    def __init__(self, work: DispatcherWork, target: ObjectTarget, shape: LakeShape, submit: Submit) -> None:
+    def __init__(self, work: DispatcherWork, target: ObjectTarget, shape: LakeShape, submit: Submit, seen_ts: int | None = None) -> None:
+        """``seen_ts`` is what ``DispatcherMessage`` says of it."""
         self._work = work
         self._target = target
         self._shape = shape
         self._submit = submit
         self._table = work.table
-        self._is_state = work.from_ts == TS_ZERO
+        self._seen_ts = seen_ts
+        self._is_state = work.from_ts == TS_ZERO and not work.is_difference
         self._parts: list[pa.RecordBatch] = []
         self._nbytes = 0
         self._cuts = 0
@@ -92,7 +93,7 @@ class DispatcherRows:
         """Return what the maintainer is told, everything durable."""
         self.drain()
         segments = tuple(Segment(table, *written.result()) for table, written in self._written)
-        return DispatcherMessage(self._table, self._is_state, segments)
+        return DispatcherMessage(self._table, self._is_state, segments, self._work.dispatcher.spans, self._seen_ts)
 
     def _cut(self) -> None:
         if not self._parts:
@@ -106,25 +107,15 @@ class DispatcherRows:
         name = f"{self._work.to_ts}-{self._work.dispatcher}-{at}"
         path = f"{table_dir(table.schema, table.table)}/{name}"
         if not self._folds:
-            rows = self._shape.rows(table, records)
-            return tuple(write_file(self._target, path, part, codec, day) for day, part in by_day(self._shape, rows)), ()
+            return self._files(table, path, self._shape.rows(table, records)), ()
         rows, keys = folded(self._shape, table, records)
-        files = (write_file(self._target, path, rows, codec),) if rows.num_rows else ()
+        files = self._files(table, path, rows) if rows.num_rows else ()
         staged = (write_file(self._target, f"{STAGED_DIR}/{self._work.to_ts}/{name}", keys, codec).path,) if keys.num_rows else ()
         return files, staged
 
-
-def by_day(shape: LakeShape, rows: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
-    """Yield rows, which are in commit order, by their commit date where the table is partitioned by it."""
-    if DAY_COLUMN not in rows.column_names:
-        yield None, rows
-        return
-    days = rows.column(DAY_COLUMN)
-    numbers = days.cast(pa.int32()).to_numpy()
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    rows = rows if shape.day_in_files else rows.drop_columns([DAY_COLUMN])
-    for start, end in pairwise(edges):
-        yield str(days[start].as_py()), rows.slice(start, end - start)
+    def _files(self, table: TableSchema, path: str, rows: pa.Table) -> tuple[LakeFile, ...]:
+        codec = self._shape.settings.compression
+        return tuple(write_file(self._target, path, own, codec, partition) for partition, own in self._shape.divided(table, rows))
 
 
 def row_bytes(records: pa.RecordBatch) -> I64:

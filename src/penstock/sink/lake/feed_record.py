@@ -6,24 +6,15 @@ the window has dropped or renamed them since. Invariants: it never goes back; a 
 
 from __future__ import annotations
 
-import random
-
 import msgspec
 
-from penstock.model.clock import system_random
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.target.owner_mark import OwnerMark
 from penstock.target.storage import ObjectTarget
 
-OWNER_PATH = ".penstock/feed.json"
 RECORD_PATH = ".penstock/lake.json"
 _TRIES_MAX = 10
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """The content of the owner object."""
-
-    feed: str
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -47,33 +38,14 @@ class Record(msgspec.Struct, frozen=True):
 class FeedRecord:
     """Owner and record of one lake. Not thread safe."""
 
-    def __init__(self, target: ObjectTarget, rng: random.Random | None = None) -> None:
+    def __init__(self, target: ObjectTarget) -> None:
         self._target = target
-        self._rng = rng or system_random()
+        self.mark = OwnerMark(target)
 
-    def check(self, feed: str) -> None:
-        """Raise unless the lake is writable and empty or this feed's own."""
-        owner = self._owner()
-        if owner is not None and owner.feed != feed:
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
-        if owner is None and not self._target.is_empty():
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
-        self.probe()
-
-    def probe(self) -> None:
-        """Raise unless the lake takes an object and lets go of it."""
-        path = f".penstock/probe-{self._rng.getrandbits(128):032x}"
-        self._target.put_new(path, b"penstock\n")
-        self._target.delete(path)
-
-    def claim(self, feed: str) -> None:
-        """Mark the lake as this feed's; of two feeds that claim at once, one fails."""
-        try:
-            self._target.put_new(OWNER_PATH, msgspec.json.encode(Owner(feed)))
-        except PenstockError as error:
-            if error.code != "SINK_CONFLICT":
-                raise
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to another feed") from None
+    def owner(self) -> str:
+        """Return whose the lake is; empty where it is nobody's."""
+        owner = self.mark.find()
+        return "" if owner is None else owner.feed
 
     def read(self, epoch: int) -> Record:
         """Return the record; raise where a later run than that of an epoch has written it."""
@@ -106,10 +78,3 @@ class FeedRecord:
         if there.epoch > epoch:
             raise PenstockError("FENCED", f"{self._target.name}: epoch {there.epoch} has written since, this is {epoch}")
         return there
-
-    def _owner(self) -> Owner | None:
-        content = self._target.find(OWNER_PATH)
-        try:
-            return None if content is None else decoded(content, Owner)
-        except msgspec.MsgspecError as error:
-            raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error

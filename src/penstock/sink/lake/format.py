@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.sink.lake.data_files import LakeFile
+from penstock.sink.lake.partitions.division import PartitionField
 
 
 class LakeConflict(Exception):  # noqa: N818 - not an error: the table has another version by now
@@ -42,6 +43,8 @@ class TableVersion(Protocol):
     """The upstream's table that it shows, as the last change of its columns left it."""
     schema: pa.Schema
     """The columns that it has, by name."""
+    derived: frozenset[str]
+    """Those that show partitions and nothing of the upstream."""
 
     def files(self) -> list[LakeFile]:
         """Return its data files, with the bounds of their columns where they are known."""
@@ -49,11 +52,25 @@ class TableVersion(Protocol):
     def commit(self, mark: Mark, added: Sequence[LakeFile], removed: Sequence[LakeFile]) -> None:
         """Make the next version, which has other files and the mark. Raises ``LakeConflict``."""
 
-    def replace(self, mark: Mark, added: Sequence[LakeFile], table: TableSchema, schema: pa.Schema) -> None:
-        """Make a version that has these files alone, and the columns of a table. Raises ``LakeConflict``."""
+    def replace(
+        self, mark: Mark, added: Sequence[LakeFile], table: TableSchema, schema: pa.Schema, fields: Sequence[PartitionField]
+    ) -> None:
+        """Make a version that has these files alone, and the columns and partitions of a table. Raises ``LakeConflict``."""
+
+    def rewrite(self, added: Sequence[LakeFile], removed: Sequence[LakeFile]) -> None:
+        """Make the next version, which has the same rows in other files. Raises ``LakeConflict``."""
 
     def alter(self, mark: Mark, table: TableSchema, schema: pa.Schema) -> None:
         """Make a version with other columns and the same files, where ``is_free`` says so. Raises ``LakeConflict``."""
+
+    def is_partitioned_by(self, fields: Sequence[PartitionField]) -> bool:
+        """Return whether these are its partitions."""
+
+    def is_set_back(self) -> bool:
+        """Return whether somebody had an older version take the place of what the feed wrote last."""
+
+    def keeps_partitions(self, schema: pa.Schema) -> bool:
+        """Return whether a version with these columns can follow this one, or only one without partitions."""
 
     def is_free(self, before: TableSchema, after: TableSchema, schema: pa.Schema) -> bool:
         """Return whether columns can change to those of a schema without touching a file."""
@@ -63,15 +80,13 @@ class LakeFormat(Protocol):
     """The tables of one lake. Not thread safe."""
 
     has_small_ints: bool
-    day_in_files: bool
-    """Whether data files have the column by which the table is partitioned."""
     keeps_columns: bool
     """Whether a table of changes keeps columns that are dropped or renamed, because it knows columns by their names alone."""
 
     def open(self, schema: str, table: str) -> TableVersion | None:
         """Return the newest version of a table, or None where there is no such table."""
 
-    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark) -> TableVersion:
+    def create(self, table: TableSchema, schema: pa.Schema, mark: Mark, fields: Sequence[PartitionField]) -> TableVersion:
         """Make an empty table, or return the one that is there."""
 
     def drop(self, schema: str, table: str, mark: Mark) -> None:
@@ -88,9 +103,6 @@ class LakeFormat(Protocol):
 
     def published(self) -> pa.Table | None:
         """Return the row of ``penstock.checkpoint``, or None."""
-
-    def optimize(self, schema: str, table: str, file_size: int) -> tuple[int, int]:
-        """Write small files of a table together, in a version with the same rows; return how many went and came."""
 
     def expire(self, schema: str, table: str, before_ms: int) -> int:
         """Let versions go that were replaced before a moment, and the files that no other has; return how many files went."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.sink.lake.columns import LakeShape
     from penstock.sink.lake.format import LakeFormat
     from penstock.sink.lake.maintainer import LakeMaintainer
+    from penstock.sink.lake.readback.lake_state import LakeState
+    from penstock.sink.lake.readback.lake_tables import LakeTables
     from penstock.sink.lake.sink import LakeSink
     from penstock.target.storage import Guard, ObjectTarget
 
@@ -36,7 +38,7 @@ class LakeKind(TargetKind):
     library: str
     """The module of the format's library, which is also the name of what is installed."""
     has_small_ints: bool
-    day_in_files: bool
+    partition_in_files: bool
 
     @abstractmethod
     def open_lake(self, uri: str, catalog: str, target: ObjectTarget, feed: str) -> LakeFormat:
@@ -59,7 +61,8 @@ class LakeKind(TargetKind):
         from penstock.target.storage import TargetAddress
 
         place, settings = self.settings(uri, options)
-        return LakeSink(TargetAddress(place).open(guard=guard), self.shape(settings))
+        target = TargetAddress(place).open(guard=guard)
+        return LakeSink(target, self.shape(settings), lambda: self.open_lake(place, settings.catalog, target, run.feed))
 
     def make_maintainer(
         self, uri: str, options: Mapping[str, Any], guard: Guard, run: SinkRun, answer_s_max: float | None = None
@@ -74,6 +77,26 @@ class LakeKind(TargetKind):
         target = TargetAddress(place, retry).open(guard=guard)
         return LakeMaintainer(target, self.shape(settings), run, lambda: self.open_lake(place, settings.catalog, target, run.feed))
 
+    def make_tables(self, uri: str, options: Mapping[str, Any]) -> LakeTables:
+        """Return the tables that the lake holds."""
+        from penstock.sink.lake.readback.lake_tables import LakeTables
+
+        return LakeTables(*self._read(uri, options))
+
+    def make_state(self, uri: str, options: Mapping[str, Any]) -> LakeState:
+        """Return what reads the lake back for a feed whose history is lost."""
+        from penstock.sink.lake.readback.lake_state import LakeState
+
+        return LakeState(*self._read(uri, options))
+
+    def _read(self, uri: str, options: Mapping[str, Any]) -> tuple[ObjectTarget, LakeShape, Callable[[str], LakeFormat]]:
+        from penstock.target.storage import TargetAddress
+
+        self.check_library()
+        place, settings = self.settings(uri, options)
+        target = TargetAddress(place).open()
+        return target, self.shape(settings), lambda feed: self.open_lake(place, settings.catalog, target, feed)
+
     def check(self, uri: str, options: Mapping[str, Any], feed: str | None) -> list[Finding]:
         """Return whether the library is there, and whether objects can be created and deleted in the lake."""
         from penstock.sink.lake.feed_record import FeedRecord
@@ -87,9 +110,9 @@ class LakeKind(TargetKind):
         try:
             record = FeedRecord(TargetAddress(place).open())
             if feed is None:
-                record.probe()
+                record.mark.probe()
             else:
-                record.check(feed)
+                record.mark.check(feed)
             found.append(Finding("target: writable", True, "objects are created and deleted", "objects can be created and deleted"))
         except PenstockError as error:
             found.append(Finding("target: writable", False, mask_text(error.detail), error.hint))
@@ -109,7 +132,7 @@ class LakeKind(TargetKind):
         """Return how tables are shown."""
         from penstock.sink.lake.columns import LakeShape
 
-        return LakeShape(settings, self.has_small_ints, self.day_in_files)
+        return LakeShape(settings, self.has_small_ints, self.partition_in_files)
 
     def check_library(self) -> None:
         """Raise where the format's library is not installed."""

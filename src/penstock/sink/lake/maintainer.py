@@ -8,7 +8,7 @@ published checkpoint never goes back, and leads no table. Runs beside the driver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -24,10 +24,11 @@ from penstock.sink.contract import DispatcherResult
 from penstock.sink.lake.columns import LakeShape, key_names
 from penstock.sink.lake.data_files import STAGED_DIR, LakeFile, table_dir
 from penstock.sink.lake.ddl_events import apply_ddl
-from penstock.sink.lake.evolution import evolve
+from penstock.sink.lake.evolution import check_own, evolve, in_schema
 from penstock.sink.lake.feed_record import FeedRecord
 from penstock.sink.lake.format import LakeConflict, LakeFormat, Mark, TableVersion, check_epoch
 from penstock.sink.lake.message import DispatcherMessage
+from penstock.sink.lake.partitions.division import Partition
 from penstock.sink.lake.rewriting import Rewriting
 from penstock.target.kind import SinkRun
 from penstock.target.storage import ObjectTarget
@@ -57,18 +58,19 @@ class LakeMaintainer:
 
     def check(self, feed: str) -> None:
         """Raise unless the lake is writable and empty or this feed's own."""
-        self._record.check(feed)
+        self._record.mark.check(feed)
 
     def claim(self, feed: str) -> None:
         """Mark the lake as this feed's."""
-        self._record.claim(feed)
+        self._record.mark.claim(feed)
 
     def probe(self) -> None:
         """Raise unless the lake takes something."""
-        self._record.probe()
+        self._record.mark.probe()
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Commit the files of a window, one version for each table."""
+        self._require_mark()
         done_ts = self._record.read(self._run.epoch).window_ts
         if done_ts >= to_ts:
             return
@@ -109,9 +111,14 @@ class LakeMaintainer:
         reach("metadata:after")
 
     def published_ts(self) -> int:
-        """Return the checkpoint that is published, 0 where none is."""
+        """Return the checkpoint that is published, 0 where none is; raise where the lake is not the feed's any more."""
+        self._require_mark()
         found = self._lake.published()
         return 0 if found is None or not found.num_rows else int(found.column("checkpoint_ts")[0].as_py())
+
+    def _require_mark(self) -> None:
+        if self._run.claimant:
+            self._record.mark.require(self._run.claimant)
 
     @property
     def _lake(self) -> LakeFormat:
@@ -133,26 +140,40 @@ class LakeMaintainer:
         if not all(m.is_state for m in group) and newest.version <= done_ts and self._lake.open(newest.schema, newest.table) is None:
             what = f"{newest.full_name} is gone from {self._target.name}, which had its rows up to {done_ts}"
             raise PenstockError("SINK_CONFLICT", what)
-        version = self._lake.create(newest, self._shape.schema(newest), Mark(epoch=self._run.epoch))
+        schema, fields = self._shape.table_schema(newest), self._shape.partition(newest)
+        version = self._lake.create(newest, schema, Mark(epoch=self._run.epoch), fields)
         check_epoch(version, self._run.epoch, newest.full_name)
         if version.mark.window_ts >= to_ts:
             return
+        if version.table is None or not all(m.is_state or m.seen_ts is not None for m in group):
+            # What comes anew, or was compared, needs nothing of what was there.
+            check_own(self._shape, version, newest.full_name)
+        if any(m.seen_ts is not None and m.seen_ts != version.mark.window_ts for m in group):
+            raise PenstockError("SINK_UNAVAILABLE", f"{newest.full_name} of {self._target.name} changed while it was compared")
         rewriting = self._rewriting(newest, to_ts)
-        is_whole = self._shape.settings.is_merge and all(m.is_state for m in group) and (from_ts == TS_ZERO or not newest.partition_id)
+        is_whole = self._shape.settings.is_merge and _is_whole(group) and (from_ts == TS_ZERO or not newest.partition_id)
         mark = Mark(to_ts, version.mark.ddl_ts, self._run.epoch)
         self._target.guard()
         if is_whole:
             added = [f for m in group for f in _in_shape(self._shape, rewriting, m, newest)]
+            self._check_there(added)
             reach("lake-commit:before")
-            version.replace(mark, added, newest, self._shape.schema(newest))
+            version.replace(mark, added, newest, schema, fields)
         else:
             if evolve(self._lake, self._shape, version, newest, rewriting):
                 raise LakeConflict
             added, removed = self._merged(version, group, newest, rewriting)
+            self._check_there(added)
             reach("lake-commit:before")
             if added or removed:
                 version.commit(mark, added, removed)
         reach("lake-commit:after")
+
+    def _check_there(self, files: Sequence[LakeFile]) -> None:
+        """Raise where a file of the window is gone: whoever cleans a table up may take it for one that nobody needs."""
+        gone = next((f.path for f in files if not self._target.exists(f.path)), None)
+        if gone is not None:
+            raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {gone} was deleted before the window was committed")
 
     def _merged(
         self, version: TableVersion, group: list[DispatcherMessage], newest: TableSchema, rewriting: Rewriting
@@ -167,10 +188,13 @@ class LakeMaintainer:
             own: dict[str, LakeFile] = {}
             for segment in message.segments:
                 files = _reshaped(self._shape, rewriting, segment.files, segment.table, shown)
-                keys = rewriting.read_keys(segment.keys) if not message.is_state else rewriting.keys_in(files, key_names(shown))
+                if message.is_state:
+                    keys = rewriting.keys_in(files, key_names(shown), self._shape.schema(shown))
+                else:
+                    keys = self._shape.shown_keys(rewriting.read_keys(segment.keys), segment.table, shown)
                 if keys is not None and len(keys.columns):
                     for before in (live, own):
-                        for file, left in rewriting.without(list(before.values()), keys):
+                        for file, left in rewriting.without(list(before.values()), keys, version.schema):
                             del before[file.path]
                             if left is not None:
                                 before[left.path] = left
@@ -191,10 +215,23 @@ def _in_shape(shape: LakeShape, rewriting: Rewriting, message: DispatcherMessage
 def _reshaped(shape: LakeShape, rewriting: Rewriting, files: Sequence[LakeFile], before: TableSchema, after: TableSchema) -> list[LakeFile]:
     """Return files of one table version as files of another; most are as they should be, and changes keep what they have."""
     types = {c.id: shape.type_of(c) for c in after.columns}
-    same = before.columns == after.columns or not shape.settings.is_merge
+    same = (before.columns == after.columns or not shape.settings.is_merge) and shape.partition(before) == shape.partition(after)
     if same and all(types.get(c.id) in {None, shape.type_of(c)} for c in before.columns):
         return list(files)
-    return rewriting.reshaped(files, lambda rows: shape.reshaped(rows, before, after))
+
+    def reshape(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
+        found = shape.reshaped(rows, before, after)
+        # A table of changes whose columns are known by name keeps those that were dropped or renamed.
+        keeps = not shape.settings.is_merge and not shape.partition_in_files
+        kept = [f for f in rows.schema if keeps and f.name not in found.column_names]
+        return shape.divided(after, in_schema(found, rows, pa.schema([*found.schema, *kept])))
+
+    return rewriting.reshaped(files, reshape, shape.schema(before))
+
+
+def _is_whole(group: list[DispatcherMessage]) -> bool:
+    """Return whether messages have the state of a table, and all of it: of one that is read in parts, a part may come by itself."""
+    return all(m.is_state for m in group) and len(group) >= group[0].parts
 
 
 def _name(message: DispatcherMessage) -> tuple[str, str]:

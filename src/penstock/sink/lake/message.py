@@ -28,6 +28,10 @@ class DispatcherMessage(msgspec.Struct, frozen=True):
     is_state: bool = False
     """Whether the rows are the first state of what the dispatcher has, and not changes."""
     segments: tuple[Segment, ...] = ()
+    parts: int = 1
+    """In how many parts the table is read, each by a dispatcher of its own."""
+    seen_ts: int | None = None
+    """Of rows that differ from what the table held: the window that it had come to before it was read."""
 
     def to_json(self) -> bytes:
         """Return the message as it travels."""

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.settings.masking import mask_uri
+from penstock.sink.choices import Keyless, UnfitValues
+from penstock.sink.lake.partitions.rules import read_rules
 
 DAY_COLUMN = "_commit_date"
 """The column of changes by which they may be partitioned."""
@@ -37,20 +39,6 @@ class Mode(StrEnum):
     APPEND = "append"
 
 
-class Keyless(StrEnum):
-    """What becomes of a table without a key in merge mode: equal rows are counted, or the table is refused."""
-
-    COUNT = "count"
-    REFUSE = "refuse"
-
-
-class InvalidDates(StrEnum):
-    """What becomes of a date that no calendar has, as MySQL's zero dates."""
-
-    REFUSE = "refuse"
-    NULL = "null"
-
-
 class Codec(StrEnum):
     """How Parquet pages are compressed."""
 
@@ -59,8 +47,8 @@ class Codec(StrEnum):
     NONE = "none"
 
 
-class Partition(StrEnum):
-    """By what changes are partitioned in append mode."""
+class ByDay(StrEnum):
+    """Whether changes are partitioned by the day of their commit in append mode."""
 
     NONE = "none"
     DAY = "day"
@@ -70,7 +58,9 @@ class Partition(StrEnum):
 class LakeSettings:
     """What tunes tables of a lake; where they are is a URI beside it."""
 
-    free_options: ClassVar[frozenset[str]] = frozenset({"file_size", "flush_interval_ms", "compression", "merge_size", "invalid_dates"})
+    free_options: ClassVar[frozenset[str]] = frozenset(
+        {"file_size", "flush_interval_ms", "compression", "merge_size", "invalid_dates", "unfit_values", "partition_by"}
+    )
     cut_options: ClassVar[frozenset[str]] = frozenset()
 
     mode: Mode = Mode.MERGE
@@ -81,19 +71,30 @@ class LakeSettings:
     compression: Codec = Codec.ZSTD
     old_values: bool = False
     keyless: Keyless = Keyless.COUNT
-    invalid_dates: InvalidDates = InvalidDates.REFUSE
+    invalid_dates: UnfitValues = UnfitValues.REFUSE
+    """What becomes of a date that no calendar has, as MySQL's zero dates."""
+    unfit_values: UnfitValues = UnfitValues.REFUSE
+    """The same of every value, dates as well."""
     temporal_as_text: bool = False
-    partition: Partition = Partition.NONE
+    partition: ByDay = ByDay.NONE
+    partition_by: str = ""
+    """Rules by which tables are partitioned, as ``partitions.rules`` reads them."""
     catalog: str = ""
     """Iceberg only: the SQLAlchemy URL, or the address, of the catalog."""
 
     indexes_transactions: ClassVar[bool] = False
     numbers_events: ClassVar[bool] = False
+    holds_tables: ClassVar[bool] = True
 
     @property
     def format_name(self) -> str:
         """Return what a table of the target is."""
         return self.mode.value
+
+    @property
+    def refuses_dates(self) -> bool:
+        """Return whether a date that no calendar has stops the feed."""
+        return UnfitValues.NULL not in {self.invalid_dates, self.unfit_values}
 
     @property
     def is_merge(self) -> bool:
@@ -108,8 +109,12 @@ class LakeSettings:
         """Yield (key, what is wrong) of options that do not go together."""
         if self.is_merge and self.old_values:
             yield "old-values", "needs mode append: a merged table has no old values"
-        if self.is_merge and self.partition is not Partition.NONE:
+        if self.is_merge and self.partition is not ByDay.NONE:
             yield "partition", "needs mode append: rows of a merged table have no commit date"
+        try:
+            read_rules(self.partition_by)
+        except ValueError as error:
+            yield "partition-by", str(error)
 
 
 def store_uri(uri: str) -> str:

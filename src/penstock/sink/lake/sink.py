@@ -20,6 +20,7 @@ from penstock.model.errors import InvariantError, PenstockError
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport, WrittenFile
 from penstock.sink.lake.columns import LakeShape
 from penstock.sink.lake.dispatcher_rows import DispatcherRows, Written
+from penstock.sink.lake.format import LakeFormat
 from penstock.sink.lake.message import DispatcherMessage
 from penstock.target.storage import ObjectTarget
 
@@ -41,8 +42,10 @@ class _Dispatcher:
 class LakeSink:
     """Writes the windows of dispatchers as files that wait; implements ``penstock.sink.contract.Sink``."""
 
-    def __init__(self, target: ObjectTarget, shape: LakeShape) -> None:
+    def __init__(self, target: ObjectTarget, shape: LakeShape, open_lake: Callable[[], LakeFormat]) -> None:
+        """``open_lake`` is called where rows come that differ from what a table holds."""
         self._target = target
+        self._open_lake = open_lake
         self._shape = shape
         self._open: dict[DispatcherId, _Dispatcher] = {}
         self._steps: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -59,7 +62,12 @@ class LakeSink:
         self._check()
         if work.dispatcher in self._open:
             raise InvariantError(f"dispatcher {work.dispatcher} is open already")
-        self._open[work.dispatcher] = _Dispatcher(DispatcherRows(work, self._target, self._shape, self._submit))
+        seen_ts = None
+        if work.is_difference:
+            # The table is read when this returns: the maintainer looks whether it is still the same.
+            found = self._open_lake().open(work.table.schema, work.table.table)
+            seen_ts = 0 if found is None else found.mark.window_ts
+        self._open[work.dispatcher] = _Dispatcher(DispatcherRows(work, self._target, self._shape, self._submit, seen_ts))
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Queue an event."""

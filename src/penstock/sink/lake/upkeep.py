@@ -13,10 +13,12 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.table_pattern import TablePatterns
 from penstock.sink.catalog import kind_of
-from penstock.sink.lake.data_files import STAGED_DIR
+from penstock.sink.lake.data_files import STAGED_DIR, table_dir
 from penstock.sink.lake.feed_record import RECORD_PATH, Record
 from penstock.sink.lake.format import LakeConflict, LakeFormat
 from penstock.sink.lake.kind import LakeKind
+from penstock.sink.lake.rewriting import Rewriting, grouped
+from penstock.sink.lake.settings import Codec
 from penstock.target.storage import ObjectTarget, TargetAddress
 
 _TRIES_MAX = 10
@@ -54,7 +56,7 @@ class Upkeep:
     def compact(self, patterns: Sequence[str]) -> Iterator[Kept]:
         """Write small files of tables together."""
         for schema, table in self._tables(patterns):
-            removed, added = _settled(lambda s=schema, t=table: self._lake.optimize(s, t, self._file_size))  # type: ignore[misc]
+            removed, added = _settled(lambda s=schema, t=table: self._compacted(s, t))  # type: ignore[misc]
             yield Kept(f"{schema}.{table}", removed, added)
 
     def expire(self, patterns: Sequence[str], hours: int) -> Iterator[Kept]:
@@ -64,6 +66,18 @@ class Upkeep:
             removed = _settled(lambda s=schema, t=table: (self._lake.expire(s, t, before_ms), 0))[0]  # type: ignore[misc]
             yield Kept(f"{schema}.{table}", removed)
         yield Kept(STAGED_DIR, self._expire_staged())
+
+    def _compacted(self, schema: str, table: str) -> tuple[int, int]:
+        """Write small files of one table together, in a version with the same rows; return how many went and came."""
+        found = self._lake.open(schema, table)
+        if found is None or found.table is None:
+            return 0, 0
+        small = [f for f in found.files() if f.nbytes < self._file_size // 2]
+        name = f"{table_dir(schema, table)}/{found.mark.window_ts}-{found.table.table_id}-optimized"
+        rewriting, groups = Rewriting(self._target, name, Codec.ZSTD), grouped(small, self._file_size)
+        if groups:
+            found.rewrite([rewriting.joined(group, found.schema) for group in groups], [f for group in groups for f in group])
+        return sum(map(len, groups)), len(groups)
 
     def _tables(self, patterns: Sequence[str]) -> list[tuple[str, str]]:
         chosen = TablePatterns(tuple(patterns) or ("*.*",))

@@ -20,7 +20,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, FLOAT_KINDS, TEXT_KINDS, ColumnType, TypeKind
 from penstock.readback.replay_dialect import DIALECTS, MySqlDialect
 from penstock.sink.mysql.session import MySqlSession
-from penstock.sink.mysql.settings import MySqlSettings
+from penstock.sink.mysql.settings import MySqlSettings, TimestampType
 from penstock.sink.tables.database import Database, Session, TableTraits
 
 HOME = "penstock"
@@ -31,6 +31,7 @@ _DATED = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 _DATE = r"^\d{4}-\d\d-\d\d"
 _TIME = r"^-?\d{1,3}:\d\d:\d\d(\.\d+)?$"
 _SWAP = "penstock_swap_"
+_UNPADDED = ("nopad_bin", "0900_bin")
 
 
 class TargetDialect(MySqlDialect):
@@ -61,6 +62,7 @@ class MySqlDatabase(Database):
     """One server."""
 
     one_moment = _ONE_MOMENT
+    fractions = 0
 
     def __init__(self, uri: str, settings: MySqlSettings) -> None:
         self._address = parse_uri(uri)
@@ -69,7 +71,10 @@ class MySqlDatabase(Database):
         self.dialect = TargetDialect(**{f.name: getattr(base, f.name) for f in dataclasses.fields(base)})
         self.home = unquote(urlsplit(uri).path.strip("/")) or HOME
         self.shown = self._address.shown
+        self.target = (uri, settings)
+        # Known once a session of its own was entered, and structures are changed over such a one.
         self._no_padding: str | None = None
+        self._folds_names = False
 
     def connect(self) -> MySqlSession:
         """Return a session."""
@@ -79,7 +84,18 @@ class MySqlDatabase(Database):
             wanted = "utf8mb4_nopad_bin" if session.is_mariadb else "utf8mb4_0900_bin"
             known = session.fetch("SELECT 1 FROM information_schema.collations WHERE collation_name = %s", (wanted,))
             self._no_padding = wanted if known else "utf8mb4_bin"
+        session.no_padding = self._no_padding
+        self.learn(session)
         return session
+
+    def learn(self, session: Session) -> None:
+        """Learn how the server stores names, and which collation counts blanks."""
+        assert isinstance(session, MySqlSession)
+        self._folds_names, self._no_padding = session.folds_names, session.no_padding or self._no_padding
+
+    def stored_name(self, name: tuple[str, str]) -> tuple[str, str]:
+        """Return names in lower case where the server has no others."""
+        return (name[0].lower(), name[1].lower()) if self._folds_names else name
 
     def table_options(self) -> str:
         """Return the collation: byte by byte, trailing blanks counted."""
@@ -89,6 +105,8 @@ class MySqlDatabase(Database):
         """Return the type of a column; JSON is text where rows are compared whole."""
         if column.type.kind is TypeKind.JSON and not table.handle_columns:
             return "LONGTEXT"
+        if column.type.kind is TypeKind.TIMESTAMP and self._settings.timestamp_type is TimestampType.DATETIME:
+            return f"DATETIME({column.type.scale})" if column.type.scale else "DATETIME"
         return super().column_type(column, table)
 
     def shown_value(self, column: Column) -> str:
@@ -104,19 +122,52 @@ class MySqlDatabase(Database):
     def traits(self, session: Session, schema: str, table: str) -> TableTraits:
         """Return what a table has."""
         columns = session.fetch(
-            "SELECT column_name FROM information_schema.columns WHERE BINARY table_schema = %s AND BINARY table_name = %s "
-            "ORDER BY ordinal_position",
-            (schema, table),
+            "SELECT c.column_name, coalesce(c.collation_name, ''), coalesce(t.engine, ''), coalesce(e.transactions, ''), c.data_type, "
+            "coalesce(c.numeric_scale, -1), coalesce(c.datetime_precision, 0), coalesce(c.character_maximum_length, 0), "
+            "c.is_nullable = 'NO' AND (c.data_type = 'timestamp' OR c.extra LIKE '%%auto_increment%%') "
+            "FROM information_schema.columns c "
+            "JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name "
+            f"LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE {self._same('c')} AND {self._same('t')} "
+            "ORDER BY c.ordinal_position",
+            self._names(schema, table) * 2,
         )
         parts = session.fetch(
-            "SELECT index_name, column_name FROM information_schema.statistics "
-            "WHERE BINARY table_schema = %s AND BINARY table_name = %s AND non_unique = 0",
-            (schema, table),
+            f"SELECT index_name, coalesce(column_name, ''), sub_part FROM information_schema.statistics s WHERE {self._same('s')} "
+            "AND non_unique = 0",
+            self._names(schema, table),
         )
         unique: dict[str, set[str]] = {}
-        for index, column in parts:
-            unique.setdefault(str(index), set()).add(str(column))
-        return TableTraits(tuple(str(c) for (c,) in columns), tuple(frozenset(names) for names in unique.values()))
+        for index, column, prefix in parts:
+            unique.setdefault(str(index), set()).add(f"{column}({prefix})" if prefix else str(column))
+        collations = {str(c): str(collation) for c, collation, *_ in columns if collation}
+        engines = {(str(engine), str(transactions)) for _, _, engine, transactions, *_ in columns}
+        unsafe = [f"has no transactions ({engine})" if engine else "is no table" for engine, kept in engines if kept != "YES"]
+        return TableTraits(
+            tuple(str(c) for c, *_ in columns),
+            tuple(frozenset(names) for names in unique.values()),
+            frozenset(c for c, collation in collations.items() if not collation.endswith(("_bin", "binary"))),
+            frozenset(c for c, collation in collations.items() if collation.endswith("_bin") and not collation.endswith(_UNPADDED)),
+            unsafe[0] if unsafe else "",
+            tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, _, _, _, kind, scale, digits, chars, _ in columns),
+            frozenset(str(c) for c, *_, filled in columns if filled),
+            self._acting(session, schema, table) if len(unique) > 1 and self._settings.check_foreign_keys else "",
+        )
+
+    def _acting(self, session: Session, schema: str, table: str) -> str:
+        found = session.fetch(
+            "SELECT r.constraint_name FROM information_schema.referential_constraints r "
+            "WHERE r.unique_constraint_schema = %s AND r.referenced_table_name = %s AND r.delete_rule NOT IN ('RESTRICT', 'NO ACTION')",
+            (schema, table),
+        )
+        return f"foreign key {found[0][0]}" if found else ""
+
+    def _same(self, alias: str) -> str:
+        """Return the condition that a row of the server's catalog is about a table; equality lets it look at that table alone."""
+        same = f"{alias}.table_schema = %s AND {alias}.table_name = %s"
+        return same if self._folds_names else f"{same} AND BINARY {alias}.table_schema = %s AND BINARY {alias}.table_name = %s"
+
+    def _names(self, schema: str, table: str) -> tuple[str, ...]:
+        return (schema, table) if self._folds_names else (schema, table) * 2
 
     def alterations(self, before: TableSchema, after: TableSchema, defaults: Mapping[int, Any]) -> list[str]:
         """Return one statement that does everything at once."""
@@ -156,6 +207,8 @@ class MySqlDatabase(Database):
         kind = column.type.kind
         if kind in FLOAT_KINDS:
             return (values.is_nan() | values.is_infinite()).fill_null(value=False)
+        if kind is TypeKind.DECIMAL and values.dtype == pl.String:
+            return values.str.contains("[NI]").fill_null(value=False)
         if kind in _DATED and values.dtype == pl.String:
             return (~(values.str.contains(_DATE) & ~values.str.ends_with("BC"))).fill_null(value=False)
         if kind is TypeKind.TIME and values.dtype == pl.String:

@@ -5,6 +5,8 @@ Invariant: what is not surely permanent is tried again; no text has a password.
 
 from __future__ import annotations
 
+import re
+
 from penstock.access.mysql_server import ServerAddress
 from penstock.model.errors import PenstockError
 
@@ -14,7 +16,36 @@ _REFUSED = frozenset({1044, 1045, 1142, 1143, 1227, 1049, 1370, 1396, 1698, 1820
 """Who may not log in, or not do this. A server that is read-only may be one that takes over, and is asked again."""
 _VALUES = frozenset({1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 3140, 3141, 4025, 1690, 1411, 1441, 3819, 3156, 1364, 1300, 4078})
 """A value that does not fit its column, or that a constraint of the table refuses."""
-_STRUCTURE = frozenset({1054, 1064, 1071, 1074, 1075, 1101, 1103, 1113, 1117, 1118, 1146, 1170, 1050, 1060, 1061, 1068, 1069, 1091, 1235})
+_STRUCTURE = frozenset(
+    {
+        1054,
+        1064,
+        1071,
+        1074,
+        1075,
+        1101,
+        1103,
+        1113,
+        1117,
+        1118,
+        1146,
+        1906,
+        3105,
+        1059,
+        1102,
+        1166,
+        1170,
+        1050,
+        1060,
+        1061,
+        1068,
+        1069,
+        1091,
+        1235,
+    }
+)
+_COLUMN = re.compile(r"(?:for column |^Column |^Field )((?:`[^`]*`\.)*`[^`]*`|'[^']*')")
+"""How the server names a column; of several places the last is its own, behind what it shows of the value."""
 _DUPLICATE = frozenset({1062, 1586, 1022, 1169})
 _FOREIGN = frozenset({1216, 1217, 1451, 1452})
 
@@ -31,7 +62,9 @@ def failure(error: BaseException, address: ServerAddress) -> PenstockError:
         return PenstockError("SINK_FULL", what)
     if code in _VALUES:
         # The server shows the value itself, which is not to stand in logs.
-        return PenstockError("SINK_VALUE_REFUSED", f"{address.shown}: the server refuses a value, error {code}")
+        named = _COLUMN.findall(text)
+        column = f" of column {named[-1]}" if named else ""
+        return PenstockError("SINK_VALUE_REFUSED", f"{address.shown}: the server refuses a value{column}, error {code}")
     if code in _DUPLICATE:
         return PenstockError("SINK_UNAVAILABLE", f"{address.shown}: another row holds a value of a unique key, error {code}")
     if code in _FOREIGN:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.sink.tables.maintainer import TableMaintainer
     from penstock.sink.tables.reading import DatabaseTables
     from penstock.sink.tables.sink import TableSink
+    from penstock.sink.tables.state import DatabaseState
     from penstock.target.storage import Guard
 
 _PARAMETERS = frozenset({"ssl", "ssl-ca", "ssl-cert", "ssl-key", "connect-timeout-s", "clear-password"})
@@ -51,6 +52,14 @@ class MySqlKind(TargetKind):
 
         bare, settings = self.settings(uri, options)
         return TableMaintainer(MySqlDatabase(bare, settings), settings, run, guard, patience_of(answer_s_max))
+
+    def make_state(self, uri: str, options: Mapping[str, Any]) -> DatabaseState:
+        """Return what the tables hold."""
+        from penstock.sink.mysql.database import MySqlDatabase
+        from penstock.sink.tables.state import DatabaseState
+
+        bare, settings = self.settings(uri, options)
+        return DatabaseState(MySqlDatabase(bare, settings), settings)
 
     def make_tables(self, uri: str, options: Mapping[str, Any]) -> DatabaseTables:
         """Return the tables that the target holds."""

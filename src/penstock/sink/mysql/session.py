@@ -22,13 +22,23 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import BINARY_KINDS, TypeKind
 from penstock.readback.replay_dialect import Dialect, shown
-from penstock.readback.replay_loading import KEYS_PER_STATEMENT, ROWS_PER_CALL, TableNames, literals, row_texts, statement_parts
+from penstock.readback.replay_loading import (
+    KEYS_PER_STATEMENT,
+    ROWS_PER_CALL,
+    STATEMENT_BYTES_MAX,
+    TableNames,
+    literals,
+    row_texts,
+    statement_parts,
+)
 from penstock.sink.mysql.errors import failure
 from penstock.sink.tables.database import Session
 
 T = TypeVar("T")
 MODES = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 _PACKET_BYTES = 1 << 20
+_SPARE_BYTES = 64
+_ALL_ROWS = 2**64 - 1
 _SAVEPOINT = "penstock_load"
 _NO_LOCAL = frozenset({1148, 3948, 3950, 4166})
 """What servers answer that take no LOAD DATA LOCAL."""
@@ -38,6 +48,7 @@ class LoadingConnection(GuardedConnection):
     """A connection that answers a server's question for a file with rows in memory."""
 
     rows: bytes | None = None
+    piece_bytes = _PACKET_BYTES
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result = None
@@ -59,8 +70,8 @@ class _LoadingResult(MySQLResult):  # type: ignore[misc]
         LoadLocalPacketWrapper(first_packet)
         connection = self.connection
         content, connection.rows = memoryview(connection.rows or b""), None
-        for start in range(0, len(content), _PACKET_BYTES):
-            connection.write_packet(bytes(content[start : start + _PACKET_BYTES]))
+        for start in range(0, len(content), connection.piece_bytes):
+            connection.write_packet(bytes(content[start : start + connection.piece_bytes]))
         connection.write_packet(b"")
         ok_packet = connection._read_packet()
         if not ok_packet.is_ok_packet():
@@ -77,15 +88,24 @@ class MySqlSession(Session):
         checks = int(check_foreign_keys)
         modes = (
             f"SET SESSION time_zone = '+00:00', sql_mode = '{MODES}', foreign_key_checks = {checks}, "
-            "tx_isolation = 'READ-COMMITTED', innodb_lock_wait_timeout = 30"
+            "tx_isolation = 'READ-COMMITTED', innodb_lock_wait_timeout = 30, lock_wait_timeout = 30, "
+            f"sql_safe_updates = 0, sql_select_limit = {_ALL_ROWS}"
         )
         self._connection = self._guarded(
             lambda: login(address, _ANSWER_S_MAX, LoadingConnection, client_flag=CLIENT.LOCAL_FILES, write_timeout=_ANSWER_S_MAX)
         )
         self.version = str(self._connection.get_server_info())
-        if not self.is_mariadb:
+        if self.is_mariadb:
+            modes += ", max_statement_time = 0"
+        else:
             modes = modes.replace("tx_isolation", "transaction_isolation")
         self.fetch(modes)
+        # What a server takes at once may be less than what is usual.
+        self.no_padding: str | None = None
+        """The collation in which blanks at the end count, where somebody asked for it."""
+        packet, lowers = self.fetch("SELECT @@max_allowed_packet, @@lower_case_table_names")[0]
+        self._packet_bytes, self.folds_names = int(packet), int(lowers) != 0
+        self._connection.piece_bytes = min(_PACKET_BYTES, self._packet_bytes // 2)
 
     @property
     def is_mariadb(self) -> bool:
@@ -115,10 +135,12 @@ class MySqlSession(Session):
         ending = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{c} = VALUES({c})" for c in others)
         self._statements(f"INSERT INTO {names.table} ({names.list}) VALUES", row_texts(frame), ROWS_PER_CALL, ending)
 
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in; a row that still holds what one of them wants in a unique key goes: its own change is on its way."""
+    def insert(self, table: TableSchema, rows: pl.DataFrame, *, replacing: bool) -> None:
+        """Put rows in; a row that still holds what one of them wants in a unique key goes, or the statement fails."""
         names, frame = TableNames(self._dialect, table), shown(rows, row_columns(table), self._dialect)
-        self._statements(f"REPLACE INTO {names.table} ({names.list}) VALUES", row_texts(frame), ROWS_PER_CALL, "")
+        self._statements(
+            f"{'REPLACE' if replacing else 'INSERT'} INTO {names.table} ({names.list}) VALUES", row_texts(frame), ROWS_PER_CALL, ""
+        )
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
         """Remove the rows with these keys."""
@@ -152,10 +174,18 @@ class MySqlSession(Session):
         self._connection._force_close()
 
     def _statements(self, head: str, rows: pl.Series, rows_max: int, ending: str) -> None:
-        for part in statement_parts(rows, rows_max):
-            self._query(f"{head} {part}{ending}")
+        bytes_max = min(STATEMENT_BYTES_MAX, self._packet_bytes - len(head.encode()) - len(ending.encode()) - rows_max - _SPARE_BYTES)
+        for part in statement_parts(rows, rows_max, max(1, bytes_max)):
+            sql = f"{head} {part}{ending}".encode()
+            if len(sql) >= self._packet_bytes:
+                raise PenstockError(
+                    "SINK_VALUE_REFUSED",
+                    f"{self._address.shown}: a row takes {len(sql):,} bytes, and max_allowed_packet is {self._packet_bytes:,}",
+                    "Raise max_allowed_packet of the server.",
+                )
+            self._query(sql)
 
-    def _query(self, sql: str) -> int:
+    def _query(self, sql: str | bytes) -> int:
         return self._guarded(lambda: int(self._connection.query(sql)))
 
     def _load_local(self, names: TableNames, columns: Sequence[Column], frame: pl.DataFrame) -> bool:

@@ -28,6 +28,8 @@ _NO_DATE = r"^0000|^\d+-00|^\d+-\d\d-00"
 _SIGNED = {TypeKind.TINYINT: "SMALLINT", TypeKind.SMALLINT: "SMALLINT", TypeKind.MEDIUMINT: "INTEGER", TypeKind.INT: "INTEGER"}
 _UNSIGNED = {TypeKind.TINYINT: "SMALLINT", TypeKind.SMALLINT: "INTEGER", TypeKind.MEDIUMINT: "INTEGER"}
 _SPARE = "penstock_spare_"
+_KEPT = ("rp", "pp")
+"""Kinds of relations and how they are kept: tables, plain or partitioned, that are there after a crash."""
 
 
 class TargetDialect(Dialect):
@@ -52,6 +54,7 @@ class TargetDialect(Dialect):
 class PostgresDatabase(Database):
     """One server."""
 
+    fractions = 6
     one_moment = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
 
     def __init__(self, uri: str, settings: PostgresSettings) -> None:
@@ -61,6 +64,7 @@ class PostgresDatabase(Database):
         self.home = HOME
         parts = urlsplit(uri)
         self.shown = f"postgresql://{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+        self.target = (uri, settings)
 
     def connect(self) -> PostgresSession:
         """Return a session."""
@@ -68,6 +72,7 @@ class PostgresDatabase(Database):
 
     def column_type(self, column: Column, table: TableSchema) -> str:
         """Return the type of a column; JSON is text where rows are compared whole."""
+        _check_name(column.name, "column names")
         if column.type.kind is TypeKind.JSON and not table.handle_columns:
             return "TEXT"
         return super().column_type(column, table)
@@ -83,24 +88,45 @@ class PostgresDatabase(Database):
     def traits(self, session: Session, schema: str, table: str) -> TableTraits:
         """Return what a table has."""
         for name in (schema, table):
-            if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
-                # The server would cut it, and take another table for this one.
-                raise PenstockError("SINK_UNWRITABLE", f"{name}: PostgreSQL has names of {_NAME_BYTES_MAX} bytes", "Set table-name.")
+            _check_name(name, "names")
         columns = session.fetch(
-            "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
+            "SELECT a.attname, t.typname IN ('citext', 'bpchar') OR NOT coalesce(o.collisdeterministic, true), "
+            "c.relkind::text, c.relpersistence::text, c.relhasrules, t.typname, "
+            "coalesce(information_schema._pg_numeric_scale(a.atttypid, a.atttypmod), 1000), "
+            "coalesce(information_schema._pg_datetime_precision(a.atttypid, a.atttypmod), 6), "
+            "coalesce(information_schema._pg_char_max_length(a.atttypid, a.atttypmod), 0) FROM pg_attribute a "
+            "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_type t ON t.oid = a.atttypid "
+            "LEFT JOIN pg_collation o ON o.oid = a.attcollation "
+            "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind <> 'i' ORDER BY a.attnum",
             (schema, table),
         )
         parts = session.fetch(
             "SELECT i.indexrelid::bigint, coalesce(a.attname, '') FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey) "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid "
+            "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
             "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique",
             (schema, table),
         )
         unique: dict[int, set[str]] = {}
         for index, column in parts:
             unique.setdefault(int(index), set()).add(str(column))
-        return TableTraits(tuple(str(c) for (c,) in columns), tuple(frozenset(names) for names in unique.values()))
+        unsafe = _unsafe(columns)
+        return TableTraits(
+            tuple(str(c) for c, *_ in columns),
+            tuple(frozenset(names) for names in unique.values()),
+            frozenset(str(c) for c, is_loose, *_ in columns if is_loose),
+            unsafe=unsafe,
+            shapes=tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, *_, kind, scale, digits, chars in columns),
+            acting=self._acting(session, schema, table) if len(unique) > 1 and not self._settings.replication_role else "",
+        )
+
+    def _acting(self, session: Session, schema: str, table: str) -> str:
+        found = session.fetch(
+            "SELECT k.conname FROM pg_constraint k JOIN pg_class c ON c.oid = k.confrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND k.contype = 'f' AND k.confdeltype NOT IN ('a', 'r')",
+            (schema, table),
+        )
+        return f"foreign key {found[0][0]}" if found else ""
 
     def alterations(self, before: TableSchema, after: TableSchema, defaults: Mapping[int, Any]) -> list[str]:
         """Return the statements, in an order in which no name is taken."""
@@ -146,6 +172,25 @@ class PostgresDatabase(Database):
         if column.type.kind in _DATED:
             odd |= values.str.contains(_NO_DATE)
         return odd.fill_null(value=False)
+
+
+def _unsafe(columns: Sequence[tuple[Any, ...]]) -> str:
+    """Return why a relation is none that keeps rows as they are given."""
+    for _, _, kind, kept, has_rules, *_ in columns[:1]:
+        if kind not in {"r", "p"}:
+            return "is no table"
+        if kind + kept not in _KEPT:
+            return "is unlogged: a crash empties it"
+        if has_rules:
+            return "has rules, which do something else than they are told"
+    return ""
+
+
+def _check_name(name: str, what: str) -> None:
+    """Raise for a name that the server would cut, and take for another one."""
+    if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
+        hint = "Rename the column, or leave it out of the feed." if what == "column names" else "Set table-name."
+        raise PenstockError("SINK_UNWRITABLE", f"{name}: PostgreSQL has {what} of {_NAME_BYTES_MAX} bytes", hint)
 
 
 def _without_primary_key(full: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.sink.tables.maintainer import TableMaintainer
     from penstock.sink.tables.reading import DatabaseTables
     from penstock.sink.tables.sink import TableSink
+    from penstock.sink.tables.state import DatabaseState
     from penstock.target.storage import Guard
 
 _PARAMETERS = frozenset(
@@ -54,6 +55,14 @@ class PostgresKind(TargetKind):
 
         bare, settings = self.settings(uri, options)
         return TableMaintainer(PostgresDatabase(bare, settings), settings, run, guard, patience_of(answer_s_max))
+
+    def make_state(self, uri: str, options: Mapping[str, Any]) -> DatabaseState:
+        """Return what the tables hold."""
+        from penstock.sink.postgres.database import PostgresDatabase
+        from penstock.sink.tables.state import DatabaseState
+
+        bare, settings = self.settings(uri, options)
+        return DatabaseState(PostgresDatabase(bare, settings), settings)
 
     def make_tables(self, uri: str, options: Mapping[str, Any]) -> DatabaseTables:
         """Return the tables that the target holds."""

@@ -30,6 +30,9 @@ _MODES = (
     "SET lock_timeout TO '30s'",
     "SET default_transaction_isolation TO 'read committed'",
     "SET client_min_messages TO 'error'",
+    "SET IntervalStyle TO 'postgres'",
+    # Rows that a policy hides would be passed over in silence; so it is an error.
+    "SET row_security TO off",
 )
 _FEW_ROWS = 500
 """Up to so many rows a statement is cheaper than a temporary table."""
@@ -40,13 +43,12 @@ class PostgresSession(Session):
 
     def __init__(self, uri: str, shown_place: str, dialect: Dialect, *, replication_role: bool) -> None:
         self._uri, self._shown, self._dialect = uri, shown_place, dialect
-        self._connection = self._guarded(lambda: login(uri, connect_timeout=10) if "connect_timeout" not in uri else login(uri))
+        # Texts of statements are as large as what they write: none is kept for the case that it comes again.
+        settings = {"prepare_threshold": None} | ({} if "connect_timeout" in uri else {"connect_timeout": 10})
+        self._connection = self._guarded(lambda: login(uri, **settings))
         self._loader = PostgresLoader(dialect, self._connection, self.fetch)
         try:
-            for mode in _MODES:
-                self.fetch(mode)
-            if replication_role:
-                self.fetch("SET session_replication_role TO replica")
+            self.fetch("; ".join((*_MODES, *(("SET session_replication_role TO replica",) if replication_role else ()))))
         except BaseException:
             self.close()
             raise
@@ -78,8 +80,9 @@ class PostgresSession(Session):
         else:
             self._guarded(lambda: self._loader.upsert(table, rows))
 
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in whose keys were just removed."""
+    def insert(self, table: TableSchema, rows: pl.DataFrame, *, replacing: bool) -> None:
+        """Put rows in whose keys were just removed; where another row holds a value of a unique key, the statement fails."""
+        del replacing
         self.load(table, rows)
 
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:

@@ -46,7 +46,7 @@ class StorageKind(TargetKind):
 
         target_uri, settings = from_uri(uri, options)
         retry = retry_of(settings) if answer_s_max is None else RetrySettings(request_s_max=answer_s_max, total_s_max=answer_s_max)
-        return StorageMaintainer(TargetAddress(target_uri, retry).open(guard=guard), settings)
+        return StorageMaintainer(TargetAddress(target_uri, retry).open(guard=guard), settings, claimant=run.claimant)
 
     def make_clean_up(self, uri: str, options: Mapping[str, Any], guard: Guard, clock: Clock) -> CleanUp | None:
         """Return what lets files expire, or None where they are kept for ever."""

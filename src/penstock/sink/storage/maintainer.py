@@ -1,7 +1,7 @@
 """What happens to a storage target once per feed: checking, claiming, schema files of DDLs, checksums, transactions, the checkpoint.
 
-Invariants: a target belongs to at most one feed, by the owner object that a claim creates; ``check`` leaves nothing behind when it raises;
-a DDL's files are the same however often it is written; the published checkpoint never goes back. Runs beside the driver.
+Invariants: nothing of a window counts in a target that lost the mark of its feed; a DDL's files are the same however often it is written;
+the published checkpoint never goes back. Runs beside the driver.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from penstock.format.json.transaction_messages import boundary_messages
 from penstock.format.layout.checkpoint import parse_checkpoint, render_checkpoint
 from penstock.format.layout.checksum_record import FileChecksum, record_path, render_record
 from penstock.format.layout.partition_record import partition_records
-from penstock.format.layout.paths import METADATA_PATH, OWNER_DIR, OWNER_PATH
+from penstock.format.layout.paths import METADATA_PATH
 from penstock.format.layout.schema_file import SchemaFile, parse_schema_file
 from penstock.format.layout.transaction_index import IndexedFile, TransactionIndex, index_path, messages_path
-from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent, DdlType
-from penstock.model.decoding import decoded
 from penstock.model.errors import InvariantError, PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherResult, WrittenFile
+from penstock.target.owner_mark import OwnerMark
 from penstock.target.settings import StorageSinkSettings
 from penstock.target.storage import SMALL_BYTES_MAX, ObjectTarget
 
@@ -35,58 +34,27 @@ _PUBLISH_TRIES_MAX = 10
 _SCHEMA_DDLS = frozenset({DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA})
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """The content of the owner object: the feed's name, and a random id that tells two feeds of one name apart."""
-
-    feed: str
-    id: str
-
-
 class StorageMaintainer:
     """Acts once per feed on a storage target; implements ``penstock.sink.contract.SinkMaintainer``. Not thread safe."""
 
-    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None) -> None:
+    def __init__(self, target: ObjectTarget, settings: StorageSinkSettings, rng: random.Random | None = None, claimant: str = "") -> None:
+        """``claimant`` is the feed whose mark the target must have, where it was claimed."""
         self._target = target
         self._settings = settings
-        self._rng = rng or system_random()
+        self._mark = OwnerMark(target, rng)
+        self._claimant = claimant
 
     def check(self, feed: str) -> None:
         """Raise unless the target is writable and empty or this feed's own."""
-        owner = self.owner()
-        if owner is not None and owner.feed != feed:
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed!r}")
-        if owner is None and not self._target.is_empty():
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} is not empty and belongs to no feed")
-        self.probe()
+        self._mark.check(feed)
 
     def probe(self) -> None:
         """Raise unless the target takes an object and lets go of it."""
-        probe = f"{OWNER_DIR}/probe-{self._random_id()}"
-        self._target.put_new(probe, b"penstock\n")
-        self._target.delete(probe)
+        self._mark.probe()
 
     def claim(self, feed: str) -> None:
         """Mark the target as this feed's; of two feeds that claim at once, one fails."""
-        owner = self.owner()
-        if owner is None:
-            try:
-                self._target.put_new(OWNER_PATH, msgspec.json.encode(Owner(feed, self._random_id())))
-            except PenstockError as error:
-                if error.code != "SINK_CONFLICT":
-                    raise
-            owner = self.owner()
-        if owner is None or owner.feed != feed:
-            raise PenstockError("SINK_OCCUPIED", f"{self._target.name} belongs to feed {owner.feed if owner else 'unknown'!r}")
-
-    def owner(self) -> Owner | None:
-        """Return who claimed the target, or None."""
-        content = self._target.find(OWNER_PATH)
-        if content is None:
-            return None
-        try:
-            return decoded(content, Owner)
-        except msgspec.MsgspecError as error:
-            raise PenstockError("FILE_MALFORMED", f"{OWNER_PATH}: line 1: {error}") from error
+        self._mark.claim(feed)
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL; return their paths."""
@@ -94,6 +62,8 @@ class StorageMaintainer:
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Write the checksums of a window's files, and its transactions; a window that is written again has the same."""
+        if self._claimant:
+            self._mark.require(self._claimant)
         files = [file for result in results for file in result.files]
         if not files:
             return
@@ -124,7 +94,9 @@ class StorageMaintainer:
             raise PenstockError("SINK_UNAVAILABLE", f"{self._target.name}: {METADATA_PATH} never stood still")
 
     def published_ts(self) -> int:
-        """Return the checkpoint that is published, 0 where none is."""
+        """Return the checkpoint that is published, 0 where none is; raise where the target is not the feed's any more."""
+        if self._claimant:
+            self._mark.require(self._claimant)
         content = self._target.find(METADATA_PATH)
         return 0 if content is None else parse_checkpoint(content)
 
@@ -142,9 +114,6 @@ class StorageMaintainer:
             return False
         reach("metadata:after")
         return True
-
-    def _random_id(self) -> str:
-        return f"{self._rng.getrandbits(128):032x}"
 
 
 def write_ddl_files(target: ObjectTarget, settings: StorageSinkSettings, event: DdlEvent) -> list[str]:
@@ -200,12 +169,12 @@ def ddl_files(event: DdlEvent, *, output_column_id: bool = False) -> Iterator[Sc
 
 
 def _single(event: DdlEvent) -> tuple[DdlType, list[str]]:
-    """Return type and text per table: statements over several tables are written as one per table."""
+    """Return type and text per table: statements over several tables are written as one per table, renames in one form."""
     count = len(event.tables)
     if event.type is DdlType.CREATE_TABLES:
         parts = statements(event.query)
         return DdlType.CREATE_TABLE, parts if len(parts) == count else [event.query] * count
-    if event.type is DdlType.RENAME_TABLES:
+    if event.type in {DdlType.RENAME_TABLE, DdlType.RENAME_TABLES}:
         old = {table_id: (schema, table) for table_id, schema, table in event.old_names}
         return DdlType.RENAME_TABLE, [
             rename_text(old[t.table_id], (t.schema, t.table)) if t.table_id in old else event.query for t in event.tables

@@ -10,8 +10,7 @@ import bisect
 import threading
 from dataclasses import dataclass, field
 
-from penstock.sink.contract import Histogram, TaskReport
-from penstock.sink.metric_names import (
+from penstock.model.metrics.names import (
     DDL_AFFECTED,
     FLUSH_COUNT,
     FLUSH_DURATION,
@@ -22,6 +21,7 @@ from penstock.sink.metric_names import (
     WAKE_CALLS,
     WAKE_SUPPRESSED,
 )
+from penstock.sink.contract import Histogram, TaskReport
 
 SECONDS_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 BYTES_BOUNDS = tuple(float(1 << shift) for shift in range(10, 31, 2))
@@ -63,8 +63,8 @@ class SinkCounters:
     def flushed(self, reason: str, seconds: float, nbytes: int) -> None:
         """Count a file that is in the target with its index."""
         self.count_flush(reason)
-        self.observe(FLUSH_DURATION, seconds, reason)
-        self.observe(FLUSH_FILE_SIZE, nbytes)
+        self.observe(FLUSH_DURATION.key, seconds, reason)
+        self.observe(FLUSH_FILE_SIZE.key, nbytes)
 
     def count_flush(self, reason: str) -> None:
         """Count a flush that ended in this way."""
@@ -75,14 +75,14 @@ class SinkCounters:
         """Return the counts so far."""
         with self._lock:
             counters: dict[str, float] = {
-                WAKE_CALLS: self.wake_calls,
-                WAKE_SUPPRESSED: self.wake_suppressed,
-                SPOOL_SPILLED_BYTES: self.spilled_bytes,
-                DDL_AFFECTED: self.ddl_dispatchers,
+                WAKE_CALLS.key: self.wake_calls,
+                WAKE_SUPPRESSED.key: self.wake_suppressed,
+                SPOOL_SPILLED_BYTES.key: self.spilled_bytes,
+                DDL_AFFECTED.key: self.ddl_dispatchers,
             }
-            counters.update({_labelled(FLUSH_COUNT, reason): count for reason, count in self._flushes.items()})
+            counters.update({_labelled(FLUSH_COUNT.key, reason): count for reason, count in self._flushes.items()})
             histograms = {name: Histogram(h.bounds, tuple(h.counts), h.total) for name, h in self._histograms.items()}
-        return TaskReport(counters, {SPOOL_BYTES: self.spool_bytes_peak, SPOOL_ITEMS: self.spool_items_peak}, histograms)
+        return TaskReport(counters, {SPOOL_BYTES.key: self.spool_bytes_peak, SPOOL_ITEMS.key: self.spool_items_peak}, histograms)
 
 
 def _labelled(name: str, reason: str) -> str:

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from penstock.format.layout.checksum_record import checksum_of
 from penstock.format.layout.index_file import parse_index, render_index
-from penstock.format.layout.paths import DataDir, DataPath, dispatcher_text, parse_schema_path, schema_dir
+from penstock.format.layout.paths import DataDir, DataPath, parse_schema_path, schema_dir
 from penstock.format.layout.schema_file import SchemaFile
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
@@ -98,7 +98,8 @@ class FilePublisher:
         self._target = target
         self._versions = versions
         self._records = records
-        self._dispatcher = dispatcher_text(work.dispatcher.table_id, work.dispatcher.span, work.dispatcher.spans)
+        one = work.dispatcher
+        self._dispatcher = self._layout.dispatcher_text(one.table_id, one.span, one.spans, work.table.partition_id)
         self._position = dict(work.position)
         self._last_key = ""
         self._indexes: dict[str, tuple[int, str | None]] = {}

@@ -21,11 +21,11 @@ from penstock.model.batch import commit_ts_array
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError, PenstockError
+from penstock.model.metrics.names import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.failure_latch import FailureLatch
-from penstock.sink.metric_names import DDL_DRAIN_DURATION, DDL_WAIT_ENCODE, DDL_WAIT_REMOTE
 from penstock.sink.storage.cut_records import CutRecords
 from penstock.sink.storage.encode.dispatcher_encoder import DispatcherEncoder, Engine
 from penstock.sink.storage.encode.encoder_shards import EncoderShards
@@ -148,9 +148,9 @@ class StorageSink:
         self.engine.writers.wait_for(marker)
         end_s = self._clock.monotonic_s()
         self._counters.ddl_dispatchers += 1
-        self._counters.observe(DDL_DRAIN_DURATION, end_s - start_s)
-        self._counters.observe(DDL_WAIT_ENCODE, marker.encoded_s - start_s)
-        self._counters.observe(DDL_WAIT_REMOTE, end_s - marker.encoded_s)
+        self._counters.observe(DDL_DRAIN_DURATION.key, end_s - start_s)
+        self._counters.observe(DDL_WAIT_ENCODE.key, marker.encoded_s - start_s)
+        self._counters.observe(DDL_WAIT_REMOTE.key, end_s - marker.encoded_s)
 
     def write_block_event(self, dispatcher: DispatcherId, event: DdlEvent) -> Sequence[str]:
         """Write the schema files of a DDL that this dispatcher alone is involved in."""

@@ -17,8 +17,8 @@ from penstock.model.clock import system_random
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.settings.masking import mask_text
-from penstock.sink.storage.maintainer import StorageMaintainer
-from penstock.target.settings import StorageSinkSettings, from_uri
+from penstock.target.owner_mark import OwnerMark
+from penstock.target.settings import from_uri
 from penstock.target.storage import ObjectTarget, TargetAddress, unfenced
 
 _CREDENTIALS = "permission to list, read, create and delete objects below the prefix"
@@ -26,7 +26,7 @@ _CREDENTIALS = "permission to list, read, create and delete objects below the pr
 
 def check_storage(uri: str, options: Mapping[str, Any], feed: str | None) -> list[Finding]:
     """Return what was found; ``feed`` is the name of the feed that is meant to deliver there."""
-    target_uri, settings = from_uri(uri, options)
+    target_uri, _ = from_uri(uri, options)
     with _folders_as_they_were(target_uri):
         try:
             target = TargetAddress(target_uri).open(guard=unfenced)
@@ -34,7 +34,7 @@ def check_storage(uri: str, options: Mapping[str, Any], feed: str | None) -> lis
         except PenstockError as error:
             return [Finding("target: reachable", False, mask_text(f"[{error.code}] {error.detail}"), error.hint)]
         findings = [Finding("target: reachable", True, target.name, "it answers and can be listed")]
-        findings.append(_owner(target, settings, used, feed))
+        findings.append(_owner(target, used, feed))
         findings += _writes(target)
         return findings
 
@@ -53,9 +53,9 @@ def _folders_as_they_were(uri: str) -> Iterator[None]:
                 one.rmdir()
 
 
-def _owner(target: ObjectTarget, settings: StorageSinkSettings, used: bool, feed: str | None) -> Finding:
+def _owner(target: ObjectTarget, used: bool, feed: str | None) -> Finding:
     name, wanted = "target: free", "empty, or the feed's own"
-    owner = StorageMaintainer(target, settings).owner()
+    owner = OwnerMark(target).find()
     if owner is None and not used:
         return Finding(name, True, "empty", wanted)
     if owner is None:

@@ -19,9 +19,11 @@ from penstock.model.table import TableSchema
 from penstock.sink.tables.database import Database, Session, open_books_name
 from penstock.sink.tables.settings import TableSinkSettings
 
-OWNER, CHECKPOINT, BARRIER, TRANSACTIONS = "owner", "checkpoint", "barrier", "transactions"
+OWNER, CHECKPOINT, BARRIER, TRANSACTIONS, WINDOW = "owner", "checkpoint", "barrier", "transactions", "window"
 """What stands in the place of a dispatcher in rows that are the feed's as a whole."""
 ALL_DONE = 1 << 62
+FIRST_TOKEN = 1 << 61
+"""From here on, a count of rows is none, but what tells one attempt that compares tables from another."""
 _KEY_CHARS = 180
 
 
@@ -47,10 +49,25 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class MadeTable(msgspec.Struct, frozen=True):
-    """A table that the feed made, or took over, in the target: the upstream's version of it, and the ts of the state that it began with."""
+    """A table that the feed made, or took over, in the target: the upstream's version of it, and the ts of the state that it began with.
+
+    ``next_version`` is set where the database commits each DDL, from before it is brought to that version until it is known to be there.
+    """
 
     table: TableSchema
     state_ts: int = 0
+    next_version: int = 0
+
+    @classmethod
+    def of(cls, text: str, state_ts: int) -> MadeTable:
+        """Read what ``text`` gives."""
+        version, _, table = text.partition("|") if text[:1].isdigit() else ("0", "", text)
+        return cls(decoded(table, TableSchema), state_ts, int(version))
+
+    @property
+    def text(self) -> str:
+        """Return it as it stands in the books."""
+        return (f"{self.next_version}|" if self.next_version else "") + self.table.to_json().decode()
 
 
 class Books:
@@ -63,21 +80,27 @@ class Books:
         self.progress_name = self._dialect.table(schema, name)
         self.tables_name = self._dialect.table(schema, f"{name}_tables")
         self._place = (schema, name)
+        self._options = database.table_options()
 
     def exist(self, session: Session) -> bool:
         """Return whether there are books, all of them."""
         schema, name = self._place
         return bool(session.fetch(self._dialect.exists, (schema, f"{name}_tables")))
 
+    def ensure(self, session: Session) -> None:
+        """Make the books where they are missing; each statement is done at once."""
+        if not self.exist(session):
+            self.make(session)
+
     def make(self, session: Session) -> None:
-        """Make sure of the books; each statement is done at once."""
+        """Make the books; each statement is done at once."""
         word, text = self._dialect.schema_word, self._dialect.text
         key = (
             f"VARCHAR({_KEY_CHARS})"
             if self._dialect.name == "postgresql"
             else f"VARCHAR({_KEY_CHARS}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         )
-        options = self._dialect.table_options
+        options = self._options
         if not session.fetch(*self._schema_exists()):
             session.fetch(f"CREATE {word} IF NOT EXISTS {self._dialect.identifier(self.schema)}")
         number = "BIGINT NOT NULL"
@@ -126,18 +149,45 @@ class Books:
             (progress.window_ts, progress.rows, progress.ddls, progress.epoch, progress.note, feed, name),
         )
 
+    def end_earlier(self, session: Session, feed: str, to_ts: int) -> None:
+        """Make all dispatchers be in the window that ends at a ts, or in a later one: no attempt of an earlier one writes any more."""
+        session.fetch(
+            f"UPDATE {self.progress_name} SET window_ts = %s, applied_rows = 0, applied_ddls = 0 "
+            "WHERE feed = %s AND window_ts < %s AND dispatcher NOT IN (%s, %s)",
+            (to_ts, feed, to_ts, BARRIER, WINDOW),
+        )
+
+    def within_window(self, session: Session, feed: str, to_ts: int) -> dict[str, Progress]:
+        """Return the rows of the dispatchers that are in the window that ends at a ts, or in a later one."""
+        found = session.fetch(
+            f"SELECT dispatcher, window_ts, applied_rows, applied_ddls, epoch FROM {self.progress_name} "
+            "WHERE feed = %s AND window_ts >= %s",
+            (feed, to_ts),
+        )
+        return {str(name): Progress(*rest) for name, *rest in found}
+
+    def was_used(self, session: Session) -> bool:
+        """Return whether a window was recorded ever; this stands apart from the progress, so that either tells that the other is gone."""
+        return bool(session.fetch(f"SELECT 1 FROM {self.tables_name} WHERE target_schema = '' AND target_table = ''"))
+
+    def note_used(self, session: Session) -> None:
+        """Write down that a window was recorded."""
+        session.fetch(f"INSERT INTO {self.tables_name} (target_schema, target_table, state_ts, made) VALUES ('', '', 0, '')")
+
     def made(self, session: Session, schema: str, table: str, *, lock: bool = False) -> MadeTable | None:
         """Return a table that the feed made, by its names in the target."""
         ending = " FOR UPDATE" if lock else ""
         found = session.fetch(
             f"SELECT made, state_ts FROM {self.tables_name} WHERE target_schema = %s AND target_table = %s{ending}", (schema, table)
         )
-        return MadeTable(decoded(str(found[0][0]), TableSchema), int(found[0][1])) if found else None
+        return MadeTable.of(str(found[0][0]), int(found[0][1])) if found else None
 
     def all_made(self, session: Session) -> list[tuple[str, str, MadeTable]]:
         """Return all tables that the feed made, with their names in the target."""
-        found = session.fetch(f"SELECT target_schema, target_table, made, state_ts FROM {self.tables_name} ORDER BY 1, 2")
-        return [(str(s), str(t), MadeTable(decoded(str(made), TableSchema), int(ts))) for s, t, made, ts in found]
+        found = session.fetch(
+            f"SELECT target_schema, target_table, made, state_ts FROM {self.tables_name} WHERE target_schema <> '' ORDER BY 1, 2"
+        )
+        return [(str(s), str(t), MadeTable.of(str(made), int(ts))) for s, t, made, ts in found]
 
     def note(self, session: Session, name: tuple[str, str], made: MadeTable | None) -> None:
         """Write down that the feed made a table, or that it is gone."""
@@ -150,7 +200,7 @@ class Books:
             verb, ending = "INSERT", f" ON CONFLICT {same}"
         session.fetch(
             f"{verb} INTO {self.tables_name} (target_schema, target_table, state_ts, made) VALUES (%s, %s, %s, %s){ending}",
-            (*name, made.state_ts, made.table.to_json().decode()),
+            (*name, made.state_ts, made.text),
         )
 
     def _schema_exists(self) -> tuple[str, tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from penstock.model.clock import Clock, SystemClock, system_random
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.readback.replay_dialect import Dialect
+from penstock.sink.tables.idle_sessions import IDLE
 from penstock.sink.tables.settings import TableSinkSettings
 
 T = TypeVar("T")
@@ -34,11 +35,28 @@ class TableTraits:
     columns: tuple[str, ...]
     """Empty where there is no such table."""
     unique_sets: tuple[frozenset[str], ...] = ()
-    """The columns of its unique keys, the primary one among them."""
+    """The columns of its unique keys, the primary one among them; what no column says (an expression, a prefix) has a name of its own."""
+    loose: frozenset[str] = frozenset()
+    """The columns in which texts are equal that are not the same."""
+    padded: frozenset[str] = frozenset()
+    """The columns in which a text is equal to itself with blanks behind it."""
+    unsafe: str = ""
+    """Why rows of the table do not live and die with the transaction that carries their progress."""
+    shapes: tuple[tuple[str, str, int, int, int], ...] = ()
+    """Of each column name, type, digits behind the point, those of seconds, and how many characters it holds (0: not told)."""
+    filled: frozenset[str] = frozenset()
+    """The columns in which NULL becomes something else: the time, or the next number."""
+    acting: str = ""
+    """A foreign key of another table that does something to its rows where one of this table is deleted."""
 
 
 class Session(ABC):
     """One connection. Not thread safe. Everything that it raises is a ``PenstockError``."""
+
+    is_ready = False
+    """Whether its target was found to have what everybody relies on (``Transactions``)."""
+    first_given_s: float | None = None
+    """When its first borrower gave it back (``IdleSessions``)."""
 
     @abstractmethod
     def fetch(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -53,8 +71,11 @@ class Session(ABC):
         """Put rows in, in place of those with the same key."""
 
     @abstractmethod
-    def insert(self, table: TableSchema, rows: pl.DataFrame) -> None:
-        """Put rows in whose keys were just removed; what another row still holds of a unique key, that row loses or this fails."""
+    def insert(self, table: TableSchema, rows: pl.DataFrame, *, replacing: bool) -> None:
+        """Put rows in whose keys were just removed; what another row still holds of a unique key, that row loses or this fails.
+
+        ``replacing``: no two values of a unique key are equal here that are not upstream, so that row's own change is on its way.
+        """
 
     @abstractmethod
     def delete(self, table: TableSchema, rows: pl.DataFrame) -> None:
@@ -83,10 +104,18 @@ class Database(ABC):
     """The statements that begin a transaction in which everything is read as of one moment."""
     shown: str
     """Where it is, without how it is entered."""
+    fractions: int
+    """How many digits of a second a column has that names none."""
+    target: Hashable
+    """What is the same for two whose sessions are the same."""
 
     @abstractmethod
     def connect(self) -> Session:
         """Return a session whose modes leave every value as it is."""
+
+    def learn(self, session: Session) -> None:
+        """Learn from a session that another one of the same server opened what that told it of the server."""
+        del session
 
     @abstractmethod
     def traits(self, session: Session, schema: str, table: str) -> TableTraits:
@@ -112,6 +141,10 @@ class Database(ABC):
         """Return the type of a column of a table that is made."""
         return self.dialect.column_type(column, in_key=column in table.handle_columns)
 
+    def stored_name(self, name: tuple[str, str]) -> tuple[str, str]:
+        """Return the schema and name that a table has in the server which was given these."""
+        return name
+
     def table_options(self) -> str:
         """Return what stands behind the definition of a table."""
         return self.dialect.table_options
@@ -131,7 +164,10 @@ def patience_of(answer_s_max: float | None) -> Patience:
 
 
 class Transactions:
-    """Runs transactions over one session, which is opened when it is needed. Not thread safe."""
+    """Runs transactions over one session, which is there when it is needed. Not thread safe.
+
+    It may be one that somebody used before. What fails first over such a one says nothing of the target, and is tried at once over another.
+    """
 
     def __init__(
         self,
@@ -140,14 +176,19 @@ class Transactions:
         patience: Patience | None = None,
         stop: threading.Event | None = None,
         clock: Clock | None = None,
+        make_ready: Callable[[Session], None] | None = None,
     ) -> None:
+        """``make_ready`` makes sure of what all work relies on, once for a session."""
         self.database = database
+        self._make_ready = make_ready
         self._guard = guard
         self._patience = patience or Patience()
         self._stop = stop or threading.Event()
         self._clock: Clock = clock or SystemClock()
         self._rng = system_random()
         self._session: Session | None = None
+        # Of the first session only: one that failed is followed by one of our own.
+        self._is_lent, self._lends = False, True
 
     def run(self, work: Callable[[Session], T], *, begin: bool = True) -> T:
         """Do a piece of work as one transaction, or each statement by itself; again, as a whole, where that may help."""
@@ -159,6 +200,9 @@ class Transactions:
                     self._guard()
                 return self._once(work, begin)
             except PenstockError as error:
+                was_lent, self._is_lent = self._is_lent, False
+                if was_lent and error.code.startswith("SINK_") and not self._stop.is_set():
+                    continue
                 spent = attempt >= self._patience.attempts_max or self._clock.monotonic_s() >= until_s
                 if error.kind is not ErrorKind.TRANSIENT or spent or self._stop.is_set() or not error.code.startswith("SINK_"):
                     raise
@@ -166,26 +210,36 @@ class Transactions:
                 raise PenstockError("CANCELLED", "the sink is closed")
 
     def _once(self, work: Callable[[Session], T], begin: bool) -> T:
-        if self._session is None:
-            self._session = self.database.connect()
-        session = self._session
+        session = self._session = self._session or self._entered()
         try:
-            if not begin:
-                return work(session)
-            session.fetch(self.database.dialect.begin)
+            if self._make_ready is not None and not session.is_ready:
+                self._make_ready(session)
+                session.is_ready = True
+            if begin:
+                session.fetch(self.database.dialect.begin)
             result = work(session)
-            session.fetch("COMMIT")
+            if begin:
+                session.fetch("COMMIT")
         except BaseException:
             # Closing undoes what is not committed; what the server did with a commit that it did not answer, the next try finds.
-            self.close()
+            self._session = None
+            session.close()
             raise
+        self._is_lent = False
         return result
 
+    def _entered(self) -> Session:
+        found = IDLE.take(self.database.target) if self._lends else None
+        self._is_lent, self._lends = found is not None, False
+        if found is not None:
+            self.database.learn(found)
+        return found or self.database.connect()
+
     def close(self) -> None:
-        """Close the session, if one is open."""
+        """Let the session go, if there is one: whoever comes next may use it."""
         session, self._session = self._session, None
         if session is not None:
-            session.close()
+            IDLE.give(self.database.target, session)
 
 
 def open_books_name(settings: TableSinkSettings, database: Database) -> tuple[str, str]:

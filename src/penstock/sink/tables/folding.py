@@ -6,6 +6,8 @@ that comes to be, so values of unique keys are free when another row takes them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import polars as pl
@@ -14,11 +16,16 @@ import pyarrow as pa
 from penstock.format.csv.dialect import row_columns
 from penstock.model.errors import PenstockError
 from penstock.model.table import OP, TableSchema
+from penstock.model.types import TEXT_KINDS, TypeKind
 from penstock.readback.net_rows import COUNT, TAKEN, alive, last_of_each, net_copies, repeated
+from penstock.sink.choices import Keyless, UnfitValues
+from penstock.sink.tables.bending import bent_columns
 from penstock.sink.tables.database import Database, Session, TableTraits
-from penstock.sink.tables.settings import Keyless, TableSinkSettings, UnfitValues
+from penstock.sink.tables.settings import TableSinkSettings
 
 _LANE_SEED = 0x1A9E
+_OF_VALUES = frozenset({"SINK_VALUE_REFUSED", "SINK_UNAVAILABLE", "SINK_UNWRITABLE"})
+_BY_THE_FEED = "Let the feed make the table, or make it one that keeps transactions: InnoDB, or a logged table."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +77,103 @@ def fitted(frame: pl.DataFrame, table: TableSchema, database: Database, settings
     return frame
 
 
+def check_traits(table: TableSchema, traits: TableTraits) -> None:
+    """Raise where two rows of the source would be one in the target: texts are equal there that are not, or more is unique."""
+    names = [c.name for c in (table.handle_columns or row_columns(table)) if c.type.kind in TEXT_KINDS]
+    loose = sorted({name.lower() for name in names} & {name.lower() for name in traits.loose})
+    if loose:
+        raise PenstockError(
+            "SINK_UNWRITABLE",
+            f"{table.full_name} of the target: column {', '.join(loose)} takes texts for equal that are not the same, and names rows",
+            "Give it a collation that compares byte by byte.",
+        )
+    if traits.unsafe:
+        raise PenstockError("SINK_UNWRITABLE", f"{table.full_name} of the target {traits.unsafe}", _BY_THE_FEED)
+    handle = {c.id for c in table.handle_columns}
+    by_id = {c.id: c.name.lower() for c in table.columns}
+    known = [{by_id.get(i, "") for i in key} for key in (handle, *table.unique_keys) if key]
+    for names_of in traits.unique_sets:
+        lowered = {name.lower() for name in names_of}
+        if not any(key <= lowered for key in known):
+            raise PenstockError(
+                "SINK_UNWRITABLE",
+                f"{table.full_name} of the target has a unique key over {', '.join(sorted(lowered))}, which the source has not",
+                "Drop it, or make it an index that is not unique.",
+            )
+
+
+def check_blanks(table: TableSchema, traits: TableTraits, frame: pl.DataFrame) -> None:
+    """Raise where a text that names a row ends with blanks, and the target would take it for the one without."""
+    padded = {name.lower() for name in traits.padded}
+    for column in table.handle_columns or row_columns(table):
+        if column.name.lower() in padded and column.type.kind in TEXT_KINDS - {TypeKind.CHAR}:
+            values = frame[column.field_name]
+            if values.dtype == pl.String and values.str.ends_with(" ").any():
+                raise PenstockError(
+                    "SINK_VALUE_REFUSED",
+                    f"{table.full_name}: column {column.name} has a text with blanks at its end, which do not count in the target",
+                    "Give it a collation without padding: utf8mb4_nopad_bin in MariaDB, utf8mb4_0900_bin in MySQL.",
+                )
+
+
+def check_table(table: TableSchema, traits: TableTraits, database: Database, frame: pl.DataFrame) -> None:
+    """Raise where a table of the target would not be the source's after these changes, and no server would say so."""
+    check_traits(table, traits)
+    bent = bent_columns(table, traits.shapes, database.fractions)
+    if bent:
+        raise PenstockError(
+            "SINK_UNWRITABLE",
+            f"{table.full_name} of the target: columns {', '.join(bent)} would change values without a word",
+            "Give them the type that they have upstream.",
+        )
+    check_blanks(table, traits, frame)
+
+
+def load(
+    session: Session, database: Database, settings: TableSinkSettings, table: TableSchema, traits: TableTraits, frame: pl.DataFrame
+) -> None:
+    """Put the rows of a first state in, of which none is there; part of the caller's transaction."""
+    check_table(table, traits, database, frame)
+    check_values(table, traits, frame)
+    session.load(table, fitted(frame, table, database, settings))
+
+
+@contextmanager
+def naming(table: TableSchema) -> Iterator[None]:
+    """Have errors about values say which table it is, which a server does not always."""
+    try:
+        yield
+    except PenstockError as error:
+        if error.code not in _OF_VALUES or table.full_name in error.detail:
+            raise
+        raise PenstockError(error.code, f"{table.full_name}: {error.detail}", error.hint) from None
+
+
+def check_values(table: TableSchema, traits: TableTraits, frame: pl.DataFrame) -> None:
+    """Raise where a value would be another one in the target: a NULL that is filled, a text whose blanks are cut off at its end."""
+    filled = {name.lower() for name in traits.filled}
+    for column in row_columns(table) if filled else ():
+        if column.name.lower() in filled and frame[column.field_name].null_count():
+            text = f"column {column.name} is NULL, and the target's would become something else"
+            raise PenstockError("SINK_VALUE_REFUSED", f"{table.full_name}: {text}", "Let the target's column be NULL.")
+    lengths = {name.lower(): length for name, kind, _, _, length in traits.shapes if kind == "varchar" and length > 0}
+    for column in row_columns(table):
+        length = lengths.get(column.name.lower(), 0)
+        if not length or column.type.kind not in TEXT_KINDS or (column.type.length or length + 1) <= length:
+            continue
+        values = frame[column.field_name]
+        if values.dtype == pl.String and (values.str.len_bytes() > length).any() and (values.str.len_chars() > length).any():
+            text = f"column {column.name} has a text of more than {length} characters"
+            raise PenstockError("SINK_VALUE_REFUSED", f"{table.full_name}: {text}", "Make the target's column longer.")
+
+
 def apply(
     session: Session, database: Database, settings: TableSinkSettings, table: TableSchema, traits: TableTraits, frame: pl.DataFrame
 ) -> None:
     """Apply changes, which are in order, to a table under its names in the target; part of the caller's transaction."""
+    check_table(table, traits, database, frame)
     folded = fold(fitted(frame, table, database, settings), table)
+    check_values(table, traits, folded.alive)
     if folded.counts is not None:
         if settings.keyless is Keyless.REFUSE:
             raise PenstockError(
@@ -92,10 +191,19 @@ def apply(
         if folded.alive.height:
             session.upsert(table, folded.alive)
         return
+    if traits.acting:
+        # Rows that only change are deleted and put in again below.
+        raise PenstockError(
+            "SINK_UNWRITABLE",
+            f"{table.full_name} of the target has several unique keys, and {traits.acting} deletes or changes rows where one of its goes",
+            "Drop its ON DELETE, or the other unique keys; or set replication-role (PostgreSQL), or check-foreign-keys to false.",
+        )
     # Another unique key may be taken by a row whose own change is folded behind: all of them go first.
     names = [c.field_name for c in table.handle_columns]
     touched = pl.concat([folded.gone, folded.alive.select(names)])
     if touched.height:
         session.delete(table, touched)
     if folded.alive.height:
-        session.insert(table, folded.alive)
+        loose = {name.lower() for name in traits.loose | traits.padded}
+        strict = all(not loose & {name.lower() for name in names_of} or keys <= names_of for names_of in traits.unique_sets)
+        session.insert(table, folded.alive, replacing=strict)

@@ -16,6 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherResult
 from penstock.sink.tables.books import BARRIER, CHECKPOINT, OWNER, Books, Progress
+from penstock.sink.tables.continuity import record_end
 from penstock.sink.tables.database import Database, Guard, Patience, Session, Transactions
 from penstock.sink.tables.settings import TableSinkSettings
 from penstock.sink.tables.structure import Structure
@@ -82,9 +83,7 @@ class TableMaintainer:
         had = self._do(self._books.exist, make=False)
         self._do(write, begin=False)
         if not had:
-            self._do(
-                lambda session: session.fetch(f"DROP TABLE IF EXISTS {self._books.progress_name}, {self._books.tables_name}"), make=False
-            )
+            self._do(self._drop_books, make=False)
 
     def write_block_event(self, event: DdlEvent) -> Sequence[str]:
         """Apply a DDL, while no other run or attempt changes structures."""
@@ -110,7 +109,10 @@ class TableMaintainer:
         return done
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
-        """Find the window whole: each dispatcher has committed its part."""
+        """Record that the window is whole: each dispatcher has committed its part, and what went before is still there."""
+        problem = self._do(lambda session: record_end(session, self._books, self._run_of, (from_ts, to_ts), results))
+        if problem is not None:
+            raise problem
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
         """Publish the checkpoint, and what it does not cover, unless a later one is there."""
@@ -137,19 +139,17 @@ class TableMaintainer:
         return self._do(read, make=False)
 
     def _do(self, work: Callable[[Session], T], *, make: bool = True, begin: bool = True) -> T:
-        """Do something in a transaction, over a connection that is closed behind it."""
-        transactions = Transactions(self._database, self._guard if make else None, self._patience)
-
-        def prepare(session: Session) -> None:
-            if not self._books.exist(session):
-                self._books.make(session)
-
+        """Do something in a transaction, or each statement by itself where the books are not made for it."""
+        made = (self._guard, self._books.ensure) if make else (None, None)
+        transactions = Transactions(self._database, made[0], self._patience, make_ready=made[1])
         try:
-            if make:
-                transactions.run(prepare, begin=False)
             return transactions.run(work, begin=begin and make)
         finally:
             transactions.close()
+
+    def _drop_books(self, session: Session) -> None:
+        session.is_ready = False
+        session.fetch(f"DROP TABLE IF EXISTS {self._books.progress_name}, {self._books.tables_name}")
 
 
 _OWN_BOOKS = "Give each feed a progress-table of its own, or drop the table where its feed is gone."

@@ -72,10 +72,11 @@ class DatabaseTables:
     def _rows(self, session: Session, table: TableSchema) -> Iterator[pl.DataFrame]:
         columns = row_columns(table)
         for values in session.read(table, [self._database.shown_value(c) for c in columns], ROWS_PER_READ):
-            yield pl.DataFrame([_series(c, one) for c, one in zip(columns, values, strict=True)])
+            found = zip(columns, values, strict=True)
+            yield pl.DataFrame([canonical(c.type, read_series(c, one)).alias(c.field_name) for c, one in found])
 
 
-def _series(column: Column, values: Sequence[object]) -> pl.Series:
+def read_series(column: Column, values: Sequence[object]) -> pl.Series:
     """Return the answers of a driver as a column has its values in change batches."""
     wanted = polars_type(column)
     if column.type.kind in ELEMENT_KINDS:
@@ -85,4 +86,4 @@ def _series(column: Column, values: Sequence[object]) -> pl.Series:
         series = pl.Series(values, dtype=pl.Binary)
     else:
         series = pl.Series([None if v is None else str(v) for v in values], dtype=pl.String)
-    return canonical(column.type, series.cast(wanted)).alias(column.field_name)
+    return series.cast(wanted)

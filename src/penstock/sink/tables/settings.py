@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from penstock.model.table import TableSchema
+from penstock.sink.choices import Keyless, UnfitValues
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 _PLACES = re.compile(r"\{(schema|table)\}")
@@ -24,20 +25,6 @@ class Atomicity(StrEnum):
 
     TABLE = "table"
     TRANSACTION = "transaction"
-
-
-class Keyless(StrEnum):
-    """What becomes of tables whose rows nothing names."""
-
-    COUNT = "count"
-    REFUSE = "refuse"
-
-
-class UnfitValues(StrEnum):
-    """What becomes of a value that the target's type cannot hold."""
-
-    REFUSE = "refuse"
-    NULL = "null"
 
 
 class ExistingRows(StrEnum):
@@ -83,6 +70,7 @@ class TableSinkSettings:
     bulk_load: bool = True
 
     format_name: ClassVar[str] = "tables"
+    holds_tables: ClassVar[bool] = True
 
     @property
     def indexes_transactions(self) -> bool:

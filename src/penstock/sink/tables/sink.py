@@ -24,7 +24,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.tables.books import Books
-from penstock.sink.tables.database import Database, Guard, Patience, Session, Transactions
+from penstock.sink.tables.database import Database, Guard, Patience, Transactions
 from penstock.sink.tables.settings import TableSinkSettings
 from penstock.sink.tables.structure import Structure
 from penstock.sink.tables.whole_transactions import HeldRows, apply_whole
@@ -77,7 +77,10 @@ class TableSink:
         self._opened += 1
         # A first state is of no transaction: it goes by itself.
         held = self._engine.settings.indexes_transactions and work.from_ts != TS_ZERO
-        self._dispatchers[work.dispatcher] = _Dispatcher(Gathering(work), worker, held=[] if held else None)
+        state = self._dispatchers[work.dispatcher] = _Dispatcher(Gathering(work), worker, held=[] if held else None)
+        if work.is_difference:
+            # What the target holds is read when this returns.
+            self._wait(state, lambda writer: writer.begin_difference(state.gathering))
 
     def add_dml_event(self, event: DmlEvent) -> None:
         """Queue an event for its worker."""
@@ -177,7 +180,8 @@ class TableSink:
                 tell()
 
     def _open_transactions(self) -> Transactions:
-        return Transactions(self._engine.database, self._guard, self._patience, self._stop)
+        engine = self._engine
+        return Transactions(engine.database, self._guard, self._patience, self._stop, make_ready=engine.books.ensure)
 
     def _wait(self, state: _Dispatcher, job: Job) -> None:
         done = threading.Event()
@@ -225,7 +229,7 @@ class _Worker:
         try:
             while (job := self._jobs.get()) is not None and self._latch.error is None:
                 if writer is None:
-                    writer = self._ready()
+                    writer = DispatcherWriter(self._engine, self._open)
                 job(writer)
                 with self._latch.lock:
                     self._told.notify_all()
@@ -234,19 +238,6 @@ class _Worker:
         finally:
             if writer is not None:
                 writer.close()
-
-    def _ready(self) -> DispatcherWriter:
-        transactions = self._open()
-
-        def make(session: Session) -> None:
-            if not self._engine.books.exist(session):
-                self._engine.books.make(session)
-
-        try:
-            transactions.run(make, begin=False)
-        finally:
-            transactions.close()
-        return DispatcherWriter(self._engine, self._open)
 
 
 def _bytes_of(records: pa.RecordBatch) -> int:

@@ -8,23 +8,31 @@ the books say of a table is done already. Runs on executors and beside the drive
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from penstock.ddl.statement import dropped_tables
 from penstock.format.csv.dialect import row_columns
 from penstock.model.ddl import IN_PLACE, DdlEvent, DdlType
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.rows.projection import default_of
 from penstock.model.table import TableSchema
+from penstock.sink.tables.bending import bent_columns
 from penstock.sink.tables.books import Books, MadeTable
-from penstock.sink.tables.database import Database, Session
+from penstock.sink.tables.database import Database, Session, TableTraits
 from penstock.sink.tables.settings import ExistingRows, TableSinkSettings
 
 _CREATES = frozenset({DdlType.CREATE_TABLE, DdlType.CREATE_TABLES})
 _RENAMES = frozenset({DdlType.RENAME_TABLE, DdlType.RENAME_TABLES})
-_ROWS_GO = frozenset({DdlType.DROP_PARTITION, DdlType.TRUNCATE_PARTITION, DdlType.EXCHANGE_PARTITION})
+_PARTITIONS = frozenset(
+    {
+        DdlType.ADD_PARTITION,
+        DdlType.DROP_PARTITION,
+        DdlType.TRUNCATE_PARTITION,
+        DdlType.REORGANIZE_PARTITION,
+        DdlType.EXCHANGE_PARTITION,
+    }
+)
+"""Tables of the target are not divided: rows that go with a partition are told as changes, or as what differs afterwards."""
 
 
 class Structure:
@@ -36,33 +44,59 @@ class Structure:
         self._settings = settings
         self._books = books
 
-    def prepare(self, session: Session, table: TableSchema, state_ts: int = 0) -> None:
-        """Make sure of an upstream's table; where a first state comes (``state_ts``), of one that has no rows from before it."""
-        name = self._settings.name_of(table.schema, table.table)
-        made = self._books.made(session, *name, lock=True)
+    def _name_of(self, schema: str, table: str) -> tuple[str, str]:
+        return self._database.stored_name(self._settings.name_of(schema, table))
+
+    def prepare(self, session: Session, table: TableSchema, state_ts: int = 0, *, again: bool = False) -> None:
+        """Make sure of an upstream's table; where a first state comes (``state_ts``), of one that has no rows from before it.
+
+        ``again``: all of its rows are compared, so one that was dropped is made, and one that changed unseen gets its columns.
+        """
+        name = self._name_of(table.schema, table.table)
+        made = self._made(session, table, lock=True)
         if made is not None:
-            self._check_same(name, made, table)
-            if state_ts and made.state_ts < state_ts:
-                self._clear(session, table)
-                self._books.note(session, name, MadeTable(made.table, state_ts))
+            if again or (state_ts and made.state_ts < state_ts):
+                self._renew(session, name, MadeTable(made.table, max(state_ts, made.state_ts)), table, clear=not again)
             return
         present = self._database.traits(session, *name)
         if not present.columns:
             self._create(session, table)
         else:
-            self._take_over(session, table, [c.lower() for c in present.columns])
+            self._take_over(session, table, present)
         self._books.note(session, name, MadeTable(table, state_ts))
+
+    def is_made(self, session: Session, table: TableSchema) -> bool:
+        """Return whether the books have an upstream's table, so that there is nothing to prepare for changes of it."""
+        return self._made(session, table) is not None
+
+    def _made(self, session: Session, table: TableSchema, *, lock: bool = False) -> MadeTable | None:
+        """Return what the books have of a table that may have rows here; raise where it may not."""
+        if table.partition_id and not self._settings.indexes_transactions:
+            raise PenstockError(
+                "DDL_UNSUPPORTED",
+                f"{table.full_name}: rows move between its partitions, which are apart in this source, and would come in no order",
+                "Set atomicity to transaction.",
+            )
+        name = self._name_of(table.schema, table.table)
+        made = self._books.made(session, *name, lock=lock)
+        if made is not None:
+            self._check_same(name, made, table)
+        return made
+
+    def _renew(self, session: Session, name: tuple[str, str], made: MadeTable, table: TableSchema, *, clear: bool) -> None:
+        """Have a table of the feed as it is now, whatever became of it while the feed did not look."""
+        if not self._database.traits(session, *name).columns:
+            self._create(session, table)
+            made = MadeTable(table, made.state_ts)
+        elif clear:
+            self._clear(session, table)
+        self._books.note(session, name, made)
+        self._alter(session, table, table.version)
 
     def apply(self, session: Session, event: DdlEvent) -> list[str]:
         """Apply a DDL; return what it was about."""
         if self._dialect.is_system(event.schema):
             raise PenstockError("DDL_UNSUPPORTED", f"{event.schema} is a schema of the target's own")
-        if event.type in _ROWS_GO:
-            raise PenstockError(
-                "DDL_UNSUPPORTED",
-                f"{event.query[:200]}: the target does not know which rows are of a partition",
-                "Take the table out of the feed, and in again: it comes with its state.",
-            )
         if event.type is DdlType.CREATE_SCHEMA:
             return self._create_schema(session, event.schema)
         if event.type is DdlType.DROP_SCHEMA:
@@ -76,7 +110,7 @@ class Structure:
         for table in tables:
             if event.type in _CREATES or event.type is DdlType.TRUNCATE_TABLE:
                 self._begin_empty(session, table, event.commit_ts)
-            elif event.type in IN_PLACE:
+            elif event.type in IN_PLACE or event.type in _PARTITIONS:
                 self._alter(session, table, event.commit_ts)
         return [table.full_name for table in tables]
 
@@ -105,7 +139,7 @@ class Structure:
         return [event.schema]
 
     def _drop(self, session: Session, schema: str, table: str, commit_ts: int) -> str:
-        name = self._settings.name_of(schema, table)
+        name = self._name_of(schema, table)
         made = self._books.made(session, *name)
         if made is not None and made.table.version <= commit_ts:
             session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(*name)}")
@@ -114,7 +148,7 @@ class Structure:
 
     def _begin_empty(self, session: Session, table: TableSchema, commit_ts: int) -> None:
         """Make a table that has no rows: one of the feed under this name is of a life that has ended."""
-        name = self._settings.name_of(table.schema, table.table)
+        name = self._name_of(table.schema, table.table)
         made = self._books.made(session, *name)
         if made is not None and made.table.version >= commit_ts:
             return
@@ -125,7 +159,7 @@ class Structure:
         self.prepare(session, table)
 
     def _alter(self, session: Session, table: TableSchema, commit_ts: int) -> None:
-        name = self._settings.name_of(table.schema, table.table)
+        name = self._name_of(table.schema, table.table)
         made = self._books.made(session, *name)
         if made is None:
             self.prepare(session, table)
@@ -133,29 +167,36 @@ class Structure:
         if made.table.version >= commit_ts:
             return
         before, after = self._settings.renamed(made.table), self._settings.renamed(table)
-        present = {c.lower() for c in self._database.traits(session, *name).columns}
-        names = [{c.name.lower() for c in row_columns(version)} for version in (before, after)]
-        # Where each DDL is committed, this one may have been done before a stop, and only the books are behind.
-        if not self._dialect.ddl_commits or names[0] == names[1] or not names[1] <= present or names[0] <= present:
+        # Where each DDL is committed, this one may have been done before a stop, and only the books are behind. They say that it was begun,
+        # because a column of that name may as well be somebody else's.
+        if made.next_version != table.version or not _is_done(before, after, self._database.traits(session, *name)):
+            if self._dialect.ddl_commits:
+                self._books.note(session, name, MadeTable(made.table, made.state_ts, table.version))
             defaults = {c.id: default_of(c).as_py() for c in after.columns}
-            for statement in self._database.alterations(before, after, defaults):
-                session.fetch(statement)
+            try:
+                for statement in self._database.alterations(before, after, defaults):
+                    session.fetch(statement)
+            except PenstockError as error:
+                if self._dialect.ddl_commits and error.kind is not ErrorKind.TRANSIENT:
+                    # Refused, and therefore surely not done.
+                    self._books.note(session, name, MadeTable(made.table, made.state_ts))
+                raise
         self._books.note(session, name, MadeTable(table, made.state_ts))
 
     def _rename(self, session: Session, event: DdlEvent) -> list[str]:
         old = {table_id: (schema, table) for table_id, schema, table in event.old_names}
         pairs: dict[tuple[str, str], tuple[MadeTable, TableSchema]] = {}
         for table in event.tables:
-            before = self._settings.name_of(*old.get(table.table_id, (table.schema, table.table)))
+            before = self._name_of(*old.get(table.table_id, (table.schema, table.table)))
             made = self._books.made(session, *before)
             if made is not None and made.table.version < event.commit_ts:
                 pairs[before] = (made, table)
-            elif made is None and self._books.made(session, *self._settings.name_of(table.schema, table.table)) is None:
+            elif made is None and self._books.made(session, *self._name_of(table.schema, table.table)) is None:
                 self.prepare(session, table)
-        moved = {name: pair for name, pair in pairs.items() if self._settings.name_of(pair[1].schema, pair[1].table) != name}
+        moved = {name: pair for name, pair in pairs.items() if self._name_of(pair[1].schema, pair[1].table) != name}
         for name, (_, table) in moved.items():
-            self._make_schema(session, self._settings.name_of(table.schema, table.table)[0])
-            target = self._settings.name_of(table.schema, table.table)
+            self._make_schema(session, self._name_of(table.schema, table.table)[0])
+            target = self._name_of(table.schema, table.table)
             if target not in moved and self._database.traits(session, *target).columns and self._database.traits(session, *name).columns:
                 raise PenstockError("SINK_OCCUPIED", f"{'.'.join(target)} is there, and {'.'.join(name)} is to be renamed to it")
         # Where a DDL is committed by itself, one that was done before a stop is recognised by the old name, which is gone.
@@ -170,7 +211,7 @@ class Structure:
         for name in pairs:
             self._books.note(session, name, None)
         for made, table in pairs.values():
-            self._books.note(session, self._settings.name_of(table.schema, table.table), MadeTable(table, made.state_ts))
+            self._books.note(session, self._name_of(table.schema, table.table), MadeTable(table, made.state_ts))
         return [table.full_name for table in event.tables]
 
     def _create(self, session: Session, table: TableSchema) -> None:
@@ -189,13 +230,23 @@ class Structure:
         full = self._dialect.table(renamed.schema, renamed.table)
         session.fetch(f"CREATE TABLE IF NOT EXISTS {full} ({', '.join(parts)}){self._database.table_options()}")
 
-    def _take_over(self, session: Session, table: TableSchema, present: Sequence[str]) -> None:
+    def _take_over(self, session: Session, table: TableSchema, traits: TableTraits) -> None:
         """Use a table that was there before the feed, as far as the settings allow."""
         renamed = self._settings.renamed(table)
+        present = {name.lower() for name in traits.columns}
         missing = [c.name for c in row_columns(renamed) if c.name.lower() not in present]
         full = self._dialect.table(renamed.schema, renamed.table)
         if missing:
             raise PenstockError("SINK_OCCUPIED", f"{renamed.full_name} was there before the feed and has no column {', '.join(missing)}")
+        if traits.unsafe:
+            raise PenstockError("SINK_OCCUPIED", f"{renamed.full_name} was there before the feed, and {traits.unsafe}")
+        bent = bent_columns(renamed, traits.shapes, self._database.fractions)
+        if bent:
+            raise PenstockError(
+                "SINK_OCCUPIED",
+                f"{renamed.full_name} was there before the feed, and its columns {', '.join(bent)} would change values",
+                "Give them a type with as many digits, or let the feed make the table.",
+            )
         if session.fetch(f"SELECT 1 FROM {full} LIMIT 1"):
             if self._settings.existing_rows is ExistingRows.REFUSE:
                 raise PenstockError(
@@ -207,7 +258,7 @@ class Structure:
                 self._clear(session, table)
 
     def _clear(self, session: Session, table: TableSchema) -> None:
-        name = self._settings.name_of(table.schema, table.table)
+        name = self._name_of(table.schema, table.table)
         session.fetch(f"DELETE FROM {self._dialect.table(*name)}")
 
     @staticmethod
@@ -218,6 +269,17 @@ class Structure:
                 f"{'.'.join(name)} would hold {made.table.full_name} and {table.full_name}",
                 "Let schema-name and table-name give each table a name of its own.",
             )
+
+
+def _is_done(before: TableSchema, after: TableSchema, present: TableTraits) -> bool:
+    """Return whether a table shows that it was brought from one version to another; no where both look the same, and again does no harm."""
+    old, new = ({c.name.lower() for c in row_columns(version)} for version in (before, after))
+    keys = [{c.name.lower() for c in version.handle_columns} for version in (before, after)]
+    there = {name.lower() for name in present.columns}
+    unique = [{name.lower() for name in names} for names in present.unique_sets]
+    if old != new:
+        return new - old <= there and not (old - new) & there
+    return keys[0] != keys[1] and (keys[1] in unique if keys[1] else keys[0] not in unique)
 
 
 def unique_names(table: TableSchema, identifier: object) -> list[str]:

@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
-from penstock.model.batch import commit_ts_array
+from penstock.model.batch import COMMIT_TS, OP, Op, commit_ts_array
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.sink.tables.books import TRANSACTIONS, Progress
 from penstock.sink.tables.database import Session
 from penstock.sink.tables.folding import apply, frame_of
 from penstock.sink.tables.worker import DispatcherWriter, Gathering
+
+_TS = "\0ts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,30 @@ def apply_whole(writer: DispatcherWriter, held: Sequence[HeldRows]) -> None:
             progress = engine.books.lock(session, engine.run.feed, TRANSACTIONS).within(to_ts, engine.run.epoch)
             if progress.rows >= upper:
                 return
-            for _, table, rows in parts:
+            for table, frame in _by_table(parts):
                 renamed = engine.settings.renamed(table)
-                apply(session, engine.database, engine.settings, renamed, writer.traits_of(session, renamed), frame_of(rows, renamed))
+                apply(session, engine.database, engine.settings, renamed, writer.traits_of(session, renamed), frame)
             engine.books.write(session, engine.run.feed, TRANSACTIONS, Progress(to_ts, upper, 0, engine.run.epoch))
 
         reach("data-put:before")
         writer.transactions.run(change)
         reach("data-put:after")
+
+
+def _by_table(parts: Sequence[tuple[HeldRows, TableSchema, pa.Table]]) -> list[tuple[TableSchema, pl.DataFrame]]:
+    """Return the changes of each table of the target, in order: a row that moves leaves a partition before it is in another."""
+    found: dict[tuple[str, str, int], list[tuple[TableSchema, pa.Table]]] = {}
+    for _, table, rows in parts:
+        found.setdefault((table.schema, table.table, table.partition_id and table.version), []).append((table, rows))
+    merged: list[tuple[TableSchema, pl.DataFrame]] = []
+    for group in found.values():
+        if len(group) == 1 or not group[0][0].partition_id:
+            merged += [(table, frame_of(rows, table)) for table, rows in group]
+            continue
+        table = group[0][0]
+        frames = [frame_of(rows, table).with_columns(pl.Series(_TS, rows.column(COMMIT_TS).to_numpy())) for _, rows in group]
+        merged.append((table, pl.concat(frames).sort(_TS, pl.col(OP) != int(Op.DELETE), maintain_order=True).drop(_TS)))
+    return merged
 
 
 def _applied_ts(writer: DispatcherWriter, to_ts: int) -> int:

@@ -19,14 +19,16 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.model.batch import commit_ts_array
+from penstock.model.clock import system_random
 from penstock.model.ddl import DdlEvent
+from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.contract import DispatcherWork
-from penstock.sink.tables.books import ALL_DONE, BARRIER, Books, Progress
+from penstock.sink.tables.books import ALL_DONE, BARRIER, FIRST_TOKEN, Books, Progress
 from penstock.sink.tables.database import Database, Session, TableTraits, Transactions
-from penstock.sink.tables.folding import apply, fitted, frame_of, lanes_of
+from penstock.sink.tables.folding import apply, frame_of, lanes_of, load, naming
 from penstock.sink.tables.settings import ExistingRows, TableSinkSettings
 from penstock.sink.tables.structure import Structure
 from penstock.target.kind import SinkRun
@@ -50,6 +52,13 @@ class Gathering:
     told: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     """What is told once so many rows of the window are durable."""
     prepared: bool = False
+    token: int = 0
+    """Of a difference: what the progress row has in the place of a count, as long as nobody else wrote since the target was read."""
+
+    @property
+    def brings_state(self) -> bool:
+        """Return whether the rows are the table's first state, for which it is emptied."""
+        return self.work.from_ts == TS_ZERO and not self.work.is_difference
 
     @property
     def name(self) -> str:
@@ -77,6 +86,25 @@ class DispatcherWriter:
         self._lanes = [self.transactions, *(open_transactions() for _ in range(engine.settings.lanes - 1))]
         self._pool = ThreadPoolExecutor(len(self._lanes), "lane") if len(self._lanes) > 1 else None
         self._traits: dict[tuple[int, int], TableTraits] = {}
+        self._random = system_random()
+
+    def begin_difference(self, state: Gathering) -> None:
+        """Make sure that from now on nobody but this attempt writes what it will find to differ: no earlier window, no other attempt."""
+        engine, token = self.engine, self._new_token()
+
+        def take(session: Session) -> int:
+            engine.books.lock(session, engine.run.feed, BARRIER)
+            found = engine.books.lock(session, engine.run.feed, state.name).within(state.work.to_ts, engine.run.epoch)
+            if found.rows >= ALL_DONE:
+                return ALL_DONE
+            engine.books.end_earlier(session, engine.run.feed, state.work.to_ts)
+            engine.books.write(session, engine.run.feed, state.name, Progress(state.work.to_ts, token, found.ddls, engine.run.epoch))
+            return token
+
+        state.token = self.transactions.run(take)
+        if state.token < ALL_DONE:
+            # What differs is read under the columns of now.
+            self.prepare(state, state.work.table)
 
     def add(self, state: Gathering, table: TableSchema, records: pa.RecordBatch, flushed: Callable[[], None] | None) -> None:
         """Take rows in, and apply what has become enough."""
@@ -104,7 +132,7 @@ class DispatcherWriter:
     def end(self, state: Gathering) -> None:
         """Apply what is left of the window; a first state makes its table even if it has no rows."""
         self.flush(state)
-        if state.work.from_ts == TS_ZERO and not state.prepared:
+        if state.brings_state and not state.prepared:
             self.prepare(state, state.table or state.work.table)
 
     def alter(self, state: Gathering, event: DdlEvent) -> list[str]:
@@ -168,9 +196,12 @@ class DispatcherWriter:
 
     def _apply(self, state: Gathering, rows: pa.Table, behind: int = 0) -> None:
         assert state.table is not None
+        if state.work.is_difference:
+            self._apply_difference(state, state.table, rows)
+            return
         start = state.taken - behind - rows.num_rows
         lanes = len(self._lanes) if self._laned(state) else 1
-        if not self._remains(state, start + rows.num_rows, lanes):
+        if not state.prepared and not self._remains(state, start + rows.num_rows, lanes):
             return
         self.prepare(state, state.table)
         frame = frame_of(rows, state.table)
@@ -188,6 +219,30 @@ class DispatcherWriter:
             for one in waiting:
                 one.result()
         reach("data-put:after")
+
+    def _apply_difference(self, state: Gathering, table: TableSchema, rows: pa.Table) -> None:
+        """Apply a part of what differs, unless somebody wrote since the target was read: then it is read again."""
+        if state.token >= ALL_DONE:
+            return
+        engine, before, after = self.engine, state.token, self._new_token()
+        frame, renamed = frame_of(rows, table), engine.settings.renamed(table)
+
+        def change(session: Session) -> None:
+            progress = engine.books.lock(session, engine.run.feed, state.name).within(state.work.to_ts, engine.run.epoch)
+            if progress.rows == after or progress.rows >= ALL_DONE:
+                return
+            if progress.rows != before:
+                raise PenstockError("TXN_CONFLICT", f"{table.full_name}: another attempt compares it with the target")
+            apply(session, engine.database, engine.settings, renamed, self.traits_of(session, renamed), frame)
+            engine.books.write(session, engine.run.feed, state.name, Progress(state.work.to_ts, after, progress.ddls, engine.run.epoch))
+
+        reach("data-put:before")
+        self.transactions.run(change)
+        state.token = after
+        reach("data-put:after")
+
+    def _new_token(self) -> int:
+        return FIRST_TOKEN + self._random.getrandbits(60)
 
     def _laned(self, state: Gathering) -> bool:
         """Return whether keys of the table are independent of each other: something names rows, and nothing else is unique."""
@@ -214,10 +269,9 @@ class DispatcherWriter:
             if progress.rows > start:
                 rows = frame[progress.rows - start :] if offsets is None else frame.filter(offsets >= progress.rows)
             traits = self.traits_of(session, renamed)
-            if state.work.from_ts == TS_ZERO and self._is_fresh(renamed, traits):
-                session.load(renamed, fitted(rows, renamed, engine.database, engine.settings))
-            else:
-                apply(session, engine.database, engine.settings, renamed, traits, rows)
+            with naming(table):
+                put = load if state.brings_state and self._is_fresh(renamed, traits) else apply
+                put(session, engine.database, engine.settings, renamed, traits, rows)
             ddls = progress.ddls
             engine.books.write(session, engine.run.feed, name, Progress(state.work.to_ts, end, ddls, engine.run.epoch))
 
@@ -245,14 +299,17 @@ class DispatcherWriter:
         if state.prepared:
             return
         engine = self.engine
-        state_ts = state.work.to_ts if state.work.from_ts == TS_ZERO else 0
+        if state.work.from_ts != TS_ZERO and self.transactions.run(lambda session: engine.structure.is_made(session, table), begin=False):
+            state.prepared = True
+            return
+        state_ts = state.work.to_ts if state.brings_state else 0
 
         def prepare(session: Session) -> None:
             # One after the other, whichever dispatcher or attempt it is: of a split table, the first one empties it for its state.
             engine.books.lock(session, engine.run.feed, BARRIER)
             found = engine.books.read(session, engine.run.feed, state.name) or Progress()
             if found.within(state.work.to_ts, engine.run.epoch).rows < ALL_DONE:
-                self._alone(session, lambda other: engine.structure.prepare(other, table, state_ts))
+                self._alone(session, lambda other: engine.structure.prepare(other, table, state_ts, again=state.work.is_difference))
 
         self.transactions.run(prepare)
         state.prepared = True

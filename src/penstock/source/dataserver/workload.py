@@ -86,6 +86,7 @@ class Workload:
         self._live: dict[str, I64] = {name: np.zeros(0, dtype=np.int64) for name in TABLES}
         self._next: dict[str, int] = dict.fromkeys(TABLES, _FIRST_NUMBER)
         self._report = WorkloadReport()
+        self._rows_before = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -95,6 +96,11 @@ class Workload:
     def report(self) -> WorkloadReport:
         """Return the counters as of the last transaction."""
         return self._report
+
+    def go_on_with(self, settings: WorkloadSettings) -> None:
+        """Write what other settings say from the next ``run`` or ``start`` on, among the rows that are there; the report goes on."""
+        self.settings = settings
+        self._pending_ddls = [d.format(db=settings.database) for d in DDLS] if settings.ddls else []
 
     def setup(self) -> None:
         """Create the database and its tables where they do not exist, split them, and spread them over the stores."""
@@ -107,22 +113,22 @@ class Workload:
             self._spread(name, table, stores)
 
     def run(self) -> WorkloadReport:
-        """Write until a limit is reached or ``stop`` is called."""
+        """Write until a limit is reached or ``stop`` is called; limits count from here."""
         if not self._tables:
             self.setup()
-        started_s = self._clock.monotonic_s()
+        started_s, self._rows_before = self._clock.monotonic_s(), self._report.rows
         ddl_every = max(1, self.settings.rows // (len(DDLS) + 1)) if self.settings.rows else 20_000
         while not self._stop.is_set():
             elapsed_s = self._clock.monotonic_s() - started_s
             if self._finished(elapsed_s):
                 break
-            if self._pending_ddls and self._report.rows >= ddl_every * (self._report.ddls + 1):
+            if self._pending_ddls and self._rows_written >= ddl_every * (self._report.ddls + 1):
                 self._execute_ddl(self._pending_ddls.pop(0))
             self._transact()
             elapsed_s = self._clock.monotonic_s() - started_s
             self._report = msgspec.structs.replace(self._report, seconds=elapsed_s)
             if self.settings.rate:
-                self._clock.wait(self._stop, max(0.0, self._report.rows / self.settings.rate - elapsed_s))
+                self._clock.wait(self._stop, max(0.0, self._rows_written / self.settings.rate - elapsed_s))
         return self._report
 
     def start(self) -> Workload:
@@ -150,6 +156,11 @@ class Workload:
         """Return whether the thread still writes."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def _rows_written(self) -> int:
+        """Return the row changes of this run."""
+        return self._report.rows - self._rows_before
+
     def _run_caught(self) -> None:
         try:
             self.run()
@@ -158,7 +169,7 @@ class Workload:
 
     def _finished(self, elapsed_s: float) -> bool:
         limits = self.settings
-        return bool((limits.rows and self._report.rows >= limits.rows) or (limits.seconds and elapsed_s >= limits.seconds))
+        return bool((limits.rows and self._rows_written >= limits.rows) or (limits.seconds and elapsed_s >= limits.seconds))
 
     def _reload(self) -> None:
         found = {t.table: t for t in self._writer.list_tables() if t.schema == self.settings.database}
@@ -213,7 +224,7 @@ class Workload:
         mean = self.settings.txn_rows or min(2_000, max(10, (self.settings.rate or 100_000) // 50))
         rows = int(self._rng.integers(max(1, mean // 2), mean + mean // 2 + 1))
         if self.settings.rows:
-            rows = min(rows, max(1, self.settings.rows - self._report.rows))
+            rows = min(rows, max(1, self.settings.rows - self._rows_written))
         names = list(self._tables)
         weights = np.array([_SHARES[n] for n in names])
         counts = self._rng.multinomial(rows, weights / weights.sum())

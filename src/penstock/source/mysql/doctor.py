@@ -8,7 +8,7 @@ not a finding. Runs wherever someone asks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from penstock.access.mysql_server import parse_uri
@@ -19,6 +19,7 @@ from penstock.model.table_pattern import match_name
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.tables.columns import ServerTable, read_tables
+from penstock.source.survey import SurveyedTable, surveyed
 
 _RETENTION_DAYS_MIN = 1.0
 _GRANT = re.compile(r"^GRANT (.*?) ON (?:TABLE )?(.+?) TO ", re.IGNORECASE)
@@ -28,6 +29,10 @@ _CLIENT = frozenset({"REPLICATION CLIENT", "BINLOG MONITOR"})
 _FOR_NOW = "SET GLOBAL is lost at a restart, so write it to the server's configuration too; sessions that are open keep the old value"
 _KINDS = """
 SELECT table_schema, table_name, table_type, engine, create_options FROM information_schema.tables
+WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_SIZES = """
+SELECT table_schema, table_name, table_rows, data_length + index_length FROM information_schema.tables
 WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _CASCADE = re.compile(r"FOREIGN KEY .* REFERENCES (.+?) \(.*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
@@ -45,6 +50,33 @@ def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
         findings += _left_out(session, server, grants, patterns)
         findings += _tables(session, server, grants, patterns)
     return findings
+
+
+def check_server(uri: str) -> list[Finding]:
+    """Return what is found of the server alone, without which no table is captured; what a role may bring is tried, not concluded."""
+    server = Server(parse_uri(uri))
+    with server.session() as session:
+        grants = _Grants(session)
+        # A format that is not ROW puts tables in doubt, which are read again.
+        slave, client = _privileges(grants, server)
+        needed = [slave, client] if not grants.has_roles else [] if _tells_its_log(session, server) else [client]
+        return [_version(server), *_log(session)[:2], *needed]
+
+
+def survey(uri: str, patterns: Sequence[str] = ()) -> list[SurveyedTable]:
+    """Return the tables that the user can see and patterns match, by name, each with what will happen to it. None means all tables."""
+    server = Server(parse_uri(uri))
+    with server.session() as session:
+        grants = _Grants(session)
+        sizes = {f"{s}.{t}": (_whole(rows), _whole(nbytes)) for s, t, rows, nbytes in session.rows(_SIZES)}
+        tables = _chosen(session, patterns)
+        found: dict[str, list[Finding]] = {name: [] for name in tables}
+        for name, finding in _of_tables(session, server, grants, tables):
+            found[name].append(finding)
+        left_out = {finding.name: finding for finding in _left_out(session, server, grants, patterns)}
+    for name, table in tables.items():
+        found[name] += [left_out[f"database {table.schema}"]] if f"database {table.schema}" in left_out else []
+    return [surveyed(t.schema, t.table, t.key_order, found[n], sizes.get(n, (None, None))) for n, t in sorted(tables.items())]
 
 
 def _variable(
@@ -129,8 +161,10 @@ class _Grants:
         user = str(session.rows("SELECT CURRENT_USER()")[0][0])
         self.user = "@".join(literal(part) for part in user.rsplit("@", 1))
         self._by_scope: dict[str, set[str]] = {}
+        self.has_roles = False
         for (line,) in session.rows("SHOW GRANTS"):
             match = _GRANT.match(str(line))
+            self.has_roles = self.has_roles or (match is None and str(line).upper().startswith("GRANT "))
             if match:
                 scope = match.group(2).replace("`", "").replace("\\", "")
                 # Column privileges are written with their columns, which may hold commas: they are no privilege on the table.
@@ -158,6 +192,17 @@ def _privileges(grants: _Grants, server: Server) -> Iterator[Finding]:
         yield Finding(f"privilege {shown}", ok, "granted" if ok else "missing", "granted", statement)
 
 
+def _tells_its_log(session: Session, server: Server) -> bool:
+    """Return whether the user may ask where the log ends, which is what its reader asks first."""
+    try:
+        session.records(server.status_statement())
+    except PenstockError as error:
+        if error.code != "UPSTREAM_REFUSED":
+            raise
+        return False
+    return True
+
+
 def _left_out(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:
     """Say what the server does not write to its log: databases that a filter leaves out, and what a replica gets."""
     for status in session.records(server.status_statement()) if grants.everywhere(_CLIENT) else ():
@@ -175,19 +220,34 @@ def _left_out(session: Session, server: Server, grants: _Grants, patterns: Seque
 
 
 def _tables(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:
-    seen = {f"{t.schema}.{t.table}": t for t in read_tables(session)}
+    seen = _chosen(session, ())
     chosen = {n: t for n, t in seen.items() if not patterns or any(match_name(p, n) for p in patterns)}
     if not patterns and not seen:
         yield Finding("privilege SELECT", False, "no table is visible", "granted", f"GRANT SELECT ON <database>.* TO {grants.user};")
     for pattern in patterns:
         yield from _invisible(pattern, [t for n, t in seen.items() if match_name(pattern, n)], grants)
+    yield from (finding for _, finding in _of_tables(session, server, grants, chosen))
+
+
+def _chosen(session: Session, patterns: Sequence[str]) -> dict[str, ServerTable]:
+    """Return the tables that the user can see and patterns match, by name; none means all."""
+    names = {f"{t.schema}.{t.table}": t for t in read_tables(session)}
+    return {n: t for n, t in names.items() if not patterns or any(match_name(p, n) for p in patterns)}
+
+
+def _of_tables(session: Session, server: Server, grants: _Grants, chosen: Mapping[str, ServerTable]) -> Iterator[tuple[str, Finding]]:
+    """Yield what is found of tables, each with the table's name."""
     kinds = {f"{s}.{t}": (str(k), str(e or ""), str(o or "")) for s, t, k, e, o in session.rows(_KINDS)}
     for name, table in sorted(chosen.items()):
         readable = _readable(session, name, table, grants)
-        yield readable
-        yield from _kind(name, *kinds.get(name, ("", "", "")))
+        yield name, readable
+        yield from ((name, finding) for finding in _kind(name, *kinds.get(name, ("", "", ""))))
         if server.mariadb and readable.found != _NOT_READABLE:
-            yield from _cascades(session, name, table)
+            yield from ((name, finding) for finding in _cascades(session, name, table))
+
+
+def _whole(value: object) -> int | None:
+    return None if value is None else int(str(value))
 
 
 def _cascades(session: Session, name: str, table: ServerTable) -> Iterator[Finding]:

@@ -33,11 +33,12 @@ _INNER_EVENTS = ("Query", "Xid", "Table_map", "Annotate_rows", "Rows_query", "Wr
 
 def check_beginning(server: Server, start: LogPosition, server_id: int, settings: DumpSettings, clock: Clock) -> None:
     """Raise ``LOG_PURGED`` where the log begins behind a place from which it is to be read."""
+    place = LogPlace.parse(start.text)
     with server.session() as session:
         sizes = {str(name): int(size) for name, size, *_ in session.rows("SHOW BINARY LOGS")}
     began_ms = _began_ms(server, sizes, server_id, settings, clock)
     is_behind = began_ms > physical_ms(start.ts) + _CLOCKS_MS_MAX
-    if is_behind or (began_ms > physical_ms(start.ts) - _YOUNG_MS_MAX and _is_another(server, LogPlace.parse(start.text), sizes)):
+    if is_behind or (began_ms > physical_ms(start.ts) - _YOUNG_MS_MAX and _is_another(server, place, sizes)):
         raise PenstockError(
             "LOG_PURGED", f"{server.address.shown}: its log begins after the place where it was read: it was reset or purged"
         )
@@ -49,8 +50,7 @@ def _is_another(server: Server, place: LogPlace, sizes: dict[str, int]) -> bool:
     One that took over from another has other files, which says nothing.
     """
     with server.session() as session:
-        own = session.rows("SELECT @@server_id" if server.mariadb else "SELECT @@server_uuid")[0][0]
-        if place.gtids is not None and not place.gtids.has_server(str(own)):
+        if place.gtids is not None and not place.gtids.has_server(server.identity(session)):
             return False
         if place.file not in sizes:
             return bool(sizes) and not LogPlace(list(sizes)[-1], 0).reached(LogPlace(place.file, 0))

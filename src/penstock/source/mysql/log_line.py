@@ -61,7 +61,7 @@ class LogLine:
             gtids = gtids.advanced(txns[:, framing.TXN_DOMAIN], txns[:, framing.TXN_SERVER], txns[:, framing.TXN_SEQUENCE])
         elif isinstance(gtids, MysqlGtids):
             gtids = gtids.advanced(self._sids, txns[:, framing.TXN_DOMAIN], txns[:, framing.TXN_SEQUENCE])
-        return LogPlace(self.place.file, int(txns[-1, framing.TXN_END]), gtids)
+        return LogPlace(self.place.file, int(txns[-1, framing.TXN_END]), gtids, self.place.server)
 
     def chained(self, txns: I64, after: LogPlace) -> U64:
         """Return the ts of transactions, raising the chain at every mark among them."""
@@ -108,11 +108,11 @@ class LogLine:
     def rotate(self, file: str, offset: int) -> None:
         """Go on to a file; a stream by GTIDs says first which file it begins in, and not how far in it the place is."""
         if self.place.gtids is None or file != self.place.file or offset > self.place.offset:
-            self.place = LogPlace(file, offset, self.place.gtids)
+            self.place = LogPlace(file, offset, self.place.gtids, self.place.server)
 
     def come_to(self, file: str, offset: int) -> None:
         """Without GTIDs, go on to a place that a quiet server tells; one that lies before is an old answer."""
-        told = LogPlace(file, offset)
+        told = LogPlace(file, offset, server=self.place.server)
         if self.place.gtids is None and told.reached(self.place):
             self.place = told
 

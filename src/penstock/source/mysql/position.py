@@ -1,7 +1,8 @@
 """Places of a binlog: file and offset, and the GTID set where the server has one.
 
-The text of a place is ``file:offset`` or ``file:offset@gtids``; MariaDB's and MySQL's sets look different, so the text says which server
-wrote it. Places with GTIDs are compared by them, since file names differ between servers. Runs anywhere.
+The text of a place is ``file:offset#server`` or ``file:offset@gtids``; MariaDB's and MySQL's sets look different, so the text says which
+kind of server wrote it. Places with GTIDs are compared by them, since file names differ between servers. A place without them means
+something to one server only, which it names. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from penstock.model.errors import PenstockError
 from penstock.source.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
 
-_TEXT = re.compile(r"^([^:@]*):(\d+)(?:@(.*))?$", re.DOTALL)
+_TEXT = re.compile(r"^([^:@]*):(\d+)(?:#([^@]*)|@(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"\.(\d+)$")
 
 
@@ -23,6 +24,8 @@ class LogPlace(msgspec.Struct, frozen=True):
     file: str
     offset: int
     gtids: Gtids | None = None
+    server: str = ""
+    """Which server's file it is, where there are no GTIDs; empty where that is not known."""
 
     @classmethod
     def parse(cls, text: str) -> LogPlace:
@@ -30,13 +33,14 @@ class LogPlace(msgspec.Struct, frozen=True):
         match = _TEXT.match(text)
         if match is None:
             raise PenstockError("CONFIG_INVALID", "a binlog position is file:offset or file:offset@gtids")
-        file, offset, gtids = match.groups()
+        file, offset, server, gtids = match.groups()
         if gtids is None:
-            return cls(file, int(offset))
+            return cls(file, int(offset), server=server or "")
         return cls(file, int(offset), MysqlGtids.parse(gtids) if ":" in gtids else MariadbGtids.parse(gtids))
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.offset}" + (f"@{self.gtids}" if self.gtids is not None else "")
+        behind = f"@{self.gtids}" if self.gtids is not None else f"#{self.server}" if self.server else ""
+        return f"{self.file}:{self.offset}{behind}"
 
     def without_gtids(self) -> LogPlace:
         """Return file and offset alone, which one server understands."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
+
 from penstock.access.mysql_server import ServerAddress
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -71,7 +73,22 @@ class Server:
             # The position is that of the whole state of GTIDs; reading it after the file's end only makes it later.
             return LogPlace(file, offset, MariadbGtids.parse(str(session.rows("SELECT @@GLOBAL.gtid_binlog_pos")[0][0] or "")))
         executed = str(status[0].get("executed_gtid_set") or "")
-        return LogPlace(file, offset, MysqlGtids.parse(executed) if self._gtid_mode(session) else None)
+        if self._gtid_mode(session):
+            return LogPlace(file, offset, MysqlGtids.parse(executed))
+        return LogPlace(file, offset, server=self.identity(session))
+
+    def own(self, place: LogPlace) -> LogPlace:
+        """Return a place of file and offset with the name of this server; raise ``LOG_PURGED`` where it is of another one."""
+        with self.session() as session:
+            name = self.identity(session)
+        if place.server not in {"", name}:
+            text = f"{self.address.shown} is another server now, and file and offset mean nothing there"
+            raise PenstockError("LOG_PURGED", text, "Turn on gtid_mode, so that a server that takes over knows the place.")
+        return msgspec.structs.replace(place, server=name)
+
+    def identity(self, session: Session) -> str:
+        """Return what tells a server from all others, whatever address it has."""
+        return str(session.rows("SELECT @@server_id" if self.mariadb else "SELECT @@server_uuid")[0][0])
 
     def visible_place(self) -> LogPlace:
         """Return a place of the log at or before which every commit is seen by every query that begins from now on.
@@ -112,13 +129,14 @@ class Server:
             session.rows("FLUSH TABLES WITH READ LOCK")
             status = session.records(self.status_statement())[0]
             session.rows("UNLOCK TABLES")
+            own = self.identity(session)
         except PenstockError as error:
             if _LOCK_TIMED_OUT in error.detail:
                 raise PenstockError("UPSTREAM_UNREACHABLE", f"{self.address.shown}: commits could not be held up for a moment") from None
             raise PenstockError(
                 error.code, f"a snapshot of MySQL without GTIDs holds up commits for a moment: {error.detail}", _WITHOUT_GTIDS_HINT
             ) from None
-        return LogPlace(str(status["file"]), int(status["position"]))
+        return LogPlace(str(status["file"]), int(status["position"]), server=own)
 
     def tables(self) -> list[ServerTable]:
         """Return all tables of users."""

@@ -149,6 +149,9 @@ class MySqlUpstream:
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:
         place = LogPlace.parse(start.text)
+        if place.gtids is None:
+            place = self._server.own(place)
+            start = LogPosition(start.ts, str(place))
         if not self._is_same_log:
             check_beginning(self._server, start, self._server_id, self.settings.dump, self._clock)
         stream = BinlogStream(self._server.address, self._server.mariadb, place, self._server_id, self.settings.dump, self._clock)
@@ -224,6 +227,9 @@ class MySqlUpstream:
             self._load()
             return
         deadline_s = self._clock.monotonic_s() + _SETTLE_S
+        if not self._begun.is_set():
+            # What the server refuses here it refuses to the reader too, which would be waited for in vain.
+            self._server.log_end()
         self._clock.wait(self._begun, _SETTLE_S)
         end = self._server.log_end() if self._is_read else None
         never = threading.Event()

@@ -14,9 +14,11 @@ from penstock.source.postgres.doctor_tables import check_tables
 from penstock.source.postgres.slot import PLUGIN, read_slot
 from penstock.source.postgres.tables.catalog import CatalogTable, read_tables
 from penstock.source.postgres.wire.address import PostgresAddress, parse_address
-from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
+from penstock.source.postgres.wire.connection import Connection, PostgresError, quote_ident, quote_literal
+from penstock.source.survey import SurveyedTable, surveyed
 
 VERSION_MIN = 13
+_MISSING, _NOT_ALLOWED = "missing", "42501"
 _RESTART = "  -- then restart the server"
 _SHOWN_MAX = 5
 _FUTURE = """
@@ -29,6 +31,13 @@ WHERE c.oid IN ({oids}) AND u.rolname = current_user AND NOT u.rolsuper AND o.oi
     WHERE d.defaclobjtype = 'r' AND d.defaclrole = c.relowner AND d.defaclnamespace IN (0, n.oid) AND a.privilege_type = 'SELECT'
       AND (a.grantee = 0 OR pg_has_role(u.oid, a.grantee, 'USAGE')))
 ORDER BY 1, 2
+"""
+_SIZES = """
+SELECT c.oid, (SELECT sum(k.reltuples) FROM pg_class k WHERE k.oid = c.oid AND c.relkind <> 'p'
+  OR c.relkind = 'p' AND k.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
+  (SELECT sum(pg_total_relation_size(relid)) FROM (SELECT c.oid AS relid WHERE c.relkind <> 'p'
+  UNION ALL SELECT relid FROM pg_partition_tree(c.oid) WHERE c.relkind = 'p') AS parts)
+FROM pg_class c WHERE c.oid IN ({oids})
 """
 _UNLOGGED = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -60,6 +69,41 @@ def check(uri: str, patterns: Sequence[str] = ()) -> list[Finding]:
     return findings
 
 
+def check_server(uri: str) -> list[Finding]:
+    """Return what is found of the server alone, without which no table is captured."""
+    address = parse_address(uri)
+    with Connection(address) as connection:
+        found = [_version(connection), _setting(connection, "wal_level", ("logical",), "logical"), _encoding(connection)]
+        publication = _publication(connection, address)
+        # One that is there may lack something for a table; without any, there is nothing for anyone.
+        return [*found, _role(connection, address), *([] if publication.ok or publication.found != _MISSING else [publication])]
+
+
+def survey(uri: str, patterns: Sequence[str] = ()) -> list[SurveyedTable]:
+    """Return the tables that can be captured and patterns match, by name, each with what will happen to it. None means all tables."""
+    address, wanted = parse_address(uri), TablePatterns(tuple(patterns))
+    with Connection(address) as connection:
+        tables = [t for t in read_tables(connection) if not patterns or wanted.match(t.schema, t.table)]
+        if not tables:
+            return []
+        sizes = {int(o or 0): (_rows(r), int(n or 0)) for o, r, n in connection.query(_SIZES.format(oids=_oids(tables)))}
+        # Each alone: a finding has the table's name in front, which may be anything.
+        found = {t.oid: check_tables(connection, address, [t]) for t in tables}
+    keys = {t.oid: [c.column.name for c in t.columns if c.column.primary_key] for t in tables}
+    listed = sorted(tables, key=lambda t: (t.schema, t.table))
+    return [surveyed(t.schema, t.table, keys[t.oid], found[t.oid], sizes.get(t.oid, (None, None))) for t in listed]
+
+
+def _oids(tables: Sequence[CatalogTable]) -> str:
+    return ", ".join(str(t.oid) for t in tables)
+
+
+def _rows(estimate: str | None) -> int | None:
+    """Return how many rows there are about; a table that was never analyzed has -1."""
+    rows = int(float(estimate or -1))
+    return None if rows < 0 else rows
+
+
 def _version(connection: Connection) -> Finding:
     found = connection.server_version
     return Finding("server version", found >= VERSION_MIN, str(found), f"{VERSION_MIN} or newer")
@@ -89,8 +133,22 @@ def _encoding(connection: Connection) -> Finding:
 
 def _role(connection: Connection, address: PostgresAddress) -> Finding:
     ok = connection.query("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t"
+    member = connection.query("SELECT 1 FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member WHERE r.rolname = current_user")
+    # In PostgreSQL itself no role brings it, in services that run one for others a role of theirs does.
+    ok = ok or (bool(member) and _may_replicate(address))
     statement = f"ALTER ROLE {quote_ident(address.user)} REPLICATION;"
     return Finding("replication privilege", ok, "yes" if ok else "no", f"user {address.user} may replicate", "" if ok else statement)
+
+
+def _may_replicate(address: PostgresAddress) -> bool:
+    """Try whether the server begins to replicate for a user."""
+    try:
+        Connection(address, replication=True).close()
+    except PostgresError as error:
+        if error.sqlstate != _NOT_ALLOWED:
+            raise
+        return False
+    return True
 
 
 def _publication(connection: Connection, address: PostgresAddress) -> Finding:
@@ -103,7 +161,7 @@ def _publication(connection: Connection, address: PostgresAddress) -> Finding:
     label = f"publication {address.publication}"
     if not rows:
         may = connection.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t"
-        return Finding(label, may, "missing" + (", will be made" if may else ""), wanted, "" if may else made)
+        return Finding(label, may, _MISSING + (", will be made" if may else ""), wanted, "" if may else made)
     _, whole, via_root = rows[0]
     ok = whole == "t" and via_root == "t"
     fix = (

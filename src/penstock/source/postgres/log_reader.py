@@ -374,11 +374,11 @@ class LogReader:
         if int(state[KEEPALIVES]) == self._keepalives or lsn < self._goal[0]:
             return
         ts, self._goal = compose_ts(max(0, self._goal[1])), None
-        if self._looks.found:
-            # Commits of a busy log may be later than the goal.
-            ts = max(ts, self._last_ts + TS_STEP)
         while self._marks and self._marks[0][0] <= lsn:
             self._pass_mark()
+        if self._looks.found or lsn > self._last_lsn:
+            # Commits of a busy log may be later than the goal, and a server's clock may have been set back.
+            ts = max(ts, self._last_ts + TS_STEP)
         self._marked_s = now_s
         if lsn < self._last_lsn or ts <= self._last_ts:
             return

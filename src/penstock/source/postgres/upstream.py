@@ -192,6 +192,10 @@ class PostgresUpstream:
         """Tell who reads from now on and who did before; a slot that one of the two holds is taken from it."""
         self._readers = Readers(name, before, check)
 
+    def told_up_to(self, ts: int) -> None:
+        """Begin no version at or below a ts because of what the catalog shows by now: nobody would be told."""
+        self._book.told_ts = ts
+
     def read_log(
         self, start: LogPosition, marks: Sequence[LogPosition], wanted: Callable[[int], bool], stop: threading.Event
     ) -> Iterator[LogStep]:

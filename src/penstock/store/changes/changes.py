@@ -10,7 +10,7 @@ on executors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -65,11 +65,44 @@ class SpanState(msgspec.Struct, frozen=True):
 
 
 class SpanView(msgspec.Struct, frozen=True):
-    """A consistent picture of a span: its state, its rows in memory, and where its objects are."""
+    """A consistent picture of a span: its state, its rows in memory, and where its objects are.
+
+    A reader that wants less says which columns, by field names, and which keys, from one on and up to another (empty for no end). Columns
+    that are not wanted are left out; of keys whole objects are, so rows beyond them may come still, and not as they are.
+    """
 
     state: SpanState
     memory: MemorySource
     space: ObjectSpace
+    columns: frozenset[str] | None = None
+    keys: tuple[bytes, bytes] | None = None
+
+    def needed(self, from_ts: int, to_ts: int) -> tuple[ObjectMeta, ...]:
+        """Return the objects that a read of the window opens."""
+        return tuple(o for o in self.state.needed(from_ts, to_ts) if self._has_keys(o) or self.state.transferred(o))
+
+    def batches(self, meta: ObjectMeta, from_ts: int, to_ts: int, read_ahead: int) -> Iterator[ChangeBatch]:
+        """Yield the rows of an object in a window, with the columns that are wanted."""
+        for batch in self.space.batches(meta, from_ts, to_ts, read_ahead):
+            yield batch if self.columns is None else rebatch(batch, only_columns(batch.records, self.columns))
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        """Return the table's versions with the columns that are wanted."""
+        wanted = self.columns
+        if wanted is None:
+            return self.state.tables
+        return tuple(msgspec.structs.replace(t, columns=tuple(c for c in t.columns if c.field_name in wanted)) for t in self.state.tables)
+
+    def _has_keys(self, meta: ObjectMeta) -> bool:
+        if self.keys is None or not meta.max_key:
+            return True
+        start, end = self.keys
+        return meta.max_key >= start and (not end or meta.min_key < end)
+
+
+def only_columns(records: pa.RecordBatch, wanted: Collection[str]) -> pa.RecordBatch:
+    """Return rows with the wanted columns of the table, without a copy."""
+    return records.select([name for name in records.schema.names if name.startswith("_") or name in wanted])
 
 
 def open_changes(view: SpanView, from_ts: int, to_ts: int, rows_min: int = BATCH_ROWS_MIN, rows_max: int = BATCH_ROWS_MAX) -> OpenHandle:
@@ -119,7 +152,7 @@ class OpenHandle:
 
 def side_handles(view: SpanView, side: BatchKind, from_ts: int, to_ts: int, bulk: bool = True) -> list[OrderedHandle]:
     """Return the ordered handles of one side of a tail: memory per table version, appendable objects, bulk objects."""
-    objects = [o for o in view.state.needed(max(from_ts, 1), to_ts) if o.side is side]
+    objects = [o for o in view.needed(max(from_ts, 1), to_ts) if o.side is side]
     return _handles(view, side, objects, (ObjectKind.APPENDABLE, ObjectKind.BULK)[: 1 + bulk], from_ts, to_ts, READ_AHEAD_BYTES)
 
 
@@ -129,7 +162,7 @@ def _handles(
     handles = [OrderedHandle(batches) for batches in view.memory.sources(side, from_ts, to_ts)]
     for kind in kinds:
         for chain in _chains([o for o in objects if o.object_kind is kind]):
-            batches = _chain(view.space, chain, from_ts, to_ts, read_ahead)
+            batches = _chain(view, chain, from_ts, to_ts, read_ahead)
             handles.append(OrderedHandle(_changes_only(batches, view.state.transfer_ts) if side is BatchKind.TOMBSTONE else batches))
     return handles
 
@@ -167,9 +200,9 @@ def _follows(before: ObjectMeta, after: ObjectMeta) -> bool:
     return before.max_key < after.min_key or not (before.max_key and after.min_key)
 
 
-def _chain(space: ObjectSpace, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int, read_ahead: int) -> Iterator[ChangeBatch]:
+def _chain(view: SpanView, objects: Sequence[ObjectMeta], from_ts: int, to_ts: int, read_ahead: int) -> Iterator[ChangeBatch]:
     for meta in objects:
-        yield from space.batches(meta, from_ts, to_ts, read_ahead)
+        yield from view.batches(meta, from_ts, to_ts, read_ahead)
 
 
 def _tail_steps(view: SpanView, from_ts: int, to_ts: int, rows_min: int, rows_max: int) -> Iterator[Changes]:
@@ -193,7 +226,7 @@ def _tail_steps(view: SpanView, from_ts: int, to_ts: int, rows_min: int, rows_ma
 
 def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Changes]:
     """Yield the state at a ts, read from everything that makes it up."""
-    history = SchemaHistory(view.state.span.table_id, view.state.tables)
+    history = SchemaHistory(view.state.span.table_id, view.tables())
     steps = SnapshotSteps(state_batches(view, to_ts), to_ts, view.state.span_id)
     if steps.empty:
         return
@@ -203,9 +236,9 @@ def _snapshot_steps(view: SpanView, to_ts: int, rows_max: int) -> Iterator[Chang
 
 def state_batches(view: SpanView, to_ts: int) -> StateBatches:
     """Return the batches that make up the state at a ts: the merged run, the changes since, and the rows of the run that have ended."""
-    objects = view.state.needed(TS_ZERO, to_ts)
+    objects = view.needed(TS_ZERO, to_ts)
     merged = sorted((o for o in objects if o.object_kind is ObjectKind.MERGED), key=lambda o: o.first_row)
-    run = [b for meta in merged for b in view.space.batches(meta, TS_ZERO, to_ts, SNAPSHOT_READ_BYTES)]
+    run = [b for meta in merged for b in view.batches(meta, TS_ZERO, to_ts, SNAPSHOT_READ_BYTES)]
     changed = [o for o in objects if o.object_kind is not ObjectKind.MERGED and not view.state.transferred(o)]
     sides: dict[BatchKind, list[ChangeBatch]] = {}
     for side in BatchKind:

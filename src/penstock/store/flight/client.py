@@ -92,19 +92,27 @@ class FlightStoreClient:
         """Send the report of a receiver; return the answer."""
         return self._act("receiver_report", body)
 
-    def open_changes(self, span_id: int, from_ts: int, to_ts: int) -> ChangesHandle:
-        """Open a handle on ``(from_ts, to_ts]`` of a span; as ``EventStore.collect_changes``."""
-        return open_changes(self.view(span_id, from_ts, to_ts), from_ts, to_ts, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
+    def open_changes(
+        self,
+        span_id: int,
+        from_ts: int,
+        to_ts: int,
+        columns: frozenset[str] | None = None,
+        keys: tuple[bytes, bytes] | None = None,
+    ) -> ChangesHandle:
+        """Open a handle on ``(from_ts, to_ts]`` of a span; as ``EventStore.collect_changes``. ``SpanView`` says what else is left out."""
+        view = msgspec.structs.replace(self.view(span_id, from_ts, to_ts, columns), columns=columns, keys=keys)
+        return open_changes(view, from_ts, to_ts, BATCH_ROWS_MIN, BATCH_ROWS_MAX)
 
-    def view(self, span_id: int, from_ts: int, to_ts: int) -> SpanView:
+    def view(self, span_id: int, from_ts: int, to_ts: int, columns: frozenset[str] | None = None) -> SpanView:
         """Return the picture of a span that a handle on the window needs, from wherever it is served."""
-        command = msgspec.json.encode(WindowRequest(span_id, from_ts, to_ts))
+        command = msgspec.json.encode(WindowRequest(span_id, from_ts, to_ts, None if columns is None else tuple(sorted(columns))))
         with _penstock_errors():
             info = self._connect().get_flight_info(fl.FlightDescriptor.for_command(command), self._options(CALL_TIMEOUT_S))
         told = [(decoded(endpoint.app_metadata, Endpoint), endpoint.ticket.ticket) for endpoint in info.endpoints]
         for what, _ in told:
             if isinstance(what, ElsewhereEndpoint):
-                return self._other(what).view(span_id, from_ts, to_ts)
+                return self._other(what).view(span_id, from_ts, to_ts, columns)
         answer = decoded(info.app_metadata, WindowAnswer)
         streams: dict[tuple[BatchKind, int], bytes] = {}
         objects: dict[str, bytes] = {}

@@ -28,7 +28,7 @@ from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_MAX
-from penstock.store.changes.changes import SpanState, SpanView, drain, open_changes, side_handles
+from penstock.store.changes.changes import SpanState, SpanView, drain, only_columns, open_changes, side_handles
 from penstock.store.contract import WindowPlan, WindowWish
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.credentials import ServiceTls, join_token
@@ -47,6 +47,7 @@ class WindowRequest(msgspec.Struct, frozen=True):
     span_id: int
     from_ts: int
     to_ts: int
+    columns: tuple[str, ...] | None = None
 
 
 class ResnapshotRequest(msgspec.Struct, frozen=True):
@@ -168,8 +169,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
                 return fl.GeneratorStream(OBJECT_STREAM_SCHEMA, _object_chunks(self._store.object_bytes(asked.span_id, asked.path)))
             batches = self._rows(asked)
             first = next(batches, None)
-            schema = first.records.schema if first else self._schema(asked)
-            return fl.GeneratorStream(schema, _records(first, batches))
+            schema = _wanted(asked, first.records).schema if first else self._schema(asked)
+            return fl.GeneratorStream(schema, _records(asked, first, batches))
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Answer an action with one JSON result."""
@@ -229,7 +230,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
             headers = [b.header for b in memory.side(side)]
             for version in sorted({h.schema_version for h in headers if h.max_ts > from_ts and h.min_ts <= request.to_ts}):
                 expires_ms, start_ts = self._signer.expires_ms(), state.history_start_ts
-                ticket = RowsTicket(request.span_id, side, version, from_ts, request.to_ts, expires_ms, start_ts)
+                ticket = RowsTicket(request.span_id, side, version, from_ts, request.to_ts, expires_ms, start_ts, request.columns)
                 yield fl.FlightEndpoint(self._signer.sign(ticket), [], app_metadata=msgspec.json.encode(MemoryEndpoint(side, version)))
 
     def _rows(self, ticket: RowsTicket) -> Iterator[ChangeBatch]:
@@ -258,7 +259,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc]
         table = next((t for t in self._store.schema_history(table_id) if t.version == ticket.schema_version), None)
         if table is None:
             raise PenstockError("SCHEMA_UNKNOWN", f"table {table_id} has no version {ticket.schema_version}")
-        return table.batch_schema()
+        kept = [f for f in table.batch_schema() if ticket.columns is None or f.name.startswith("_") or f.name in ticket.columns]
+        return pa.schema(kept)
 
 
 def _location(scheme: str, host: str, port: int) -> str:
@@ -273,12 +275,16 @@ def _protection(tls: ServiceTls | None) -> dict[str, Any]:
     return {"tls_certificates": [(tls.certificate, tls.key)], "verify_client": True, "root_certificates": tls.readers_ca}
 
 
-def _records(first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:
+def _wanted(ticket: RowsTicket, records: pa.RecordBatch) -> pa.RecordBatch:
+    return records if ticket.columns is None else only_columns(records, ticket.columns)
+
+
+def _records(ticket: RowsTicket, first: ChangeBatch | None, rest: Iterator[ChangeBatch]) -> Iterator[pa.RecordBatch]:
     with _coded_errors():
         if first is not None:
-            yield first.records
+            yield _wanted(ticket, first.records)
         for batch in rest:
-            yield batch.records
+            yield _wanted(ticket, batch.records)
 
 
 def _object_chunks(payload: pa.Buffer) -> Iterator[pa.RecordBatch]:

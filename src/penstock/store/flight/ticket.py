@@ -32,6 +32,8 @@ class RowsTicket(msgspec.Struct, frozen=True, tag="rows"):
     expires_ms: int
     history_start_ts: int = 0
     """Where the span's history began when the ticket was given: what is merged since is no longer there row by row."""
+    columns: tuple[str, ...] | None = None
+    """The columns that are wanted, by field name; None for all."""
 
 
 class ObjectTicket(msgspec.Struct, frozen=True, tag="object"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
+import pymysql
 import pytest
 
 from penstock.model.batch import Op
@@ -18,7 +21,8 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_ZERO, compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.catalog import check_target, kind_of
-from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
+from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent, Sink
+from penstock.sink.tables.idle_sessions import IDLE
 from penstock.target.kind import SinkRun
 from testing.targets.database_kit import TargetDatabase
 
@@ -56,7 +60,12 @@ def deliver(
     **options: str,
 ) -> None:
     """Deliver a window; a DDL comes behind the first event, and rows of its version behind it."""
-    sink = kind_of(target.uri).make_sink(target.uri, target.options | options, None, run)
+    hand_over(kind_of(target.uri).make_sink(target.uri, target.options | options, None, run), table, events, window, ddl)
+
+
+def hand_over(
+    sink: Sink, table: TableSchema, events: Sequence[Sequence[tuple[Any, ...]]], window: tuple[int, int], ddl: DdlEvent | None = None
+) -> None:
     try:
         work = DispatcherWork(DispatcherId(table.table_id), table, *window)
         sink.open_dispatcher(work)
@@ -168,17 +177,45 @@ def test_a_connection_that_is_cut_and_an_answer_that_is_lost(target: TargetDatab
         deliver(target, BAG, [[(2, IN, 1, 0.5), (2, IN, 2, 0.5)]])
     finally:
         arm("")
+    assert [row[0] for row in target.rows("shop", "bag")] == [1, 1, 2]
+    # Sessions that are kept from before would not be lossy; the table is another, so that making it loses an answer as well.
+    IDLE.close_old(0.0)
+    other = msgspec.structs.replace(BAG, table_id=9, table="other")
     lossy = kind_of(target.uri).make_sink(target.uri, target.options, None, FEED)
     losing = _Losing(lossy._engine.database)  # type: ignore[attr-defined]
     lossy._engine.database.connect = losing.connect  # type: ignore[attr-defined]
-    try:
-        lossy.open_dispatcher(DispatcherWork(DispatcherId(8), BAG, END, END + 10))
-        lossy.add_dml_event(DmlEvent(DispatcherId(8), BAG, records(BAG, [(10**6 + 1, IN, 3, 0.5)])))
-        lossy.close_dispatcher(DispatcherId(8))
-    finally:
-        lossy.close()
+    hand_over(lossy, other, [[(10**6 + 1, IN, 3, 0.5)]], (END, END + 10))
     assert losing.commits == 4, "the table and its row, each twice"
-    assert [row[0] for row in target.rows("shop", "bag")] == [1, 1, 2, 3]
+    assert [row[0] for row in target.rows("shop", "other")] == [3]
+
+
+def test_sessions_are_kept_between_windows(target: TargetDatabase) -> None:
+    """The window after another one enters the server no more. Sessions that the server ended, and books that are gone, do no harm."""
+    deliver(target, BAG, [[(0, IN, 1, 0.5)]], window=(TS_ZERO, T0 + 1))
+    entered: list[int] = []
+    for at in range(1, 100):
+        sink = kind_of(target.uri).make_sink(target.uri, target.options, None, FEED)
+        database = sink._engine.database  # type: ignore[attr-defined]
+        database.connect = lambda at=at, connect=database.connect: entered.append(at) or connect()
+        hand_over(sink, BAG, [[(at, IN, 2, 0.5)]], (T0 + at, T0 + at + 1))
+        # A machine that stood still for longer than sessions are kept is given another chance.
+        if at not in entered:
+            break
+    assert at not in entered
+    _cutter(target)()
+    deliver(target, BAG, [[(200, IN, 2, 0.5)]], window=(T0 + 200, T0 + 201))
+    assert [row[0] for row in target.rows("shop", "bag")] == [1] + [2] * (at + 1)
+    target.run(
+        f"DROP TABLE {target.home}.penstock_progress, {target.home}.penstock_progress_tables", f"DROP TABLE {target.name('shop', 'bag')}"
+    )
+    deliver(target, BAG, [[(300, IN, 4, 0.5)]], window=(T0 + 300, T0 + 301))
+    assert [row[0] for row in target.rows("shop", "bag")] == [4], "books that somebody dropped are made again"
+
+
+def _sessions(target: TargetDatabase) -> set[int]:
+    postgres = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    others = "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'root'"
+    return {int(number) for (number,) in target.run(postgres if target.kind == "postgres" else others)}
 
 
 class _Losing:
@@ -204,13 +241,10 @@ class _Losing:
 
 def _cutter(target: TargetDatabase) -> Callable[[], None]:
     def cut() -> None:
-        if target.kind == "postgres":
-            target.run(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-            return
-        for (number,) in target.run("SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'root'"):
-            target.run(f"KILL {number}")
+        for number in _sessions(target):
+            # One that was idle may end by itself.
+            with contextlib.suppress(pymysql.OperationalError):
+                target.run(f"SELECT pg_terminate_backend({number})" if target.kind == "postgres" else f"KILL {number}")
 
     return cut
 

@@ -14,7 +14,7 @@ from penstock.server.verify.tables_verification import TablesVerifier
 from penstock.sink.catalog import open_tables
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath, read_state
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
 
 pytestmark = pytest.mark.integration
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
@@ -41,7 +41,7 @@ class Rig:
         return total
 
 
-@pytest.fixture(params=["mariadb", "postgres"])
+@pytest.fixture(params=["mariadb", "postgres", MYSQL])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     made = Rig(request.param, tmp_path)
     with contextlib.closing(made.path):

@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.model.types import ColumnType, TypeKind
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
 from tests.integration.targets.tables.test_table_rows import END, T0, deliver
 
 pytestmark = pytest.mark.integration
@@ -65,8 +65,10 @@ KEYLESS = TableSchema(8, "all types", "bag", T0, (Column(1, "id", ColumnType(K.B
 
 
 def answers(target: TargetDatabase) -> list[Any]:
-    at = 2 if target.kind == "mariadb" else 3
-    return [row[2] if row[at] is ... else row[at] for row in VALUES]
+    at = 3 if target.kind == "postgres" else 2
+    found = [row[2] if row[at] is ... else row[at] for row in VALUES]
+    # MySQL keeps the value of a JSON text, MariaDB the text.
+    return [v.replace("\\u00e4", "ä") if target.kind == "mysql" and isinstance(v, str) and v.startswith("{") else v for v in found]
 
 
 def stored(target: TargetDatabase, table: str, where: str) -> list[list[Any]]:
@@ -78,7 +80,7 @@ def stored(target: TargetDatabase, table: str, where: str) -> list[list[Any]]:
     return [[bytes(v) if isinstance(v, memoryview) else v for v in row[1:]] for row in found]
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+@pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
 def test_every_type_by_every_way_in(kind: str) -> None:
     target = TargetDatabase(kind)
     given, nothing = [v for _, v, _, _ in VALUES], [None] * len(VALUES)

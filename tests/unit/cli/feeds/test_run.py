@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.feeds.run import divide, ensure_feed, follow
+from penstock.cli.feeds.run import follow
 from penstock.cli.main import run as run_command
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import PLAIN_EVERY_S, RunView
+from penstock.library.one_feed import divide, ensure_feed
 from penstock.meta.records import FeedRecord
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.ports import RunStatus, SnapshotStatus
 from penstock.server.http.views import feed_summary
 from testing.servers.api_server import SOURCE_URI, ApiServer
+from testing.servers.waiting import wait_until
 from testing.twins.clock import SimulatedClock
 
 
@@ -86,7 +88,7 @@ def test_reading_the_state_is_shown_as_the_server_tells_of_it() -> None:
     out = io.StringIO()
     view = RunView(Console(file=out, width=200), SimulatedClock())
     status = RunStatus(True, 0, (), SnapshotStatus(parts=4, parts_done=1, rows=25_000))
-    view.progress(feed_summary(FeedRecord("run", "u", "{}"), status, SystemClock()))
+    view.progress([feed_summary(FeedRecord("run", "u", "{}"), status, SystemClock())])
     assert "snapshot 1 of 4 parts, 25,000 rows" in out.getvalue()
 
 
@@ -103,15 +105,56 @@ def test_following_ends_at_the_checkpoint_or_when_stopped(server: ApiServer, tmp
 def test_where_output_is_a_file_a_line_comes_now_and_then_and_a_problem_once() -> None:
     out, clock = io.StringIO(), SimulatedClock()
     view = RunView(Console(file=out, width=200), clock)
-    view.progress(shown_feed(0))
+    view.progress([shown_feed(0)])
     clock.advance(1.0)
-    view.progress(shown_feed(1000, problem="DDL: nobody answers"))
-    view.progress(shown_feed(1000, problem="DDL: nobody answers"))
+    view.progress([shown_feed(1000, problem="DDL: nobody answers")])
+    view.progress([shown_feed(1000, problem="DDL: nobody answers")])
     clock.advance(PLAIN_EVERY_S)
-    view.progress(shown_feed(2000))
+    view.progress([shown_feed(2000)])
     view.end(True)
     lines = out.getvalue().splitlines()
     assert [line.split(" rows")[0].split()[-1] for line in lines if " rows " in line] == ["0", "2,000", "2,000"]
     assert sum("nobody answers" in line for line in lines) == 1
     assert "100 rows/s" in lines[-2]
     assert "caught up" in lines[-1]
+
+
+def test_several_targets_are_a_group_that_is_made_once(server: ApiServer, tmp_path: Path) -> None:
+    tree = {key: value for key, value in tree_of(tmp_path).items() if key != "sink"} | {"sinks": ["null:", "console:?rows=3"]}
+    view = RunView(Console(file=io.StringIO()))
+    with ServerClient(server.url) as client:
+        created = ensure_feed(client, tree, client.create_feed)
+        again = ensure_feed(client, tree, client.create_feed)
+        assert [m["uuid"] for m in created["members"]] == [m["uuid"] for m in again["members"]]
+        for other in ({"sinks": ["null:", "console:?rows=4"]}, {"sinks": ["null:", "console:?rows=3", "console:"]}):
+            with pytest.raises(PenstockError, match="run exists") as caught:
+                ensure_feed(client, tree | other, client.create_feed)
+            assert caught.value.code == "FEED_EXISTS"
+        with pytest.raises(PenstockError, match="number of targets"):
+            ensure_feed(client, tree_of(tmp_path), client.create_feed)
+        assert follow(client, "run", view, threading.Event(), 0) == (True, [])
+
+
+def test_a_target_that_failed_for_good_holds_none_of_the_others(server: ApiServer, tmp_path: Path) -> None:
+    tree = {key: value for key, value in tree_of(tmp_path).items() if key != "sink"} | {"sinks": ["null:", "console:"]}
+    out = io.StringIO()
+    view = RunView(Console(file=out, width=200))
+    with ServerClient(server.url) as client:
+        ensure_feed(client, tree, client.create_feed)
+        runs = {run.feed.name: run for run in (server.runs.next_run(), server.runs.next_run())}
+        runs["run.2"].end(PenstockError("SINK_UNWRITABLE", "no permission"))
+        wait_until(lambda: client.show_feed("run.2")["state"] == "failed", "the second has failed", 60)
+        assert follow(client, "run", view, threading.Event(), 0) == (True, ["console: ([SINK_UNWRITABLE])"])
+        assert "! run.2 (console): [SINK_UNWRITABLE] no permission" in out.getvalue()
+        runs["run.1"].end(PenstockError("SINK_UNWRITABLE", "nor here"))
+        wait_until(lambda: client.show_feed("run")["state"] == "failed", "both have failed", 60)
+        with pytest.raises(PenstockError, match="nor here"):
+            follow(client, "run", view, threading.Event(), 0)
+
+
+@pytest.mark.parametrize("width", [20, 80, 300])
+def test_a_live_line_is_never_wider_than_the_terminal(width: int) -> None:
+    out = io.StringIO()
+    view = RunView(Console(file=out, width=width, force_terminal=True))
+    view.progress([shown_feed(at) | {"name": f"run.{at}", "kind": "kafka"} for at in (1, 2, 3)])
+    assert 0 < len(out.getvalue().rpartition("\x1b[2K")[2]) < width

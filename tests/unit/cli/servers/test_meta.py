@@ -105,6 +105,6 @@ def test_an_upgrade_is_shown_before_it_is_done(data_dir: Path, capsys: pytest.Ca
 
 def test_a_place_without_a_database_is_told_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in (["backup", str(tmp_path / "b")], ["check"], ["upgrade"]):
-        assert run(["meta", *verb, "--data-dir", str(tmp_path / "none")]) == 2
+        assert run(["meta", *verb, "--data-dir", str(tmp_path / "none")]) == 75
         assert "[META_UNAVAILABLE]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ def data_dir(tmp_path: Path) -> Path:
         for rows in (FIRST, SECOND):
             durable = threading.Event()
             store.append(SPAN_ID, both_sides(SPAN_ID, rows), durable.set)
-            assert durable.wait(20)
+            assert durable.wait(120)
             store.advance_resolved_ts(SPAN_ID, rows[-1][0] + 5)
             store.flush(SPAN_ID)
     return tmp_path
@@ -82,7 +82,7 @@ def test_check_reads_the_log_and_leaves_it_as_it_is(data_dir: Path, capsys: pyte
     with ColumnarEventStore(data_dir / "store") as store:
         durable = threading.Event()
         store.append(SPAN_ID, both_sides(SPAN_ID, [(30, Op.INSERT, 40, "40@30")]), durable.set)
-        assert durable.wait(20)
+        assert durable.wait(120)
     (file,) = sorted((data_dir / "store" / "wal").glob("*.wal"))[-1:]
     content = file.read_bytes()
     # A torn end is what a crash leaves; nobody who only looks cuts it.

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from penstock.feed.spark.class_archive import archive_options, archive_path
+from penstock.feed.spark.class_archive import archive_options, archive_path, quoted
+from penstock.feed.spark.session import LOG4J_FILE
 
 
 @pytest.fixture
@@ -39,3 +41,15 @@ def test_without_java_there_is_none(java: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("JAVA_HOME", str(java / "nowhere"))
     assert archive_path() is None
     assert archive_options() == ""
+
+
+def test_a_folder_with_a_space_stays_one_option() -> None:
+    """Spark splits options as a shell does; Python's own splitter is the oracle."""
+    for name in ("/opt/penstock/x.jsa", '/home/ada l/my "venv"/x.jsa', "/it's/x.jsa", "/back\\slash/x.jsa"):
+        assert shlex.split(f"-Xshare:auto -XX:SharedArchiveFile={quoted(Path(name))} -Xlog") == [
+            "-Xshare:auto",
+            f"-XX:SharedArchiveFile={name}",
+            "-Xlog",
+        ]
+    assert quoted(Path("/opt/penstock/x.jsa")) == "/opt/penstock/x.jsa"
+    assert " " not in LOG4J_FILE.with_name("with space").as_uri()

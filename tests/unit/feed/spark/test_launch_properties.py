@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -35,15 +36,18 @@ def test_any_setting_arrives(conf: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("before", [None, "--verbose pyspark-shell"])
 def test_the_file_is_for_its_owner_alone_and_goes_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / "a folder's name"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
     if before is None:
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     else:
         monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", before)
     with launched_with({"spark.hadoop.fs.s3a.secret.key": "S3cret"}):
-        arguments = os.environ["PYSPARK_SUBMIT_ARGS"].split()
+        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
         file = Path(arguments[arguments.index("--properties-file") + 1])
+        assert file.parent == folder
         assert file.stat().st_mode & 0o777 == 0o600
         assert java_properties(file.read_text()) == {"spark.hadoop.fs.s3a.secret.key": "S3cret"}
         assert arguments[-1] == "pyspark-shell"

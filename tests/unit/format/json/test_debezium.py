@@ -42,3 +42,15 @@ def test_debezium_events() -> None:
         DebeziumSettings(output_old_value=False),
     )
     assert json.loads(bare)["before"] is None
+
+
+def test_what_is_not_finite_is_text_and_changes_no_other_row() -> None:
+    table = TableSchema(7, "hr", "employee", 5, (ID, Column(2, "f", ColumnType(K.DOUBLE))))
+    values = [1.5, float("nan"), None, float("inf"), -2.0, float("-inf")]
+    changes = [(TS + at, Op.INSERT, b"k", at, value) for at, value in enumerate(values)]
+    whole = encode(table, paired_rows(table, *changes), DebeziumSettings())
+    assert [json.loads(line)["after"]["f"] for line in whole.splitlines()] == [1.5, "NaN", None, "+Inf", -2.0, "-Inf"]
+    assert b"".join(encode(table, paired_rows(table, change), DebeziumSettings()) for change in changes) == whole
+    pair = ((TS, Op.BEFORE, b"k", 1, float("nan")), (TS, Op.UPDATE, b"k", 1, 0.25))
+    update = json.loads(encode(table, paired_rows(table, *pair), DebeziumSettings()))
+    assert (update["before"]["f"], update["after"]["f"]) == ("NaN", 0.25)

@@ -12,7 +12,6 @@ from penstock.format.layout.paths import (
     IndexPath,
     Layout,
     SchemaPath,
-    dispatcher_text,
     escape_name,
     parse_schema_path,
     schema_path,
@@ -44,9 +43,12 @@ def test_paths_are_those_of_the_seed() -> None:
 def test_split_tables_carry_the_dispatcher_in_names() -> None:
     layout = Layout(file_index_width=6)
     directory = DataDir("s", "t", 5)
-    dispatcher = dispatcher_text(7, 3, 4)
+    dispatcher = layout.dispatcher_text(7, 3, 4)
     assert dispatcher == "70003"
-    assert dispatcher_text(7, 0, 1) == ""
+    assert layout.dispatcher_text(7, 0, 1) == layout.dispatcher_text(7, 0, 1, partition_id=7) == ""
+    together = Layout(enable_partition_separator=False)
+    assert together.dispatcher_text(7, 0, 1, partition_id=7) == "70000", "partitions that share a directory"
+    assert (together.partition_of(directory, "70000"), layout.partition_of(directory, "70000")) == (7, 0)
     assert layout.data_path(DataPath(directory, dispatcher, 12)) == "s/t/5/CDC_70003_000012.csv"
     assert layout.index_path(directory, dispatcher) == "s/t/5/meta/CDC_70003.index"
     assert layout.data_name(1_000_000) == "CDC1000000.csv"

@@ -1,4 +1,5 @@
 import json
+import zlib
 
 import msgspec
 import pytest
@@ -110,6 +111,29 @@ def test_the_seed_s_quoted_total_is_read() -> None:
 def test_malformed_files_are_named(content: bytes, what: str) -> None:
     with pytest.raises(PenstockError, match=f"FILE_MALFORMED.*dir/x.json.*{what}"):
         parse_schema_file(content, "dir/x.json")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"ColumnType":"INT","ColumnDefault":10,"ColumnPrecision":"11"',
+        '"ColumnType":"BIT","ColumnPrecision":"1"',
+        '"ColumnType":"YEAR","ColumnPrecision":"4"',
+        '"ColumnType":"VAR_STRING","ColumnPrecision":"5"',
+    ],
+)
+def test_files_that_say_it_in_other_words_have_the_checksum_of_their_own(fields: str) -> None:
+    columns = f'[{{"ColumnName":"a",{fields}}}]'
+    hashed = json.dumps(json.loads(f'{{"Table":"t","Schema":"s","Version":0,"TableColumns":{columns},"TableColumnsTotal":1}}'), indent=4)
+    path = f"s/t/meta/schema_3_{zlib.crc32(hashed.encode()):010d}.json"
+    name = parse_schema_path(path)
+    assert name is not None
+    content = (
+        f'{{"Table":"t","Schema":"s","Version":1,"TableVersion":3,"Query":"","Type":0,"TableColumns":{columns},"TableColumnsTotal":1}}'
+    )
+    check_schema_name(parse_schema_file(content.encode(), path), name, path)
+    with pytest.raises(PenstockError, match="checksum"):
+        check_schema_name(parse_schema_file(content.replace('"a"', '"b"').encode(), path), name, path)
 
 
 def test_a_name_that_does_not_fit_its_content_is_an_error() -> None:

@@ -18,7 +18,7 @@ from testing.twins.clock import SimulatedClock
 from testing.twins.doubt_book import MemoryDoubts, NotedDoubts
 from testing.twins.single_log import key_of, rows_of, table_of
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 SPAN = Span(1)
 
 

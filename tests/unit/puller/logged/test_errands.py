@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError
 from penstock.puller.logged.errands import Errands
 from penstock.puller.logged.span_routes import RefusedError
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Lab:

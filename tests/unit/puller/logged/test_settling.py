@@ -21,7 +21,7 @@ from testing.twins.doubt_book import NotedDoubts
 from testing.twins.single_log import MemoryJournal, MemoryLog, rows_of
 from testing.twins.span_receiver import SpanReceiver
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 SPAN = Span(1)
 
 

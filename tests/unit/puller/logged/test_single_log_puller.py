@@ -14,8 +14,8 @@ from penstock.meta.engine import sqlite_url
 from penstock.meta.log_journal import JournalEntry, JournalSettings, LogJournal
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError
+from penstock.model.metrics import names
 from penstock.model.span import DDL_SPAN, Span
-from penstock.puller import metrics as names
 from penstock.puller.doubts import DoubtBook
 from penstock.puller.logged.settings import SingleLogPullerSettings
 from penstock.puller.logged.single_log_puller import SingleLogPuller
@@ -232,8 +232,8 @@ def test_the_lag_grows_while_the_reader_cannot_get_on(lab: Lab) -> None:
     progress = lab.puller.progress(Span(1).span_id)
     assert progress is not None
     assert progress.regions_waiting == 1
-    lag = lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS)
-    until(lambda: (lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS) or 0) > (lag or 0))
+    lag = lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS.name)
+    until(lambda: (lab.puller.metrics.registry.get_sample_value(names.RESOLVED_LAG_SECONDS.name) or 0) > (lag or 0))
 
 
 def test_capture_that_begins_again_knows_of_its_mark_at_once(lab: Lab) -> None:

@@ -32,7 +32,7 @@ from testing.twins.change_stream import (
     row,
 )
 
-WAIT_S = 20
+WAIT_S = 120
 PREWRITE, COMMIT, ROLLBACK, COMMITTED = 1, 2, 3, 4
 SPAN = Span(1)
 SETTINGS = LogPullerSettings(advance_interval_s=0.0, worker=RegionWorkerSettings(backoff_min_s=0.01, uninitialized_regions_max=2))

@@ -16,7 +16,7 @@ CODES = {
     "congested": ("CONGESTED", ErrorKind.TRANSIENT),
     "duplicate_request": ("INTERNAL", ErrorKind.BUG),
     "compatibility": ("UPSTREAM_REFUSED", ErrorKind.BLOCKED),
-    "cluster_id_mismatch": ("UPSTREAM_REFUSED", ErrorKind.BLOCKED),
+    "cluster_id_mismatch": ("UPSTREAM_MISCONFIGURED", ErrorKind.BLOCKED),
 }
 
 

@@ -43,7 +43,7 @@ def test_slots_bound_what_is_requested_and_return_once() -> None:
     third.start()
     states[0].mark_initialized()
     states[0].stop()
-    third.join(10)
+    third.join(120)
     assert taken == [states[2]]
     assert cache.regions() == 3
 

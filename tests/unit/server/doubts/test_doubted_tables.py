@@ -54,7 +54,7 @@ class Lab:
         self.log = ScriptedDoubts(directory, self.clock)
         self.rules = Rules()
         self.registry = CollectorRegistry()
-        self.registry.register(TableStateCollector(self.log.table_states))
+        self.registry.register(TableStateCollector(self.log.table_states, self.clock))
         self.metrics = DoubtMetrics(self.registry)
         self.loop = self.new_loop()
 
@@ -265,13 +265,13 @@ def test_stopping_ends_a_re_read_and_leaves_the_doubt_open(lab: Lab) -> None:
 
     def block(_: int) -> None:
         reading.set()
-        go_on.wait(30)
+        go_on.wait(120)
 
     lab.log.before = block
     lab.log.doubt_table(7, "shop", "t", ASKED)
     lab.loop.retry([7])
     lab.loop.start()
-    assert reading.wait(30)
+    assert reading.wait(120)
     assert lab.loop.progress(7) is not None
     assert lab.loop.progress(8) is None
     stopper = threading.Thread(target=lab.loop.stop)
@@ -279,7 +279,7 @@ def test_stopping_ends_a_re_read_and_leaves_the_doubt_open(lab: Lab) -> None:
     while not lab.loop._running[1].cancelled.wait(1):  # type: ignore[index,union-attr]
         pass
     go_on.set()
-    stopper.join(30)
+    stopper.join(120)
     assert lab.log.state(7).state is TableCondition.REREADING
 
 

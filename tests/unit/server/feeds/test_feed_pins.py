@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
-from penstock.feed.formats.table_read import address_of
+from penstock.feed.formats.followed_store import address_of
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.following import to_record
 from penstock.meta.database import MetaDatabase

@@ -51,7 +51,7 @@ def create(meta: MetaDatabase, name: str = "orders") -> None:
 
 def keeper_ended(supervisor: Supervisor, name: str = "orders") -> None:
     keeper = supervisor._keepers.get(name)
-    assert keeper is None or keeper.join(30)
+    assert keeper is None or keeper.join(120)
 
 
 def test_new_feed_is_claimed_started_and_shown(meta: MetaDatabase, build: Build) -> None:
@@ -115,7 +115,7 @@ def test_abandoned_feed_is_taken_over_and_the_old_run_stops(meta: MetaDatabase, 
     new.scan()
     assert new_factory.next_run().epoch == 2
     old.scan()
-    assert old_run.stopped.wait(30)
+    assert old_run.stopped.wait(120)
     keeper_ended(old)
     old.scan()
     assert meta.get_feed("orders").owner == "b"

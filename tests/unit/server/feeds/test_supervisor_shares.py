@@ -50,7 +50,7 @@ def test_a_server_that_comes_later_is_given_its_part(meta: MetaDatabase, build: 
         first.scan()
         for keeper in first._owned():
             if keeper.stopping:
-                assert keeper.join(30)
+                assert keeper.join(120)
     assert owners(meta) == "aabb"
     assert sum(run.stopped.is_set() for run in runs) == 2
 
@@ -85,7 +85,7 @@ def test_a_server_is_drained_and_takes_feeds_again(meta: MetaDatabase, build: Bu
     first.drain(True)
     first.scan()
     for keeper in first._owned():
-        assert keeper.join(30)
+        assert keeper.join(120)
     first.scan()
     assert all(run.stopped.is_set() for run in runs)
     assert {(s.owner, s.state) for s in first.servers} == {("a", ServerState.DRAINING), ("b", ServerState.ACTIVE)}
@@ -120,7 +120,7 @@ def test_feeds_that_share_a_log_stay_together(meta: MetaDatabase, clock: Simulat
         servers[1].drain(True)
         servers[1].scan()
         for keeper in servers[1]._owned():
-            assert keeper.join(30)
+            assert keeper.join(120)
         for _ in range(3):
             for server in reversed(servers):
                 server.scan()

@@ -148,6 +148,23 @@ def test_reading_the_first_state_takes_as_long_as_it_takes(rig: Rig) -> None:
     assert rig.stage() == ""
 
 
+def test_a_first_state_of_which_no_part_ends_and_a_run_that_does_not_begin(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.status = RunStatus(True, 0, starting=True)
+    assert rig.stage(STALL_S * 10 - 1) == ""
+    assert rig.stage(2) == "start"
+    for done in range(3):
+        rig.status = RunStatus(True, 0, (), SnapshotStatus(10, done, 5))
+        assert rig.stage(STALL_S * 9) == ""
+    assert rig.stage(STALL_S + 1) == "snapshot"
+    problem = rig.watch.problem("f")
+    assert problem is not None
+    assert problem.text == "no part of the first state was read: 2 of 10 are, for 601 s"
+    said = [(r.message, getattr(r, "stage", "")) for r in caplog.records]
+    assert said == [("feed has a problem", "start"), ("feed has a problem", "snapshot")]
+    rig.status = RunStatus(True, 0, (), SnapshotStatus(10, 3, 5))
+    assert rig.stage() == ""
+
+
 def test_failed_and_retrying_feeds_say_why(rig: Rig) -> None:
     rig.meta.record_error("f", rig.epoch, "SINK_UNAVAILABLE", "503", RetryRecord(5, 6, 1))
     assert rig.stage() == "retrying"

@@ -23,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=120) as opened:
         yield opened
 
 
@@ -55,7 +55,7 @@ def test_life_of_a_feed(server: ApiServer, client: httpx.Client, tmp_path: Path)
     metrics = client.get("/metrics").text
     assert 'penstock_feed_rows_total{feed="orders"} 5.0' in metrics
     assert client.delete("/api/v1/feeds/orders").status_code == 202
-    assert run.stopped.wait(30)
+    assert run.stopped.wait(120)
     assert gone(client, server, "orders")
     assert server.runs.forgotten == ["orders"]
 
@@ -148,7 +148,7 @@ def test_a_caller_reads_no_file_of_the_server(server: ApiServer, client: httpx.C
 def test_a_connection_keeps_its_secret(tmp_path: Path) -> None:
     lake = {"uri": f"s3://{tmp_path.name}/base", "secret-access-key": SECRET}
     with ApiServer(tmp_path, "shop.orders", connections={"lake": lake}, sink_allow=["connection://lake/*"]) as server:
-        with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=120) as client:
             created = client.post("/api/v1/feeds", json={"name": "a", "tables": ["shop.*"], "sink": "connection://lake/shop"})
             refused = client.post("/api/v1/feeds", json={"name": "b", "tables": ["shop.*"], "sink": f"s3://{tmp_path.name}/base/b"})
         assert created.json()["config"]["sink"] == {"uri": "connection://lake/shop"}

@@ -48,13 +48,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="module")
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=120) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def stranger(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as opened:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=120) as opened:
         yield opened
 
 

@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30, headers=server.headers) as opened:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=120, headers=server.headers) as opened:
         yield opened
 
 

@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from penstock.cli.feeds.feed import feed
-from penstock.cli.feeds.run import follow, is_caught_up
+from penstock.cli.feeds.run import follow
 from penstock.cli.server_client import ServerClient
 from penstock.cli.shown.run_view import RunView
+from penstock.library.one_feed import is_caught_up
 from penstock.meta.records import Counted, FeedRecord
 from penstock.model.errors import PenstockError
 from penstock.puller.doubts import Settlement
@@ -231,9 +232,9 @@ def test_run_says_once_what_is_in_doubt_and_how_it_ended() -> None:
     out = io.StringIO()
     view = RunView(Console(file=out, width=300), SimulatedClock())
     doubt = {"name": "shop.t", "state": "doubtful", "settling": True, "code": "", "reason": "a rewrite", "hint": "", "since_ms": 1000}
-    view.progress(shown(doubt))
-    view.progress(shown(doubt))
-    view.progress(shown({"name": "shop.t", "state": "ok"}))
+    view.progress([shown(doubt)])
+    view.progress([shown(doubt)])
+    view.progress([shown({"name": "shop.t", "state": "ok"})])
     view.end(True, ["shop.u (quarantined)"])
     lines = [line for line in out.getvalue().splitlines() if "shop." in line]
     assert lines == [

@@ -214,7 +214,7 @@ def by_line(server: ApiServer, capsys: pytest.CaptureFixture[str], arguments: li
     capsys.readouterr()
     exit_code = run([*arguments, "--server", server.url, "--output", "json"])
     told = capsys.readouterr()
-    code = re.search(r"\[([A-Z_]+)\]", told.err)
+    code = re.search(r'"code": "([A-Z_]+)"', told.err)
     assert (exit_code == 0) is (code is None), told.err
     return Done(json.loads(told.out) if exit_code == 0 else None, code[1] if code else "")
 

@@ -246,7 +246,7 @@ def test_one_verification_at_a_time(lab: Lab, tmp_path: Path) -> None:
 
         def schema_history(self, table_id: int) -> Any:
             entered.set()
-            assert leave.wait(30)
+            assert leave.wait(120)
             return lab.upstream.schema_history(table_id)
 
     feeds = Feeds(tmp_path, lab, "dataserver://h:1")
@@ -256,16 +256,16 @@ def test_one_verification_at_a_time(lab: Lab, tmp_path: Path) -> None:
     first = threading.Thread(target=lambda: found.append(verifier.verify("f")))
     try:
         first.start()
-        assert entered.wait(30)
+        assert entered.wait(120)
         with refused("VERIFY_BUSY"):
             verifier.verify("f")
         leave.set()
-        first.join(30)
+        first.join(120)
         assert [v.rows for v in found] == [3]
         assert verifier.verify("f").rows == 3
     finally:
         leave.set()
-        first.join(30)
+        first.join(120)
         feeds.meta.close()
 
 

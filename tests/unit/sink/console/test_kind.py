@@ -1,9 +1,19 @@
 """The console target: what a task tells and what the server prints, bounded whatever there is."""
 
+import fcntl
 import io
+import os
+import pty
+import re
+import struct
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 import pyarrow as pa
 import pytest
+from rich.cells import cell_len
 
 from penstock.model.batch import Op
 from penstock.model.ddl import DdlEvent, DdlType
@@ -77,6 +87,70 @@ def test_a_tail_is_bounded() -> None:
     assert max(map(len, lines)) < 500
     assert len(window(rows(*many), rows="1000").message) < 300_000
     assert printed(window()) == []
+
+
+HOSTILE = "\x1b]0;title\x07\x9b2J\u202e\u2028\x85\x0b\x1c\u200f\r\b\x7f"
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[TextIO, int]]:
+    """Yield a real terminal of some width as what is written to, and what reads what it got."""
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(writing, "w", encoding="utf-8") as out:
+        yield out, reading
+    os.close(reading)
+
+
+def test_nothing_of_the_data_does_something_to_a_terminal() -> None:
+    table = TableSchema(7, "sh\x1b[31mop", f"or{HOSTILE}ders", 1, (COLUMNS[0], Column(2, f"no{HOSTILE}te", COLUMNS[1].type)))
+    sink = open_sink("console:", {}, None)
+    sink.open_dispatcher(DispatcherWork(WHOLE, table, 1, T0 << 1))
+    records = rows((1, Op.INSERT, 1, HOSTILE), (2, Op.INSERT, 2, f"{HOSTILE}\u2029"))
+    sink.add_dml_event(DmlEvent(WHOLE, table, records))
+    ddl = DdlEvent(T0 + 4, DdlType.TABLE_COMMENT, f"ALTER TABLE x COMMENT '{HOSTILE}'", "shop", (table,))
+    sink.write_block_event(WHOLE, ddl)
+    out = io.StringIO(newline="")
+    ConsoleMaintainer(ConsoleSettings(), out).record_window(1, 2, [sink.close_dispatcher(WHOLE)])
+    assert out.getvalue().count("\n") == 3
+    assert re.findall(r"[^\n -~…]", out.getvalue()) == []
+
+
+@pytest.mark.parametrize("columns", [1, 2, 13, 20, 40, 80])
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_lines_fit_into_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, no_colour: str) -> None:
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setenv("TERM", "xterm")
+    result = window(
+        *(rows((at, Op.INSERT, at, text)) for at, text in enumerate(["日本語" * 9, "e\u0301" * 30, "😀" * 30, "short"])), rows="3"
+    )
+    with terminal(columns) as (out, reading):
+        ConsoleMaintainer(ConsoleSettings(rows=3), out).record_window(1, 2, [result])
+        got = os.read(reading, 1 << 16).decode()
+    assert ("\x1b[32m" in got) == (no_colour == "")
+    lines = re.sub(r"\x1b\[[0-9]*[mK]", "", got).replace("\r", "").split("\n")
+    assert len(lines) == 5
+    assert all(cell_len(line) < columns or not line for line in lines)
+    assert max(map(cell_len, lines)) >= min(columns - 2, 50)
+
+
+def test_a_pipe_may_be_of_any_encoding_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = window(rows((1, Op.INSERT, 1, "日本 é")))
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="latin-1") as out:
+        maintainer = ConsoleMaintainer(ConsoleSettings(), out)
+        maintainer.record_window(1, 2, [result])
+        assert os.read(reading, 1 << 16) == b'22:13:20.000 + shop.orders id=1 note="\\u65e5\\u672c \xe9"\n'
+        os.close(reading)
+        # As in `penstock run --sink console: | head`: the feed goes on.
+        maintainer.record_window(1, 2, [result])
+        maintainer.record_window(1, 2, [result])
+        with pytest.raises(BrokenPipeError):
+            out.close()
+
+
+def test_updates_count_once() -> None:
+    assert window(rows((1, Op.INSERT, 1, "a"), (2, Op.BEFORE, 1, "a"), (2, Op.UPDATE, 1, "b"))).rows == 2
 
 
 def test_it_is_found_by_its_scheme() -> None:

@@ -82,6 +82,14 @@ def test_a_key_has_one_lane_and_its_changes_their_order() -> None:
     assert len({m.id for _, m in found}) == len(found), "each has an id of its own"
 
 
+def test_a_table_without_a_key_has_one_lane() -> None:
+    """Each change of such a table has a key of its own, so a row that goes could come before it came."""
+    bag = TableSchema(6, "shop", "bag", 5, (Column(1, "id", ColumnType(TypeKind.BIGINT)), COLUMNS[1]))
+    found = messages([(bag, rows(10, 60)), (bag, rows(60, 110, Op.DELETE))], **{"batch-rows": "9"})
+    assert {lane for lane, _ in found} == {6 % 4}
+    assert [e["source"]["commit_ts"] for e in events_of(found)] == list(range(10, 110))
+
+
 def test_a_lane_is_the_same_for_ever() -> None:
     # The lane of a key is kept by receivers: this must not change.
     found = messages([(TABLE, rows(0, 8, keys=8))], lanes="4")

@@ -48,7 +48,8 @@ def test_any_address_that_answers_will_do(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "uri", ["http+json://169.254.169.254/x", "http+json://metadata.google.internal/", "https+json:///x", "http+json://h:x/"]
+    "uri",
+    ["http+json://169.254.169.254/x", "http+json://metadata.google.internal/", "https+json:///x", "http+json://h:x/", "http+json://h:0/"],
 )
 def test_addresses_that_are_none(uri: str) -> None:
     with pytest.raises(PenstockError, match=r"SINK_URI_INVALID"):
@@ -63,6 +64,7 @@ def test_what_a_uri_says_goes_where_it_should() -> None:
     assert address.shown == "https+json://h.example:8443/a/b"
     assert settings.lanes == 3
     assert address_of("http+json://[::1]:80").url == "http://[::1]:80/"
+    assert address_of("http+json://h/hä%20?c=ö").url == "http://h/h%C3%A4%20?c=%C3%B6"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,8 @@ def test_what_a_uri_says_goes_where_it_should() -> None:
     [
         ({"lanes": "0"}, "lanes"),
         ({"secret": "whsec_%"}, "secret"),
-        ({"token": "a\nb"}, "token"),
+        *(({"token": token}, "token") for token in ("a\nb", "a ", "a\0b", "a\x01", "é")),
+        ({"secret": "whsec_"}, "secret"),
         ({"dead-letter": "ftp://x"}, "dead-letter"),
     ],
 )
@@ -88,8 +91,9 @@ def test_a_certificate_must_be_one_that_is_trusted_and_of_the_host(tmp_path: Pat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["certificate"], files["key"])
     with http_receiver(tls=context) as receiver:
-        with pytest.raises(PenstockError, match=r"SINK_UNAVAILABLE.*CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(PenstockError, match=r"SINK_UNAVAILABLE.*CERTIFICATE_VERIFY_FAILED") as refused:
             look(receiver.uri)
+        assert "self-signed or of your own with ca" in str(refused.value.hint)
         if name == "127.0.0.1":
             assert look(receiver.uri, ca=str(files["readers_ca"])) == 405
         else:

@@ -99,6 +99,43 @@ def test_what_does_not_end_is_said(receiver: Receiver, fault: Fault, code: str) 
     assert (len(receiver.requests) == 3) == (code == "SINK_REFUSED")
 
 
+def test_an_answer_that_repeats_what_it_was_asked_shows_no_secret(receiver: Receiver, tmp_path: Path) -> None:
+    secrets = ["tok_1", SECRET, "us er", "pa:ss w", "us er:pa:ss w", "dXMgZXI6cGE6c3Mgdw==", "ge heim+1", "ge%20heim%2B1", "ge+heim%2B1"]
+    receiver.url = receiver.url.replace("://", "://us%20er:pa%3Ass%20w@")
+    given = receiver.uri + "?code=ge%20heim%2B1"
+    receiver.faults = lambda _: Fault(422, body=" | ".join(secrets).encode())
+    uri, settings = read_settings(given, {"token": "tok_1", "secret": SECRET, "dead-letter": tmp_path.as_uri()})
+    for letters in (None, DeadLetters.at(tmp_path.as_uri(), "f", None, 9)):
+        with closing(Delivery(address_of(uri), settings, HastyClock(), random.Random(1), None, letters)) as delivery:
+            if letters is None:
+                with pytest.raises(PenstockError, match=r"SINK_REFUSED.*answered 422 \(\*\*\* \| ") as refused:
+                    delivery.deliver(message(), threading.Event())
+                said = str(refused.value)
+            else:
+                delivery.deliver(message(), threading.Event())
+                said = next(tmp_path.rglob("*.json")).read_text()
+        assert [secret for secret in secrets if secret in said] == []
+
+
+@pytest.mark.parametrize(("wanted", "posts"), [("99999999999999999999", 1), ("-5", 2), ("Fri, 31 Dec 9999 23:59:59 GMT", 1), (",", 2)])
+def test_odd_words_of_when_to_come_again(receiver: Receiver, wanted: str, posts: int) -> None:
+    """A time that is beyond all patience ends the attempt; what is no time is a pause as usual."""
+    script(receiver, Fault(503, (("Retry-After", wanted),)))
+    if posts == 1:
+        with pytest.raises(PenstockError, match="SINK_UNAVAILABLE"):
+            deliver(receiver, message())
+    else:
+        deliver(receiver, message())
+    assert len(receiver.requests) == posts
+
+
+def test_a_body_that_is_too_large_says_what_helps(receiver: Receiver) -> None:
+    receiver.faults = lambda _: Fault(413)
+    with pytest.raises(PenstockError, match="SINK_REFUSED") as refused:
+        deliver(receiver, message())
+    assert "batch-size" in (refused.value.hint or "")
+
+
 def test_an_answer_without_end_is_read_in_part(receiver: Receiver) -> None:
     script(receiver, Fault(200, body=b"x" * (1 << 22), take=True))
     deliver(receiver, message(1), message(2))
@@ -137,6 +174,20 @@ def test_a_refused_message_waits_in_the_dead_letters(receiver: Receiver, tmp_pat
     for name in ("00000002_7-0_0", "../../etc/passwd", ""):
         with pytest.raises(PenstockError, match=r"DEAD_LETTER_UNKNOWN"):
             box.show(name)
+
+
+def test_letters_of_a_lane_are_retried_in_their_order(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.faults = lambda _: Fault(422)
+    deliver(receiver, message(1), message(2), folder=tmp_path)
+    receiver.faults = lambda _: None
+    uri, settings = read_settings(receiver.uri, {"secret": SECRET, "dead-letter": tmp_path.as_uri()})
+    box = HttpLetterBox(address_of(uri), settings, "f")
+    with pytest.raises(PenstockError, match=r"DEAD_LETTER_ORDER.*00000001_7-0_0"):
+        box.retry("00000002_7-0_0")
+    assert receiver.rows == {}
+    for name in box.names():
+        box.retry(name)
+    assert [row["id"] for row in receiver.state("shop.orders")] == [1, 2]
 
 
 def test_not_everything_is_left_aside(receiver: Receiver, tmp_path: Path) -> None:

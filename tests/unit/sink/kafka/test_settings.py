@@ -86,3 +86,10 @@ def test_which_topics_are_of_a_target() -> None:
     assert not names.holds("lake.control")
     assert not names.holds("lakes.shop.orders")
     assert not names.holds("other.shop.orders")
+    assert not names.holds("lake.eu.shop.orders"), "of a target with a longer prefix"
+    for schema, table in (("a.b", "c.d"), ("数" * 64, "表"), ("s", "é" * 64), ("x" * 300, "y")):
+        assert names.holds(names.of(schema, table))
+    assert not names.holds("lake.shop")
+    named = TopicNames("lake", KafkaSettings(topic="{prefix}.{table}"))
+    with pytest.raises(PenstockError, match="SINK_UNWRITABLE"):
+        named.of("shop", "control")

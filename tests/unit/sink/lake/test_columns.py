@@ -6,9 +6,10 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
+from penstock.sink.choices import UnfitValues
 from penstock.sink.lake.columns import LakeShape
 from penstock.sink.lake.data_files import parquet_bytes, read_parquet
-from penstock.sink.lake.settings import Codec, InvalidDates, LakeSettings, Mode
+from penstock.sink.lake.settings import Codec, LakeSettings, Mode
 
 KINDS = {
     "tiny": (ColumnType(TypeKind.TINYINT), [-128, 127, None]),
@@ -47,7 +48,7 @@ SHAPES = [LakeShape(LakeSettings(mode=mode), small) for mode in Mode for small i
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_of_every_kind_come_back(shape: LakeShape) -> None:
-    rows = read_parquet(parquet_bytes(shape.rows(TABLE, RECORDS), Codec.ZSTD).tobytes())
+    rows = read_parquet(parquet_bytes([shape.rows(TABLE, RECORDS)], Codec.ZSTD).tobytes())
     assert rows.schema.field("ubig").type == pa.decimal128(20, 0)
     assert rows.column("__op").to_pylist() == [1, 2, None]
     assert shape.records(TABLE, rows).to_pydict() == RECORDS.drop_columns(["_ts", "_op"]).to_pydict()
@@ -56,7 +57,7 @@ def test_values_of_every_kind_come_back(shape: LakeShape) -> None:
 
 
 def test_ids_of_columns_are_in_the_file() -> None:
-    rows = read_parquet(parquet_bytes(SHAPES[0].rows(TABLE, RECORDS), Codec.ZSTD).tobytes())
+    rows = read_parquet(parquet_bytes([SHAPES[0].rows(TABLE, RECORDS)], Codec.ZSTD).tobytes())
     assert [int(f.metadata[b"PARQUET:field_id"]) for f in rows.schema] == [100 + c.id for c in TABLE.columns]
 
 
@@ -67,7 +68,7 @@ def test_dates_that_no_calendar_has_are_refused_unless_null_is_chosen(kind: Type
     values = pa.chunked_array([pa.array([f"0000-00-00{tail}", f"2024-02-31{tail}", f"2024-02-29{tail}", None])])
     with pytest.raises(PenstockError, match=r"SINK_VALUE_REFUSED.*born: 2 values"):
         LakeShape(LakeSettings(), True).values(column, values)
-    shown = LakeShape(LakeSettings(invalid_dates=InvalidDates.NULL), True).values(column, values)
+    shown = LakeShape(LakeSettings(invalid_dates=UnfitValues.NULL), True).values(column, values)
     assert [None if v is None else str(v)[:10] for v in shown.to_pylist()] == [None, None, "2024-02-29", None]
     assert LakeShape(LakeSettings(temporal_as_text=True), True).values(column, values) == values
 

@@ -110,7 +110,7 @@ def test_a_failure_reaches_whoever_stops_it():
     workload.setup = lambda: None
     workload.start()
     with pytest.raises(PenstockError, match="TABLE_UNKNOWN"):
-        workload.join(20)
+        workload.join(120)
 
 
 @pytest.mark.parametrize("kind", list(TypeKind))

@@ -7,7 +7,7 @@ from penstock.source.mysql.position import LogPlace
 SID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-@pytest.mark.parametrize("text", ["bin.000001:4", "bin.000007:120@0-1-5", f"b.1:9@{SID}:1-5", "b.1:9@"])
+@pytest.mark.parametrize("text", ["bin.000001:4", "bin.000007:120@0-1-5", f"b.1:9@{SID}:1-5", "b.1:9@", f"b.1:9#{SID}"])
 def test_places_read_back_and_are_compared_by_gtids_first(text: str) -> None:
     assert str(LogPlace.parse(text)) == text
     assert LogPlace.parse(text).reached(LogPlace.parse(text))

@@ -61,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[ColumnarEventStore]:
         opened.put_schemas([TABLE])
         durable = threading.Event()
         opened.append(SPAN_ID, both_sides(SPAN_ID, [*ROWS, *TOMBSTONES]), durable.set)
-        assert durable.wait(20)
+        assert durable.wait(120)
         for ts in (25, 39):
             opened.advance_resolved_ts(SPAN_ID, ts)
             opened.advance_resolved_ts(DDL_SPAN.span_id, ts)

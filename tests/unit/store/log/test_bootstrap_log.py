@@ -135,7 +135,7 @@ def test_the_plan_of_a_resnapshot(store: ColumnarEventStore) -> None:
     ddl = DdlEvent(115, DdlType.TABLE_COMMENT, "ALTER TABLE orders COMMENT 'x'", TABLE.schema, (TABLE,))
     durable = threading.Event()
     store.append_ddl(ddl, durable.set)
-    assert durable.wait(20)
+    assert durable.wait(120)
     append_durably(store, SPAN_ID, [(110, Op.INSERT, 2, "two")], 120)
     waiting = store.plan_resnapshot([SPAN_ID], [TABLE.table_id], 50)
     assert (waiting.to_ts, waiting.kind) == (50, WindowKind.CHANGES), "the state is not known"

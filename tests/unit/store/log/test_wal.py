@@ -13,7 +13,7 @@ from penstock.store.log.wal_segment import RecordKind, Replayed, WalRecord
 from penstock.store.settings import StoreSettings
 from testing.checks.change_batches import Row, change_batch, rows_of
 
-WAIT_S = 20
+WAIT_S = 120
 SPAN_ID = 42
 
 

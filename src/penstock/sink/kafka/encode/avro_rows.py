@@ -29,7 +29,7 @@ from penstock.model.types import BINARY_KINDS, TypeKind
 _LONG, _ULONG, _BYTES, _FIXED = range(4)
 _KIND, _WIDTH, _VALIDITY, _OFFSETS, _VALUES, _FIRST, _UNION = range(7)
 _NUMBER_BYTES = 12
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_TAKEN = re.compile(r"[^A-Za-z0-9_]|_(?=x[0-9a-f]+_)|\A[0-9]|\A_(?=(?:op|commit_ts)\Z)")
 _LETTERS = {int(Op.INSERT): "c", int(Op.UPDATE): "u", int(Op.DELETE): "d"}
 _SEVEN = np.uint64(7)
 
@@ -189,8 +189,8 @@ def _kind(array: pa.Array) -> int:
 
 
 def _name(name: str) -> str:
-    """Return a name in Avro's characters; the true one stands in the field's ``doc``."""
-    if _NAME.fullmatch(name):
-        return name
-    shown = "".join(char if char.isascii() and char.isalnum() else f"_x{ord(char):x}_" if char != "_" else "_" for char in name)
-    return shown if _NAME.match(shown) else f"_{shown}"
+    """Return a name in Avro's characters; two names never become one, nor one of the fields that are no columns.
+
+    The true one stands in the field's ``doc``.
+    """
+    return _NOT_TAKEN.sub(lambda found: f"_x{ord(found[0]):x}_", name)

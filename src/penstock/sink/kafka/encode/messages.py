@@ -7,11 +7,13 @@ alone. Runs on executors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.format.csv.dialect import row_columns
 from penstock.format.data_file import RowEncoder
@@ -23,7 +25,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import COMMIT_TS, OP, Column, TableSchema
 from penstock.model.timestamp import LOGICAL_BITS
 from penstock.sink.kafka.encode.avro_rows import AvroRows, key_schema, value_schema
-from penstock.sink.kafka.encode.connect_schema import key_lead, value_lead
+from penstock.sink.kafka.encode.connect_schema import key_lead, value_lead, wide_as_text
 from penstock.sink.kafka.encode.partitions import partition_of, partitions_of
 from penstock.sink.kafka.encode.registry import SchemaRegistry
 from penstock.sink.kafka.settings import Format, KafkaSettings, PartitionBy
@@ -112,7 +114,8 @@ class Encoded(NamedTuple):
     keys: list[bytes] | None
     partitions: list[int]
     moments_ms: list[int]
-    commit_ts: list[bytes]
+    commit_ts: list[bytes] | None
+    """As texts, for headers; None where there are none."""
     deletes: list[bool] | None
     """Which are followed by a tombstone; None where none is."""
     large: list[int]
@@ -146,38 +149,38 @@ class TableMessages:
 
     def encode(self, records: pa.RecordBatch) -> Encoded:
         """Return the messages of paired rows."""
+        if self._schemas:
+            records = wide_as_text(self._table, records)
         values, keys = self._values(records), self._own_keys(records)
-        offsets = values.offsets()
-        sizes = np.diff(offsets) - values.skip
+        texts = values.texts()
         ts = records.column(COMMIT_TS)
         deletes = None
         if self._settings.tombstones and self._handle:
             deletes = (records.column(OP).to_numpy(zero_copy_only=True) == Op.DELETE).tolist()
+        large: list[int] = []
+        if max(map(len, texts), default=0) > self._settings.max_message_bytes:
+            large = np.flatnonzero(np.diff(values.offsets()) - values.skip > self._settings.max_message_bytes).tolist()
         return Encoded(
-            values.texts(),
+            texts,
             None if keys is None else keys.texts(),
             self._partitions(records, keys),
             (ts.to_numpy(zero_copy_only=True) >> np.uint64(LOGICAL_BITS)).tolist(),
-            ts.cast(pa.string()).cast(pa.binary()).to_pylist() if self._settings.headers else [],
+            _texts_of(ts) if self._settings.headers else None,
             deletes,
-            np.flatnonzero(sizes > self._settings.max_message_bytes).tolist(),
+            large,
             len(values.content()) + (0 if keys is None else len(keys.content())),
         )
 
     def messages(self, encoded: Encoded) -> Iterator[Message]:
         """Yield what is handed to the client, one call for each."""
-        fixed, topic = self._fixed, self.topic
-        count = len(encoded.values)
-        keys = encoded.keys if encoded.keys is not None else [None] * count
-        stamps = encoded.commit_ts or [b""] * count
-        deletes = encoded.deletes or [False] * count
-        headed = self._settings.headers
-        rows = zip(encoded.values, keys, encoded.partitions, encoded.moments_ms, stamps, deletes, strict=True)
-        for value, key, partition, moment, stamp, deleted in rows:
-            headers = [(COMMIT_TS_HEADER, stamp), *fixed] if headed else None
-            yield topic, value, key, partition, moment, headers
-            if deleted:
-                yield topic, None, key, partition, moment, headers
+        keys = repeat(None) if encoded.keys is None else encoded.keys
+        headers: Iterable[list[tuple[str, bytes]] | None] = repeat(None)
+        if encoded.commit_ts is not None:
+            version, feed = self._fixed
+            headers = map(list, zip(zip(repeat(COMMIT_TS_HEADER), encoded.commit_ts), repeat(version), repeat(feed)))
+        # Nothing of Python runs for a message before it is handed over.
+        rows: Iterator[Message] = zip(repeat(self.topic), encoded.values, keys, encoded.partitions, encoded.moments_ms, headers)
+        return rows if encoded.deletes is None else _with_tombstones(rows, encoded.deletes)
 
     def _values(self, records: pa.RecordBatch) -> Lines | Records:
         if self._avro is not None:
@@ -215,7 +218,9 @@ class TableMessages:
         except KeyError as error:
             text = f"table {self._table.full_name} has no column {error.args[0]} of partition-columns"
             raise PenstockError(
-                "SINK_UNWRITABLE", text, "Name columns that every table of the feed has, or use partition-by key."
+                "SINK_UNWRITABLE",
+                text,
+                "Alter the feed: name columns that every table has in sink.partition-columns, or set sink.partition-by = key.",
             ) from None
 
     @staticmethod
@@ -223,3 +228,18 @@ class TableMessages:
         lines = Lines()
         debezium.encode_keys(columns, records, lines, lead)
         return lines
+
+
+def _with_tombstones(rows: Iterator[Message], deletes: list[bool]) -> Iterator[Message]:
+    for row, deleted in zip(rows, deletes, strict=True):
+        yield row
+        if deleted:
+            topic, _, key, partition, moment, headers = row
+            yield topic, None, key, partition, moment, headers
+
+
+def _texts_of(numbers: pa.Array) -> list[bytes]:
+    """Return numbers as texts."""
+    whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(numbers)], pa.int32()), numbers.cast(pa.string())), "\n")
+    text: str = whole[0].as_py()
+    return text.encode().split(b"\n") if len(numbers) else []

@@ -6,6 +6,7 @@ password. Runs on executors.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -14,10 +15,11 @@ import msgspec
 
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
-from penstock.settings.masking import mask_uri
+from penstock.settings.masking import mask_parts, mask_text, mask_uri
 
 _CONTENT = {"Content-Type": "application/vnd.schemaregistry.v1+json", "Accept": "application/vnd.schemaregistry.v1+json"}
 _SCHEMA_BYTES_MAX = 1 << 20
+_SHOWN_CHARS_MAX = 300
 
 
 class _Given(msgspec.Struct):
@@ -29,6 +31,7 @@ class SchemaRegistry:
 
     def __init__(self, url: str, ca_file: str, timeout_s: float) -> None:
         parts = urlsplit(url)
+        self._url = url
         self._shown = mask_uri(url)
         self._base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         self._auth = (unquote(parts.username or ""), unquote(parts.password or "")) if parts.username else None
@@ -46,15 +49,24 @@ class SchemaRegistry:
 
     def _register(self, subject: str, schema: str) -> int:
         path = f"{self._base}/subjects/{quote(subject, safe='')}/versions"
-        verify = httpx.create_ssl_context(verify=self._ca_file) if self._ca_file else True
+        try:
+            verify = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
+        except OSError as error:
+            text = f"schema registry {self._shown}: the file of schema-registry-ca cannot be read ({type(error).__name__})"
+            raise PenstockError("SINK_UNWRITABLE", text) from error
         try:
             with httpx.Client(auth=self._auth, verify=verify, timeout=self._timeout_s, trust_env=False) as client:
                 answer = client.post(path, content=msgspec.json.encode({"schema": schema}), headers=_CONTENT)
         except (httpx.HTTPError, OSError) as error:
             raise PenstockError("SINK_UNAVAILABLE", f"schema registry {self._shown}: {type(error).__name__}") from error
         if answer.is_success and len(answer.content) <= _SCHEMA_BYTES_MAX:
-            return decoded(answer.content, _Given).id
-        text = f"schema registry {self._shown}: subject {subject}: status {answer.status_code}: {answer.text[:300]}"
+            try:
+                return decoded(answer.content, _Given).id
+            except msgspec.MsgspecError as error:
+                text = f"schema registry {self._shown}: its answer is not that of a registry"
+                raise PenstockError("SINK_UNWRITABLE", text, "Check the registry's address: something else answers there.") from error
+        said = mask_parts(mask_text(" ".join(answer.text[:_SHOWN_CHARS_MAX].split())), self._url)
+        text = f"schema registry {self._shown}: subject {subject}: status {answer.status_code}: {said}"
         if answer.status_code == httpx.codes.CONFLICT:
             hint = "The new version of the table does not fit the subject's compatibility: set it to NONE, or use another topic."
             raise PenstockError("SINK_UNWRITABLE", text, hint)

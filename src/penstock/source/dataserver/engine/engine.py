@@ -50,6 +50,8 @@ class Engine:
         self.lock = threading.RLock()
         self._clock = clock or SystemClock()
         self._oracle = TimestampOracle(self._clock)
+        self.born_ts = self._oracle.next_ts()
+        """Nothing was committed here before; whoever goes on from before knows another server, whose data ended with it."""
         self._schemas = Schemas()
         self._ranges: dict[int, RangeState] = {}
         self._ordered: list[RangeState] = []

@@ -138,6 +138,8 @@ class Stream:
         state.listeners.append(registration)
 
     def _refusal(self, state: RangeState | None, request: cdc_pb2.ChangeDataRequest) -> cdc_pb2.Error | None:
+        if 0 < int(request.checkpoint_ts) < self._engine.born_ts:
+            return cdc_pb2.Error(cluster_id_mismatch=cdc_pb2.ClusterIDMismatch(current=self._engine.born_ts))
         if state is None:
             return region_not_found(int(request.region_id))
         if state.store_id != self._store_id:

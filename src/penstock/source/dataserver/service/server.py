@@ -100,7 +100,9 @@ class DataServer:
             port = server.add_insecure_port(f"{self.settings.host}:{wanted}")
         except RuntimeError as error:
             self.stop()
-            raise PenstockError("CONFIG_INVALID", f"port: cannot listen on {self.settings.host}:{wanted}") from error
+            raise PenstockError(
+                "CONFIG_INVALID", f"port: cannot listen on {self.settings.host}:{wanted}", "Choose a free --port."
+            ) from error
         self.engine.addresses[store_id] = f"{self.settings.host}:{port}"
         server.start()
         self._servers.append(server)

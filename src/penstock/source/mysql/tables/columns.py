@@ -159,7 +159,8 @@ def read_tables(session: Session, schema: str | None = None, table: str | None =
         " ORDER BY c.TABLE_SCHEMA, c.TABLE_NAME, c.ORDINAL_POSITION",
         arguments,
     )
-    keys, others = _keys(session, where.replace("c.", "s."), arguments)
+    virtual = {(str(row[0]), str(row[1]), str(row[2])) for row in rows if "VIRTUAL" in str(row[7] or "").upper()}
+    keys, others = _keys(session, where.replace("c.", "s."), arguments, virtual)
     grouped: dict[tuple[str, str], list[tuple[Any, ...]]] = defaultdict(list)
     for row in rows:
         grouped[str(row[0]), str(row[1])].append(row[2:])
@@ -168,9 +169,9 @@ def read_tables(session: Session, schema: str | None = None, table: str | None =
 
 
 def _keys(
-    session: Session, where: str, arguments: Sequence[object]
+    session: Session, where: str, arguments: Sequence[object], virtual: set[tuple[str, str, str]]
 ) -> tuple[dict[tuple[str, str], tuple[str, ...]], dict[tuple[str, str], tuple[tuple[str, ...], ...]]]:
-    """Return for each table the primary key, or the first unique key whose columns are whole and cannot be NULL, and its other ones."""
+    """Return for each table the primary key, or the first unique key whose columns are whole, stored and cannot be NULL, and its others."""
     rows = session.rows(
         "SELECT s.TABLE_SCHEMA, s.TABLE_NAME, s.INDEX_NAME, s.COLUMN_NAME, s.NULLABLE, s.SUB_PART FROM information_schema.STATISTICS s"
         f" WHERE s.NON_UNIQUE = 0 AND {where}"
@@ -187,7 +188,8 @@ def _keys(
         named = [tuple(str(p[0]) for p in parts) for parts in of_table.values() if all(p[0] is not None for p in parts)]
         for index, parts in of_table.items():
             whole = all(nullable != "YES" and sub_part is None and column is not None for column, nullable, sub_part in parts)
-            if index == "PRIMARY" or whole:
+            # Nor does the server itself take a key of virtual columns for what names a row.
+            if index == "PRIMARY" or (whole and not any((*name, str(p[0])) in virtual for p in parts)):
                 found[name] = tuple(str(p[0]) for p in parts)
                 break
         others[name] = tuple(key for key in named if key != found.get(name))

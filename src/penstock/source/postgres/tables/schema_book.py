@@ -66,6 +66,7 @@ class SchemaBook:
         self._names = NameHolders(self._histories, names)
         self._told_again = ToldAgain(self._histories, self._names)
         self._announced: set[int] = set()
+        self.told_ts = 0  # Up to where events were taken over: what the catalog shows by now counts behind that.
         self._created: dict[int, Created] = {}
         self._lock = threading.RLock()
 
@@ -235,8 +236,8 @@ class SchemaBook:
         types = self._types(relation)
         with self._lock:
             versions = self.versions(self.table_id(relation.oid, commit_ts))
-            # Where a later version is known the log is read again, and the catalog shows what comes later.
-            ahead = bool(self.starts_between(relation.oid, commit_ts, 1 << 64))
+            # Where the log is read again the catalog shows what comes later, of which nobody would be told here any more.
+            ahead = commit_ts <= self.told_ts or bool(self.starts_between(relation.oid, commit_ts, 1 << 64))
             now = shown if shown is not None and not ahead and agrees(shown, relation, types) else None
 
             def known(table: TableSchema) -> KnownRelation:
@@ -395,6 +396,5 @@ class SchemaBook:
     def _types(self, relation: Relation) -> Types:
         domains = self._domains
         if domains is None or any(c.type_oid >= FIRST_USER_OID and c.type_oid not in domains for c in relation.columns):
-            # A user's type that is not known as a domain may be one that was made since.
-            domains = self._domains = self._read_domains()
+            domains = self._domains = self._read_domains()  # A user's type that is not known as a domain may be one that was made since.
         return [column_type(c.type_oid, c.typmod, domains) for c in relation.columns]

@@ -73,7 +73,7 @@ def test_every_type_reads_back_with_fastavro() -> None:
         records = rows()
         found = [decoded(registry, piece) for piece in pieces(encoder, records.slice(1))]
         frame = pl.DataFrame(records).slice(1)
-        names = ["id", "tiny", "unsigned_x20_small", "huge", "f", "d", "price", "_2text", "raw", "colour"]
+        names = ["id", "tiny", "unsigned_x20_small", "huge", "f", "d", "price", "_x32_text", "raw", "colour"]
         for row, (values, ts, op) in enumerate(zip(frame.drop("_ts", "_op").rows(), frame["_ts"], frame["_op"], strict=True)):
             wanted: dict[str, Any] = dict(zip(names, values, strict=True))
             wanted["huge"] = None if wanted["huge"] is None else str(wanted["huge"])
@@ -82,6 +82,21 @@ def test_every_type_reads_back_with_fastavro() -> None:
         keys = AvroRows(TABLE.handle_columns, client.schema_id("t-key", key_schema(TABLE)), is_key=True)
         assert [decoded(registry, piece) for piece in pieces(keys, records)] == [{"id": i} for i in [1, -(2**63), 2**63 - 1, -1, 0]]
         assert client.schema_id("t-value", value_schema(TABLE)) == 1
+
+
+def test_odd_columns_keep_names_and_values_apart() -> None:
+    """Names that look like what others become, and like the fields that are no columns."""
+    names = ["id", "_op", "_commit_ts", "a-b", "a_x2d_b", "1st", "_1st", "_x31_st", "_x5f_op", "Op", "é", "_xe9_", "_op_", "a b.c"]
+    columns = tuple(Column(at, name, ColumnType(TypeKind.BIGINT), at > 0, at == 0) for at, name in enumerate(names))
+    table = TableSchema(7, "sh-op", "sh_x2d_op", 5, columns)
+    arrays = [pa.array([6], pa.uint64()), pa.array([int(Op.UPDATE)], pa.uint8()), *(pa.array([at]) for at in range(len(names)))]
+    records = pa.RecordBatch.from_arrays(arrays, names=["_ts", "_op", *(c.field_name for c in columns)])
+    with schema_registry() as registry:
+        encoder = AvroRows(columns, SchemaRegistry(registry.url, "", 30).schema_id("t", value_schema(table)), is_key=False)
+        found = decoded(registry, pieces(encoder, records)[0])
+        told = {one.get("doc", one["name"]): found[one["name"]] for one in registry.schema(1)["fields"][: len(names)]}
+    assert told == {name: at for at, name in enumerate(names)}
+    assert (found["_op"], found["_commit_ts"], len(found)) == ("u", 6, len(names) + 2)
 
 
 def test_tables_change_as_the_registry_allows() -> None:

@@ -7,7 +7,7 @@ from penstock.model.errors import PenstockError
 from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.encoder_shards import QUEUED_MAX, EncoderShards
 
-WAIT_S = 10
+WAIT_S = 120
 
 
 def close(latch: FailureLatch, *joined: Callable[[], None]) -> None:

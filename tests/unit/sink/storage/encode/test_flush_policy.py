@@ -6,7 +6,7 @@ from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.encode.flush_policy import IntervalFlush
 from testing.twins.clock import SimulatedClock
 
-WAIT_S = 10
+WAIT_S = 120
 
 
 def close(latch: FailureLatch, *joined: Callable[[], None]) -> None:

@@ -53,7 +53,7 @@ def test_what_a_killed_process_left_is_wiped_at_start_and_what_lives_is_not(tmp_
         "import sys, os, signal\nfrom pathlib import Path\nfrom penstock.sink.storage.spool.segment import SpoolSegments\n"
         "SpoolSegments(Path(sys.argv[1])).append(memoryview(b'left behind'))\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=240)
     assert ended.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     living = SpoolSegments(tmp_path)

@@ -104,7 +104,7 @@ def test_an_item_larger_than_everything_passes_alone(rig: Rig) -> None:
     putter = threading.Thread(target=rig.spool.put, args=(large,))
     putter.start()
     # It makes room for what comes by going to disk itself.
-    putter.join(10)
+    putter.join(120)
     assert not putter.is_alive()
     assert large.tier is Tier.DISK
     assert rig.bytes_of(large) == b"\2" * 200 * KIB

@@ -6,7 +6,7 @@ from penstock.sink.failure_latch import FailureLatch
 from penstock.sink.storage.metrics import SinkCounters
 from penstock.sink.storage.spool.watermarks import WakeLine, Watermarks
 
-WAIT_S = 10
+WAIT_S = 120
 
 
 class Level:

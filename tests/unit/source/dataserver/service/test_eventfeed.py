@@ -153,6 +153,22 @@ def test_a_topology_change_ends_the_registration_and_the_successors_go_on_withou
     assert seen == case.state(ts)
 
 
+def test_who_goes_on_from_before_the_server_began_knows_another_one(case):
+    info = case.ranges()[0]
+    stream, reader = case.open()
+    before = register(info, 1)
+    before.checkpoint_ts = case.engine.born_ts - 1
+    stream.handle(before)
+    reader.wait_for(lambda: len(reader.errors) == 1)
+    assert reader.errors == [(1, info.range_id, "cluster_id_mismatch")]
+    since = register(info, 2)
+    since.checkpoint_ts = case.engine.born_ts
+    stream.handle(since)
+    case.put(1)
+    reader.wait_for(lambda: len(reader.by_region[2, info.range_id]) == 1)
+    assert len(reader.errors) == 1
+
+
 def test_wrong_requests_get_their_errors(case):
     info = case.ranges()[0]
     stream, reader = case.open()

@@ -288,3 +288,17 @@ def test_rows_of_a_column_that_was_added_again_are_of_the_same_version_when_they
     again = other.observe(relation, ts + 100, catalog.read(None)[0])
     assert (again.known.table, again.ddls[0].commit_ts) == (known.table, ddl.commit_ts)
     assert other.observe(relation, ts + 200, catalog.read(None)[0]).known.table == known.table
+
+
+def test_where_the_log_is_read_again_what_the_catalog_shows_by_now_waits_until_somebody_is_told():
+    catalog = Catalog("id", "v")
+    book = catalog.book()
+    ts = 1 << 50
+    known, _ = catalog.observe(book, ts)
+    book.told_ts = ts + 100
+    catalog.set("id", "v", ids=(1, 3))
+    again, ddl = catalog.observe(book, ts + 50)
+    assert (again.table.version, ddl) == (known.table.version, None), "a DDL that is told here would reach nobody"
+    newer, ddl = catalog.observe(book, ts + 200)
+    assert ddl is not None
+    assert [c.id for c in newer.table.columns] == [1, 3]

@@ -1,0 +1,1 @@
+"""What the generated pages and the dashboard are made of; ``reference_doc.py`` writes them."""
