@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from penstock.cli.demo.loopback import POSTGRES_ENDS
 from penstock.model.clock import SystemClock
 from testing.servers.loopback import answers, as_user, free_port, program, running, unprivileged
 
@@ -45,7 +46,7 @@ def postgres(directory: Path, options: Sequence[str] = (), port: int = 0) -> Ite
     def is_ready() -> bool:
         return subprocess.run([ready, "-h", "127.0.0.1", "-p", str(port)], check=False, capture_output=True, timeout=120).returncode == 0
 
-    with running(command, directory, is_ready, user):
+    with running(command, directory, is_ready, user, signals=POSTGRES_ENDS):
         yield f"postgresql://penstock@127.0.0.1:{port}/postgres"
 
 

@@ -305,8 +305,6 @@ class PostgresServer:
 
     def restart(self) -> None:
         """Stop the server without waiting for its clients, and start it again."""
-        pid = int((self._directory / "data" / "postmaster.pid").read_text(encoding="utf-8").split()[0])
-        os.kill(pid, signal.SIGINT)
         self._running.close()
         self._running.enter_context(postgres(self._directory, _LOGICAL, self._port))
 

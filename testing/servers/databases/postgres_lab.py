@@ -7,8 +7,6 @@ what the server answers. Runs in tests.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -57,8 +55,6 @@ class PostgresLab:
     def stop(self) -> None:
         """Stop the server without waiting for its clients."""
         self._connection.close()
-        pid = int((self.directory / "data" / "postmaster.pid").read_text(encoding="utf-8").split()[0])
-        os.kill(pid, signal.SIGINT)
         self._running.close()
 
     def upstream(self, options: str = "") -> PostgresUpstream:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.cli.demo.loopback import answers, complete, free_port, program, running, unprivileged, with_us
+from penstock.cli.demo.loopback import POSTGRES_ENDS, answers, complete, free_port, program, running, unprivileged, with_us
 
 BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW")
 """Options with which MariaDB writes a log that can be captured."""
@@ -59,7 +59,7 @@ def postgres(directory: Path, stop: threading.Event, options: Sequence[str] = LO
         # The server writes "ready" into it once it lets sessions in.
         return pid_file.exists() and pid_file.read_text(encoding="utf-8").splitlines()[-1:] == ["ready   "]
 
-    with running(with_us(command, "INT"), directory, is_ready, user, stop):
+    with running(with_us(command, "INT"), directory, is_ready, user, stop, POSTGRES_ENDS):
         yield f"postgresql://penstock@127.0.0.1:{port}/postgres"
 
 

@@ -7,6 +7,7 @@ started ``with_us`` ends even where its starter was killed. Runs in the demo, in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -23,6 +24,10 @@ from penstock.model.errors import PenstockError
 
 START_S_MAX = 90.0
 STOP_S_MAX = 20.0
+ORDERLY = (signal.SIGTERM,)
+POSTGRES_ENDS = (signal.SIGINT, signal.SIGQUIT)
+"""Its sessions are cut off; where one that reads the log keeps it waiting, it ends them and itself. Killed, it would leave its sessions
+behind with its memory, and could not be started again until the last of them noticed."""
 _LOOK_S = 0.1
 
 
@@ -47,9 +52,17 @@ def answers(port: int) -> Callable[[], bool]:
 
 @contextmanager
 def running(
-    command: Sequence[str], directory: Path, ready: Callable[[], bool], user: str | None = None, stop: threading.Event | None = None
+    command: Sequence[str],
+    directory: Path,
+    ready: Callable[[], bool],
+    user: str | None = None,
+    stop: threading.Event | None = None,
+    signals: Sequence[signal.Signals] = ORDERLY,
 ) -> Iterator[None]:
-    """Run a server until the block ends; wait until it is ready, or until it is asked to stop, which is ``CANCELLED``."""
+    """Run a server until the block ends; wait until it is ready, or until it is asked to stop, which is ``CANCELLED``.
+
+    It is ended by the signals in turn, each of which it has time to obey, and killed after the last.
+    """
     log = directory / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(as_user(user, command), stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True)
@@ -64,7 +77,7 @@ def running(
                 raise PenstockError("CANCELLED", f"{command[0]} was stopped while it started")
         yield
     finally:
-        end(process)
+        end(process, signals=signals)
 
 
 def complete(command: Sequence[str], directory: Path, user: str | None, stop: threading.Event, more: Mapping[str, str]) -> None:
@@ -88,15 +101,14 @@ def complete(command: Sequence[str], directory: Path, user: str | None, stop: th
         raise PenstockError("UPSTREAM_UNREACHABLE", f"{command[0]} ended with {process.returncode}: {said}")
 
 
-def end(process: subprocess.Popen[bytes], wait_s: float = STOP_S_MAX) -> None:
+def end(process: subprocess.Popen[bytes], wait_s: float = STOP_S_MAX, signals: Sequence[signal.Signals] = ORDERLY) -> None:
     """End a server that leads its process group, and what it started with it."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    for number in (*signals, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s if number is not signal.SIGKILL else None)
 
 
 def unprivileged(directory: Path) -> str | None:
