@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -69,7 +70,7 @@ def seaweed_s3(directory: Path, bucket: str = "penstock-test", address: str = "1
         log = stack.enter_context((directory / "weed.log").open("wb"))
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory, env=environment, start_new_session=True)
-        stack.callback(end, process, STOP_S_MAX)
+        stack.callback(end, process, ((signal.SIGTERM, STOP_S_MAX),))
         server = S3Server(f"http://{address}:{s3}", bucket)
         _wait_until_up(process, f"http://{address}:{filer}", server, directory / "weed.log")
         yield server

@@ -143,7 +143,7 @@ def _running(command: Sequence[str], environment: Mapping[str, str], log: Path, 
         try:
             yield process
         finally:
-            end(process, 5.0)
+            end(process, ((signal.SIGTERM, 5.0),))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -41,7 +41,7 @@ class SparkStandalone:
     def close(self) -> None:
         """End everything, and what it started."""
         for process in reversed(self._running):
-            end(process, 5.0)
+            end(process, ((signal.SIGTERM, 5.0),))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -24,8 +24,10 @@ from penstock.model.errors import PenstockError
 
 START_S_MAX = 90.0
 STOP_S_MAX = 20.0
-ORDERLY = (signal.SIGTERM,)
-POSTGRES_ENDS = (signal.SIGINT, signal.SIGQUIT)
+Signals = Sequence[tuple[signal.Signals, float]]
+"""What a server is told, one after the other, and how many seconds it has to obey each."""
+ORDERLY: Signals = ((signal.SIGTERM, STOP_S_MAX),)
+POSTGRES_ENDS: Signals = ((signal.SIGINT, STOP_S_MAX), (signal.SIGQUIT, STOP_S_MAX))
 """Its sessions are cut off; where one that reads the log keeps it waiting, it ends them and itself. Killed, it would leave its sessions
 behind with its memory, and could not be started again until the last of them noticed."""
 _LOOK_S = 0.1
@@ -57,11 +59,11 @@ def running(
     ready: Callable[[], bool],
     user: str | None = None,
     stop: threading.Event | None = None,
-    signals: Sequence[signal.Signals] = ORDERLY,
+    signals: Signals = ORDERLY,
 ) -> Iterator[None]:
     """Run a server until the block ends; wait until it is ready, or until it is asked to stop, which is ``CANCELLED``.
 
-    It is ended by the signals in turn, each of which it has time to obey, and killed after the last.
+    It is ended by the signals in turn, and killed after the last.
     """
     log = directory / "server.log"
     with log.open("wb") as out:
@@ -77,7 +79,7 @@ def running(
                 raise PenstockError("CANCELLED", f"{command[0]} was stopped while it started")
         yield
     finally:
-        end(process, signals=signals)
+        end(process, signals)
 
 
 def complete(command: Sequence[str], directory: Path, user: str | None, stop: threading.Event, more: Mapping[str, str]) -> None:
@@ -101,14 +103,13 @@ def complete(command: Sequence[str], directory: Path, user: str | None, stop: th
         raise PenstockError("UPSTREAM_UNREACHABLE", f"{command[0]} ended with {process.returncode}: {said}")
 
 
-def end(process: subprocess.Popen[bytes], wait_s: float = STOP_S_MAX, signals: Sequence[signal.Signals] = ORDERLY) -> None:
+def end(process: subprocess.Popen[bytes], signals: Signals = ORDERLY) -> None:
     """End a server that leads its process group, and what it started with it."""
-    for number in (*signals, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s if number is not signal.SIGKILL else None)
+    for number, wait_s in (*signals, (signal.SIGKILL, None)):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
 
 
 def unprivileged(directory: Path) -> str | None:
