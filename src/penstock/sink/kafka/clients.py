@@ -28,7 +28,8 @@ PARAMETERS = CALLER_PARAMETERS | FILE_PARAMETERS
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PORT = 9092
-_RECONNECT_MS = 1_000
+_RECONNECT_MS, _RECONNECT_MS_MAX = 10, 1_000
+"""Clients connect to one broker after the other, half of the first apart, also where none has failed."""
 _BUFFERED_KBYTES = 32 << 10
 _BUFFERED_MESSAGES = 200_000
 _FOR_GOOD: tuple[tuple[frozenset[int], str, str | None], ...] = (
@@ -167,7 +168,8 @@ class KafkaAddress:
             made["sasl.mechanism"] = self.parameter("sasl-mechanism").upper() or "PLAIN"
         # The library wants no request to outlive a transaction.
         request_ms = min(self.settings.request_timeout_ms, self.settings.transaction_timeout_ms)
-        made |= {"socket.timeout.ms": request_ms, "socket.keepalive.enable": True, "reconnect.backoff.max.ms": _RECONNECT_MS}
+        made |= {"socket.timeout.ms": request_ms, "socket.keepalive.enable": True}
+        made |= {"reconnect.backoff.ms": _RECONNECT_MS, "reconnect.backoff.max.ms": _RECONNECT_MS_MAX}
         # A client that begins again with the first brokers by itself, when none is connected, loses the one that has its transactions:
         # then calls wait for ever, whatever their time. Here a client that fails is left, and the next one begins anew.
         return made | {"metadata.recovery.strategy": "none"}

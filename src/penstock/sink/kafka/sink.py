@@ -275,8 +275,7 @@ class KafkaSink:
                 self._topics.partitions(stream, self._address.topics.control)
                 state.done = self._found(state, stream)
                 if stream.rested and state.done.by != stream.id:
-                    stream.close()
-                    stream = state.stream = Stream(self._address, stream.name)
+                    stream.begin_anew()
                 if stream.fence():
                     state.done = self._found(state, stream)
                 if not state.done.by:

@@ -23,8 +23,8 @@ from penstock.sink.kafka.clients import KafkaAddress, Refusals, library
 from penstock.sink.kafka.settings import Delivery
 
 _POLL_S = 0.1
-_CONNECT_S = 0.05
 _KEPT_MAX = 64
+_MEETINGS_MAX = 5
 _WRONG_STATE = -172
 
 
@@ -53,24 +53,26 @@ class Stream:
                 | {"group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
                 | {"error_cb": self._refusals}
             )
-            report: dict[str, Any] = {"error_cb": self._refusals} | ({} if self._exact else {"on_delivery": self._note})
-            self._producer = kafka.Producer(address.producer_configuration(name) | report)
         self._opened = not self._exact
-        self.id = f"{system_random().getrandbits(64):x}"
+        self.id = ""
         self.rested = False
         """Whether it was kept since its last window, so that others may have fenced it."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Be another stream of the name, which has fenced nobody yet: one that was fenced while it rested keeps its other connections."""
+        report: dict[str, Any] = {"error_cb": self._refusals} | ({} if self._exact else {"on_delivery": self._note})
+        with self._address.told("opening"):
+            self._producer = library().Producer(self._address.producer_configuration(self.name) | report)
+        self._opened, self.rested = not self._exact, False
+        self.id = f"{system_random().getrandbits(64):x}"
 
     def fence(self) -> bool:
         """Fence whoever had the name before, once; return whether that was now."""
         if self._opened:
             return False
         with self._told("beginning as the only one of its name"):
-            # A client that has just heard of its brokers, and is not connected to them yet, waits half a second before it looks again.
-            # An answer says that it is connected; where no topic is there to be asked for, time has to do.
-            if self._known:
-                self._producer.list_topics(self._known, self._wait_s)
-            else:
-                self._producer.poll(_CONNECT_S)
+            self._meet_brokers()
             self._producer.init_transactions(self._wait_s)
         self._opened = True
         return True
@@ -130,6 +132,17 @@ class Stream:
         if self._begun:
             self._producer.purge()
         self._consumer.close()
+
+    def _meet_brokers(self) -> None:
+        """Have the producer connected to a broker that the cluster named.
+
+        Its first answer comes from an address of the URI, whose connection ends with it. A producer that has no other one by then waits
+        half a second before it asks who has its transactions; an answer of a broker with a number says that it has.
+        """
+        asked = {"topic": self._known} if self._known else {}
+        for _ in range(_MEETINGS_MAX):
+            if self._producer.list_topics(**asked, timeout=self._wait_s).orig_broker_id >= 0:
+                return
 
     def _told(self, what: str) -> AbstractContextManager[None]:
         return self._address.told(what, (self._producer, self._consumer), self._refusals)

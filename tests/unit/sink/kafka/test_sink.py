@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import random
 import ssl
 import threading
@@ -463,3 +464,27 @@ def test_a_dispatcher_goes_from_one_process_to_another_and_back(broker: KafkaBro
     assert told(broker) == [change for window in (*windows, last) for change in window]
     here.close()
     there.close()
+
+
+def test_who_takes_over_finds_its_transactions_at_the_first_look(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A producer that is not connected then waits for half a second, at each window that another process had before."""
+    readers: list[int] = []
+    processes = [type(KEPT)(), type(KEPT)()]
+    made = KafkaAddress.producer_configuration
+    monkeypatch.setattr(KafkaAddress, "producer_configuration", lambda self, name: made(self, name) | {"debug": "eos"})
+    monkeypatch.setattr(logging.getLogger("penstock.sink.kafka"), "propagate", True)
+    broker.fault = lambda api, side: readers.append(threading.get_ident()) if api == "OffsetFetch" else None
+    with caplog.at_level(logging.DEBUG, "penstock.sink.kafka"):
+        for n in range(8):
+            monkeypatch.setattr(sink_module, "KEPT", processes[n % 2])
+            changes = [(ts + 100 * n, op, key, note) for ts, op, key, note in life(10, seed=n)]
+            attempt(address_of(broker), changes, window=(T0 + 100 * n, T0 + 100 * (n + 1)))
+    for process in processes:
+        process.close()
+    assert [found.epoch for found in broker.kept.transactions.values()] == [7], "each has taken over from the other"
+    said = [record.getMessage() for record in caplog.records]
+    assert any("Transaction coordinator is now up" in text for text in said)
+    assert not [text for text in said if "Unable to query for transaction coordinator" in text]
+    assert len(set(readers)) == 2, "what reads progress stays connected"
