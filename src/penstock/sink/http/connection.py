@@ -8,11 +8,9 @@ what is raised or returned names neither parameters nor headers. Not thread safe
 
 from __future__ import annotations
 
-import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpcore
 import msgspec
@@ -23,7 +21,7 @@ from penstock.model.errors import PenstockError
 from penstock.settings.masking import MASK, mask_text
 from penstock.sink.http.messages import Message
 from penstock.sink.http.settings import Address, HttpSettings
-from penstock.target.hosts import is_address
+from penstock.target.network import CheckedNetwork
 from penstock.target.signatures import ID_HEADER, SECRET_PREFIX, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
 
 _ANSWER_BYTES_MAX = 64 << 10
@@ -52,7 +50,7 @@ class Connection:
         self._address = address
         self._settings = settings
         self._clock = clock
-        self._network = _Network(address, clock)
+        self._network = CheckedNetwork(address.shown, clock)
         own = (settings.token, settings.secret, settings.secret.removeprefix(SECRET_PREFIX))
         self._secrets = sorted({*address.secrets, *(one for one in own if one.strip())}, key=len, reverse=True)
         context = None
@@ -145,76 +143,3 @@ class Connection:
             return max(0.0, parsedate_to_datetime(value).timestamp() - self._clock.now_ms() / 1000)
         except (ValueError, OverflowError):
             return None
-
-
-class _Network(httpcore.NetworkBackend):
-    """Connects to addresses that were looked at, and ends an exchange in time."""
-
-    def __init__(self, address: Address, clock: Clock) -> None:
-        self._address = address
-        self._clock = clock
-        self._inner = httpcore.SyncBackend()
-        self.until_s = 0.0
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        try:
-            found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"the name {host} cannot be resolved") from error
-        if not all(map(is_address, found)):
-            detail = f"{self._address.shown}: {host} resolves to an address that gives out the credentials of machines"
-            raise PenstockError("SINK_UNWRITABLE", detail, "Changes are never posted there; correct the name or its DNS record.")
-        failure: Exception = httpcore.ConnectError(f"the name {host} has no address")
-        for one in found:
-            try:
-                return _Timed(self._inner.connect_tcp(one, port, self.left_s(timeout), local_address, socket_options), self)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-    def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.NetworkStream:
-        raise httpcore.ConnectError("no target is a socket of this machine")
-
-    def sleep(self, seconds: float) -> None:
-        raise httpcore.ConnectError("attempts are made again elsewhere")
-
-    def left_s(self, timeout: float | None) -> float:
-        """Return the time that an exchange has left, at most a timeout; raise where there is none."""
-        left_s = self.until_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            raise httpcore.ReadTimeout("the exchange has no time left")
-        return left_s if timeout is None else min(left_s, timeout)
-
-
-class _Timed(httpcore.NetworkStream):
-    """A stream whose exchange ends in time, byte by byte or not."""
-
-    def __init__(self, inner: httpcore.NetworkStream, network: _Network) -> None:
-        self._inner = inner
-        self._network = network
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, self._network.left_s(timeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, self._network.left_s(timeout))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        return _Timed(self._inner.start_tls(ssl_context, server_hostname, self._network.left_s(timeout)), self._network)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from testing.servers.kafka.broker import CUT, KafkaBroker
 from testing.servers.kafka.consumer import read_topics
 from testing.servers.kafka.partitions import Partition
 from testing.servers.kafka.registry import schema_registry
+from testing.servers.loopback import http_server
 from testing.twins.clock import SimulatedClock
 from tests.unit.sink.kafka.test_sink import RUN, T0, TABLE, TOPIC, WHOLE, Change, address_of, attempt, broker, life, rows_of, shared, told
 
@@ -150,6 +153,29 @@ def test_a_registry_that_fails_is_told_and_asked_again(broker: KafkaBroker, page
         registry.page = b""
         attempt(address_of(broker, query), life(5))
         assert len(read_topics(broker.address, [TOPIC])) == 5
+
+
+def test_a_registry_whose_answer_does_not_end_is_left(broker: KafkaBroker) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"x" * 65536)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http_server(Endless) as url, pytest.raises(PenstockError, match=r"SINK_UNWRITABLE.*not that of a registry"):
+        attempt(address_of(broker, f"protocol=avro&schema-registry={url}"), life(5))
+
+
+def test_a_registry_whose_name_leads_to_credentials_is_refused(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("64:ff9b::a9fe:a9fe", 80, 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(PenstockError, match=r"SINK_UNWRITABLE.*resolves to an address that gives out the credentials"):
+        attempt(address_of(broker, "protocol=avro&schema-registry=http://registry.example"), life(5))
 
 
 def test_a_file_of_authorities_that_is_missing_is_told(broker: KafkaBroker, tmp_path: Path) -> None:
