@@ -31,10 +31,12 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
     OR (coll.collname = 'default' AND coalesce(to_jsonb(db) ->> 'datlocprovider', 'c') = 'c'
       AND db.datcollate IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8')), false),
   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
-  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), ct.xmin = c.xmin AND c.relfilenode IN (0, c.oid), a.attgenerated, ct.xmin
+  c.relkind, c.relfilenode, coalesce(NOT p.indimmediate, false), birth.xmin = c.xmin AND c.relfilenode IN (0, c.oid), a.attgenerated,
+  ct.xmin
 FROM pg_class c
 LEFT JOIN pg_type ct ON ct.oid = c.reltype
 JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute birth ON birth.attrelid = c.oid AND birth.attnum = -1
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_namespace tn ON tn.oid = t.typnamespace
@@ -59,14 +61,15 @@ PARTITION_TREE = """
 WITH RECURSIVE tree (root, relid, since, born) AS (
   SELECT oid, oid, '', true FROM pg_class WHERE relkind = 'p' AND oid IN ({oids})
   UNION ALL SELECT t.root, i.inhrelid, concat(t.since, ',', i.xmin), t.born AND i.xmin = b.xmin
-  FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid LEFT JOIN pg_type b ON b.typrelid = i.inhrelid)
+  FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid LEFT JOIN pg_attribute b ON b.attrelid = i.inhrelid AND b.attnum = -1)
 """
-"""The partitions of some tables, themselves included, which transactions made them partitions, and whether they were born as such. Not by
-``pg_partition_tree``: it would wait for whoever has locked one of them."""
+"""The partitions of some tables, themselves included, which transactions made them partitions, and whether they were born as such. A
+table's column ``ctid`` is written with it and never again, unlike its type, which a rename writes. Not by ``pg_partition_tree``: it would
+wait for whoever has locked one of them."""
 _LEAVES = f"""{PARTITION_TREE}
-SELECT t.root, k.oid, k.relfilenode, t.born AND kt.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p',
+SELECT t.root, k.oid, k.relfilenode, t.born AND kb.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p',
   k.relkind = 'r' AND k.relpersistence = 'p', t.since
-FROM tree t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_type kt ON kt.oid = k.reltype
+FROM tree t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_attribute kb ON kb.attrelid = k.oid AND kb.attnum = -1
 WHERE k.relkind <> 'p' ORDER BY t.root, k.oid
 """
 _LEAF_DEFAULTS = f"""{PARTITION_TREE}
