@@ -85,6 +85,18 @@ IDENTITY = {
             "ALTER TABLE shop.b RENAME TO a",
         ],
     ),
+    # Behind the root's name stands only the relation of the partition that got the row: the server describes it anew for no other.
+    "partitions_under_a_name_that_another_table_takes": (
+        "CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE shop.p1 PARTITION OF shop.p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE shop.p2 PARTITION OF shop.p FOR VALUES FROM (10) TO (20); INSERT INTO shop.p VALUES (1), (11)",
+        [
+            "INSERT INTO shop.p VALUES (2)",
+            "BEGIN; ALTER TABLE shop.p RENAME TO q; INSERT INTO shop.q VALUES (12); ALTER TABLE shop.q RENAME TO p; COMMIT;"
+            "CREATE TABLE shop.q (id int PRIMARY KEY); INSERT INTO shop.q VALUES (100)",
+            "INSERT INTO shop.p VALUES (3), (13); INSERT INTO shop.q VALUES (101)",
+        ],
+    ),
     "there_and_back": (
         "CREATE TABLE shop.a (id int PRIMARY KEY); CREATE TABLE shop.b (id int PRIMARY KEY)",
         [

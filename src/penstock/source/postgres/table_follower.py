@@ -39,6 +39,7 @@ class TableFollower:
         self._log_end = log_end
         self._shown = shown
         self._relations: dict[int, Relation] = {}
+        self._described: dict[int, int] = {}
         self._known: dict[int, KnownRelation] = {}
         self._since: dict[int, int] = {}
         self._ignored: set[int] = set()
@@ -116,6 +117,7 @@ class TableFollower:
         """Take a relation or a truncate at its place between rows."""
         if notice.relation is not None:
             self._relations[notice.oid] = notice.relation
+            self._described[notice.oid] = ts
             self._ignored.discard(notice.oid)
         elif self._book.has_begun(notice.oid, ts, read=notice.oid in self._since):
             self._guarded(notice.oid, ts, lambda: ddls.append(self._book.truncate(notice.oid, ts)))
@@ -130,11 +132,12 @@ class TableFollower:
 
         Schema changes are told of all tables: whether somebody wants one is not yet known where its capture is about to begin.
         """
-        known, relation = self._known.get(oid), self._relations.get(oid)
-        if relation is None:
+        known = self._known.get(oid)
+        if oid not in self._relations:
             raise PenstockError("DECODE_FAILED", f"{self._shown}: rows of relation {oid}, which was never described")
         if known is None or not self._book.is_current(known.table, ts):
-            self._guarded(oid, ts, lambda: self._observe(relation, ts, ddls))
+            self._name_as_told(oid, ts)
+            self._guarded(oid, ts, lambda: self._observe(self._relations[oid], ts, ddls))
             known = self._known.get(oid)
         return known if known is not None and self.wanted(known.table.table_id) else None
 
@@ -195,15 +198,26 @@ class TableFollower:
         ddls += tuple(event for table in new for event in self._tell_new(table, ts))
         for oid in {t.table_id & OID_MASK for d in ddls for t in d.tables}:
             self._known.pop(oid, None)
-            self._name_relation(oid)
+            self._name_relation(self._book.newest(oid))
         self._watch.told_all()
         return ddls
 
-    def _name_relation(self, oid: int) -> None:
-        """Let rows that come have the name that was told: a server does not describe a table anew because its schema has another name."""
-        relation, table = self._relations.get(oid), self._book.newest(oid)
+    def _name_relation(self, table: TableSchema) -> None:
+        """Let rows that come have the name that was told: a server does not describe a table anew because its schema has another name.
+
+        Nor one with partitions, other than for the partition that gets the next row and was not described since.
+        """
+        oid = table.table_id & OID_MASK
+        relation = self._relations.get(oid)
         if relation is not None and (relation.schema, relation.table) != (table.schema, table.table):
             self._relations[oid] = msgspec.structs.replace(relation, schema=table.schema, table=table.table)
+
+    def _name_as_told(self, oid: int, ts: int) -> None:
+        """Let rows have the name that was told since their relation was described, in this reading or in an earlier one."""
+        versions = self._book.versions(self._book.table_id(oid, ts)) if self._book.knows(oid) else ()
+        told = [v for v in versions if self._described[oid] < v.version < ts]
+        for version in told[-1:]:
+            self._name_relation(version)
 
     def tell_again(self, from_ts: int, to_ts: int) -> list[DdlEvent]:
         """Tell what a mark told in an earlier reading, where the chain passes it again."""
@@ -300,6 +314,8 @@ class TableFollower:
     def _tell(self, events: Sequence[DdlEvent], ddls: list[DdlEvent]) -> None:
         """Tell events once in a reading: tables that got their names together are met one after the other."""
         for event in events:
+            for table in event.tables:
+                self._name_relation(table)
             made = {(t.table_id, t.version) for t in event.tables} | {(i, 0) for i in event.dropped_table_ids}
             if not made <= self._told:
                 ddls.append(event)
