@@ -100,3 +100,29 @@ def test_files_by_name_are_the_tables_by_name(lab, upstream, tmp_path, case, tog
             path.wait_until("the tables are equal after a restart", equal)
     finally:
         path.close()
+
+
+def test_a_table_that_moves_into_the_feed_and_gets_no_row(lab, upstream, tmp_path):
+    """A name that is taken without a row is in no log, and the table is nobody's until it is told."""
+    lab.sql("CREATE SCHEMA IF NOT EXISTS apart; CREATE TABLE apart.w (id int PRIMARY KEY, v text); INSERT INTO apart.w VALUES (1, 'a')")
+    lab.sql("CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t VALUES (1, 't')")
+    path = OneLogPath(tmp_path, f"{lab.uri}?slot={upstream.address.slot}", ["shop.*"])
+
+    def equal():
+        path.drain()
+        return replayed_tables(path, tmp_path / "replay.db") == server_tables(lab)
+
+    try:
+        path.begin()
+        path.wait_until("the tables are equal", equal)
+        lab.sql("ALTER TABLE apart.w SET SCHEMA shop")
+        path.wait_until("the table has come", equal)
+        lab.sql("INSERT INTO shop.w VALUES (2, 'b')")
+        path.close_services()
+        lab.sql("ALTER TABLE shop.w RENAME TO x")
+        path.open()
+        path.begin()
+        path.wait_until("the table goes on", equal)
+    finally:
+        path.close()
+        lab.sql("DROP SCHEMA apart CASCADE")

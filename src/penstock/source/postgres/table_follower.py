@@ -176,8 +176,13 @@ class TableFollower:
         """
         captured = [t for t in self._book.captured(self.wanted) if t.table_id not in self._dropped]
         found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told, self._book.held)
-        found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid))
+        found += self._watch.look_beside(lambda oid: self._book.is_announced(oid) or self.wanted(oid), self._told_of_others)
         return [c for c in found if not (c.table_id in self._unlogged and c.now is None and c.place is not None and not c.place.partition)]
+
+    def _told_of_others(self, oid: int) -> TableSchema | None:
+        """Return what was told last of a table that nobody captures."""
+        table = self._book.newest(oid) if self._book.is_announced(oid) and self._book.knows(oid) else None
+        return None if table is None or self.wanted(table.table_id) else table
 
     def tell(self, found: Sequence[Changed], ts: int) -> tuple[DdlEvent, ...]:
         """Tell at a mark what a look found, of tables of which the log did not tell more since; doubts are noted."""

@@ -40,7 +40,7 @@ _PLACES = """
 SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
 """
-_ALL = f"SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
+_ALL = f"SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
 _USED = f"""used (type, part) AS (
   SELECT a.atttypid, a.atttypid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= {FIRST_USER_OID} {{only}}
@@ -244,11 +244,23 @@ class CatalogWatch:
                 found.append(Changed(table_id, version, before, None, reason, prints.get(oid, "")))
         return found
 
-    def look_for_new(self, is_known: Callable[[int], bool]) -> list[Changed]:
-        """Return the tables that the publication gives and that nobody knows: made without a row, detached, or not published before."""
-        new = [oid for (text,) in self._query(_ALL) if not is_known(oid := int(text or 0))]
-        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(map(str, new))))} if new else {}
-        return [Changed(oid, 0, table, None, "", prints.get(oid, "")) for oid, table in self.read(new).items() if table.published]
+    def look_beside(self, is_known: Known, told: Callable[[int], TableSchema | None]) -> list[Changed]:
+        """Return which tables beside the captured ones must be told, because somebody may want them.
+
+        So are those that the publication gives and nobody knows: made without a row, detached, or not published before. And those whose
+        name is another than the one that was ``told`` of them, which no row has shown.
+        """
+        names = {int(oid or 0): (schema or "", table or "") for oid, schema, table in self._query(_ALL)}
+        new = [oid for oid in names if not is_known(oid)]
+        known = {oid: table for oid in names if (table := told(oid)) is not None}
+        moved = [oid for oid, table in known.items() if (table.schema, table.table) != names[oid]]
+        oids = ", ".join(map(str, (*new, *moved)))
+        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=oids))} if oids else {}
+        shown = self.read([*new, *moved])
+        found = [Changed(oid, 0, shown[oid], None, "", prints.get(oid, "")) for oid in new if oid in shown and shown[oid].published]
+        return found + [
+            Changed(known[oid].table_id, known[oid].version, shown[oid], None, "", prints.get(oid, "")) for oid in moved if oid in shown
+        ]
 
     def accept_look(self, changed: Changed) -> None:
         """Take what a look found as seen, now that it was told."""
